@@ -1,7 +1,7 @@
-"""Clicks that come out of order, counted per user and minute of event time; those that come too late go to a side output.
+"""Counts out-of-order clicks per user and minute of event time; late clicks go to a side output.
 
-The watermark runs five seconds behind the latest click.  When it reaches the end of a minute, the timers of that minute fire and give
-the counts; a click of a minute that was counted already is late.
+The watermark is five seconds behind the latest click.  When it reaches the end of a minute, the timers of that minute fire and emit the
+counts.  A click of a minute that was counted already is late.
 """
 
 import time
@@ -18,16 +18,16 @@ from flowlet.datastream import DataStream, KeyedProcessFunction, OutputTag, Sour
 
 MINUTE_MS = 60_000
 LATE = OutputTag("late clicks")
-# (user, second).  Ann's 5 and Bob's 59 are out of order, but in time.
+# (user, second).  Ann's 5 and Bob's 59 are out of order, but not late.
 CLICKS = [("ann", 2), ("bob", 8), ("ann", 7), ("ann", 5), ("bob", 58), ("ann", 61), ("bob", 59), ("ann", 130), ("bob", 131)]
-LATE_CLICKS = [("ann", 30), ("bob", 50)]  # when minute 0 was counted already
+LATE_CLICKS = [("ann", 30), ("bob", 50)]  # sent after minute 0 was counted
 
 
 class Clicks(SourceFunction):
-    """The clicks as they might come in from a web server."""
+    """Clicks as a web server might send them."""
 
     def run(self, ctx: SourceContext) -> None:
-        """Emit them; the last ones when the watermark has passed them."""
+        """Emit the clicks; the late ones after the watermark has passed them."""
         for click in CLICKS:
             ctx.collect(click)
         time.sleep(1.0)
@@ -36,15 +36,15 @@ class Clicks(SourceFunction):
 
 
 class ClickTime(TimestampAssigner):
-    """When a click happened, in milliseconds."""
+    """The time of a click."""
 
     def extract_timestamp(self, value: tuple[str, int], record_timestamp: int) -> int:
-        """As it says."""
+        """The second of the click, in milliseconds."""
         return 1000 * value[1]
 
 
 class ClicksPerMinute(KeyedProcessFunction):
-    """Counts the clicks of each user and minute, and gives the count when the minute is over."""
+    """Counts the clicks of each user and minute; emits the count when the minute is over."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, int]] = Counter()
@@ -56,10 +56,10 @@ class ClicksPerMinute(KeyedProcessFunction):
             yield LATE, value
         else:
             self._counts[value[0], end_ms] += 1
-            ctx.timer_service().register_event_time_timer(end_ms)  # fires once, however often it is registered
+            ctx.timer_service().register_event_time_timer(end_ms)  # to register a timer again changes nothing
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[tuple[str, int, int]]:
-        """The minute is over."""
+        """Emit the count of a minute, which is over."""
         yield ctx.get_current_key(), timestamp // MINUTE_MS, self._counts.pop((ctx.get_current_key(), timestamp))
 
 

@@ -1,8 +1,8 @@
-"""Move a file from one process to another with the network stack alone: ``python examples/netstack_pipe.py SOURCE COPY``.
+"""Moves a file between two processes with the network stack alone: ``python examples/netstack_pipe.py SOURCE COPY``.
 
-The sending process serves a partition, the receiving process opens a gate on it, and reads at the pace of its disk.  Nobody has to slow
-the sender down: each buffer that the receiver recycles is one credit, without credit nothing is sent, and when all buffers of the
-partition are full, ``emit_record`` waits.
+The sending process serves a partition.  The receiving process opens a gate on it, and reads at the pace of its disk, which slows the sender
+down: each buffer that the receiver recycles is one credit, without credit nothing is sent, and when all buffers of the partition are
+full, ``emit_record`` waits.
 """
 
 import multiprocessing
@@ -25,42 +25,45 @@ from netstack import (
     wait_consumed,
 )
 
-# Both sides name the data by the same ids: 20 bytes for the partition, 40 for the attempt that produces it.
+# Both processes name the data by the same ids: 20 bytes for the partition, 40 for the attempt that produces it.
 PARTITION = ResultPartitionID(IntermediateResultPartitionID(b"the file".ljust(20)), ExecutionAttemptID(b"the sender".ljust(40)))
 
 
 def network(secret: bytes) -> StandaloneNetwork:
-    """One per process: 64 MiB of buffers and an event loop on a thread of its own.  Both sides prove that they know the secret."""
+    """The network of one process: 64 MiB of buffers, and an event loop on its own thread.
+
+    Both processes prove that they know the secret.
+    """
     return StandaloneNetwork(NetstackConfig(security=SecurityConfig.hmac(secret)))
 
 
 def send(source: Path, secret: bytes, report: Connection) -> None:
-    """The producer."""
+    """Send a file; reports the address to the receiver."""
     with network(secret) as net, source.open("rb") as file:
-        report.send(net.serve())  # port 0: the kernel picked a free one, the receiver has to be told
+        report.send(net.serve())  # port 0: the kernel chose a free port, which the receiver must learn
         partition = net.create_partition(PARTITION, num_subpartitions=1)
         try:
             while block := file.read(1024 * 1024):
-                partition.emit_record(block, 0)  # fills 32 KiB buffers of subpartition 0; waits if there is none
+                partition.emit_record(block, 0)  # fills 32 KiB buffers of subpartition 0; waits if none is free
             partition.notify_end_of_data(StopMode.DRAIN)  # events travel between the buffers, and need no credit
-            partition.finish()  # the last event: nothing follows
+            partition.finish()  # the last event
         finally:
-            partition.close()  # if it is not finished, the receiver gets a ProducerFailedError instead of waiting for ever
-        wait_consumed(partition, timeout_s=60)  # what the receiver has not read yet is still here
+            partition.close()  # an unfinished partition makes the receiver raise ProducerFailedError
+        wait_consumed(partition, timeout_s=60)  # until the receiver has read everything
 
 
 def receive(address: ConnectionID, copy: Path, secret: bytes) -> int:
-    """The consumer; returns the number of bytes."""
+    """Receive a file; returns its size in bytes."""
     num_bytes = 0
     with network(secret) as net, copy.open("wb") as file:
         gate = net.open_gate([ChannelSpec(PARTITION, subpartition=0, connection=address, initial_credit=4)])
-        while (found := gate.get_next()) is not None:  # waits; None after the end
+        while (found := gate.get_next()) is not None:  # waits; None at the end
             if found.buffer is not None:
                 num_bytes += file.write(found.buffer.view)
-                found.buffer.recycle()  # one credit for the sender; from here on the view is gone
+                found.buffer.recycle()  # one credit for the sender; the view is invalid from here on
             elif isinstance(found.event, EndOfData):
                 print(f"all data received: {num_bytes} bytes")
-        gate.close()  # at any earlier moment it would cancel the transfer
+        gate.close()  # earlier, this would cancel the transfer
     return num_bytes
 
 

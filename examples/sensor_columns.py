@@ -1,7 +1,7 @@
-"""Readings of many sensors as columns: the highest temperature of each, from two million rows, without a Python object per row.
+"""Finds the highest temperature of each sensor in two million readings, as columns, without a Python object per row.
 
-Each subtask makes its readings batch by batch.  A function of batches drops the failed readings and turns Fahrenheit into Celsius; the
-rest is built in.  ``emit="batch"``: one row per sensor and batch instead of one per reading.
+Each subtask makes its readings batch by batch.  A function of batches drops failed readings and converts Fahrenheit to Celsius; the rest is
+built in.  ``emit="batch"``: one row per sensor and batch instead of one per reading.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ TEMPERATURES = pa.schema([("sensor", pa.string()), ("celsius", pa.float64())])
 
 
 def readings(subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
-    """What one subtask's sensors say; every thousandth reading failed and is null."""
+    """The readings of one subtask; every thousandth failed, and is null."""
     rng = np.random.default_rng(subtask)
     for _ in range(NUM_READINGS // parallelism // BATCH_ROWS):
         sensors = rng.integers(0, len(SENSORS), BATCH_ROWS)
@@ -32,20 +32,20 @@ def readings(subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
 
 
 def to_celsius(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Without the failed readings."""
+    """Convert the readings to Celsius, without the failed ones."""
     valid = batch.filter(pc.is_valid(batch.column("fahrenheit")))
     celsius = pc.divide(pc.subtract(valid.column("fahrenheit"), 32), 1.8)
     return pa.record_batch([valid.column("sensor"), celsius], schema=TEMPERATURES)
 
 
 def main() -> None:
-    """Run the job and show each sensor's highest temperature."""
+    """Run the job, and print each sensor's highest temperature."""
     env = StreamExecutionEnvironment.get_execution_environment()
     highest = env.from_arrow(readings, READINGS).map_batches(to_celsius, TEMPERATURES).key_by("sensor").max("celsius", emit="batch")
 
     temperatures: dict[str, float] = {}
     for row in highest.execute_and_collect("Highest temperatures"):
-        temperatures[row["sensor"]] = row["celsius"]  # running results: the last one is the highest
+        temperatures[row["sensor"]] = row["celsius"]  # results are running: the last one is the highest
 
     table = Table("sensor", "highest temperature")
     for sensor, celsius in sorted(temperatures.items()):

@@ -1,7 +1,7 @@
-"""Count the words of many files on a flowlet cluster.
+"""Counts the words of many files on a flowlet cluster.
 
-Without arguments it counts the words of the Python standard library's own source files, on an embedded cluster: one JobManager and two
-TaskManager processes, whose data crosses real TCP connections.  With ``--jobmanager HOST:PORT`` it uses a cluster that runs already.
+Without arguments it counts the words of the Python standard library's source files on an embedded cluster: one JobManager and two
+TaskManager processes, whose data crosses real TCP connections.  With ``--jobmanager HOST:PORT`` it uses a running cluster.
 """
 
 import argparse
@@ -28,13 +28,13 @@ from flowlet.errors import FlowletError
 
 SPLIT_BYTES = 16 * 1024 * 1024
 REPORT_INTERVAL_S = 0.25
-REPORT_WIDTH = 130  # of tables that do not go to a terminal
-NARROW_WIDTH = 100  # a terminal with fewer columns has no room for the table of the tasks
+REPORT_WIDTH = 130  # columns of tables that do not go to a terminal
+NARROW_WIDTH = 100  # a terminal with fewer columns cannot show the table of tasks
 _WORD = re.compile(r"\w+")
 
 
 class InputError(Exception):
-    """An input or output cannot be used; the message is one line."""
+    """An input or output is not usable; the message is one line."""
 
 
 # ---------------------------------------------------------------- the job
@@ -53,7 +53,7 @@ def word_of(pair: tuple[str, int]) -> str:
 def build(env: StreamExecutionEnvironment, files: Sequence[str]) -> DataStream:
     """The stream of final counts: lines -> words -> the sum per word."""
     builder = FileSource.for_record_stream_format(StreamFormat.text_line_format(), *files)
-    # Counts do not depend on the order of the lines, so that both subtasks may read one large file.
+    # Counts do not depend on the order of lines, so both subtasks may read parts of one large file.
     source = builder.set_split_size(SPLIT_BYTES).build()
     lines = env.from_source(source, WatermarkStrategy.no_watermarks(), "read lines")
     words = lines.flat_map(split, Types.TUPLE([Types.STRING(), Types.LONG()])).name("split")
@@ -64,10 +64,10 @@ def build(env: StreamExecutionEnvironment, files: Sequence[str]) -> DataStream:
 
 
 def find_files(inputs: Sequence[Path]) -> list[str]:
-    """Every file to read: the files given, and the ``*.py`` and ``*.txt`` files below the folders given.
+    """The files to read: those given, and all ``*.py`` and ``*.txt`` files below the folders given.
 
     Raises:
-        InputError: something is missing, is neither file nor folder, cannot be read, or a folder has no such file.
+        InputError: a path is missing, unreadable or of another kind, or a folder has no such file.
     """
     files: list[str] = []
     for path in inputs:
@@ -81,7 +81,7 @@ def find_files(inputs: Sequence[Path]) -> list[str]:
 
 
 def default_inputs() -> list[str]:
-    """The source files of the standard library, without what was installed beside it."""
+    """The source files of the standard library, without installed packages."""
     library = Path(sysconfig.get_path("stdlib"))
     found = [file for file in _files_below(library) if not {"site-packages", "dist-packages"} & set(file.parts)]
     return [str(file) for file in found if file.suffix == ".py" and os.access(file, os.R_OK)]
@@ -108,11 +108,7 @@ def _check_readable(file: Path) -> None:
 
 
 def check_output(file: Path) -> None:
-    """Find out before the job runs whether its result can be written.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Check before the job runs that its result can be written.  Raises InputError if it cannot."""
     if file.is_dir():
         raise InputError(f"{file}: is a folder")
     if not os.access(file.parent, os.W_OK | os.X_OK):
@@ -120,7 +116,7 @@ def check_output(file: Path) -> None:
 
 
 def write_csv(file: Path, counts: Sequence[tuple[str, int]]) -> None:
-    """The whole file or none: written beside it, then renamed."""
+    """Write the whole file or none: to a temporary file, which is then renamed."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with draft.open("w", encoding="utf-8", newline="") as out:
@@ -136,7 +132,7 @@ def write_csv(file: Path, counts: Sequence[tuple[str, int]]) -> None:
 
 
 class ProgressView:
-    """Records and records per second: a live line on a terminal, a plain line per second elsewhere."""
+    """Shows records and records per second: a live line on a terminal, else a line per second."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -161,7 +157,7 @@ class ProgressView:
         self._progress.stop()
 
     def finish(self, records: int) -> None:
-        """The last line where there is no terminal: also a job of less than a second has one."""
+        """Print the last line if there is no terminal, so that even a short job has one."""
         if not self._console.is_terminal:
             rate = records / max(time.monotonic() - self._start_time, 1e-3)
             self._print(f"{records:,} words, {rate:,.0f} records/s on average")
@@ -170,7 +166,7 @@ class ProgressView:
         self._console.print(f"counting words: {text}", highlight=False, soft_wrap=True)
 
     def show(self, records: int, fraction: float) -> None:
-        """Tell how many words the sources have given, and which part of the input that was; the text changes once a second."""
+        """Show how many words the sources emitted, and which part of the input they read; updated once a second."""
         self._progress.update(self._bar, completed=fraction)
         now = time.monotonic()
         elapsed = now - self._last_time
@@ -185,14 +181,14 @@ class ProgressView:
 
 
 def progress_of(document: dict[str, Any]) -> tuple[int, float]:
-    """How many words the sources have emitted, and which part of their input they have read (all have about the same share)."""
+    """How many words the sources emitted, and which part of their input they read (about the same for all)."""
     metrics = [subtask["metrics"] for subtask in document["vertices"][0]["subtasks"]]
     fractions = [each["source_progress"] or 0.0 for each in metrics]
     return sum(each["num_records_out"] for each in metrics), sum(fractions) / len(fractions)
 
 
 def top_table(counts: Sequence[tuple[str, int]], top: int) -> Table:
-    """The most frequent words."""
+    """A table of the most frequent words."""
     table = Table("#", "word", "count", title=f"the {min(top, len(counts))} most frequent words", min_width=32)
     table.columns[0].justify = table.columns[2].justify = "right"
     for rank, (word, count) in enumerate(counts[:top], start=1):
@@ -201,7 +197,7 @@ def top_table(counts: Sequence[tuple[str, int]], top: int) -> Table:
 
 
 def task_rows(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Name and counters of every subtask; all counters under the name that is shown."""
+    """Name and counters of every subtask, under the names that are shown."""
     for vertex in document["vertices"]:
         for subtask in vertex["subtasks"]:
             metrics = subtask["metrics"]
@@ -224,7 +220,7 @@ def task_rows(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def task_table(document: dict[str, Any]) -> Table:
-    """What each subtask read (first line) and wrote (second line), and what it did with its time."""
+    """A table of what each subtask read (first line) and wrote (second line), and how it spent its time."""
     table = Table("task", "", title="tasks", show_lines=True)
     for name in ("records", "bytes", "buffers", "credits granted", "ms idle", "ms busy", "ms backpressured"):
         table.add_column(name, justify="right")
@@ -236,7 +232,7 @@ def task_table(document: dict[str, Any]) -> Table:
 
 
 def task_lines(document: dict[str, Any]) -> Iterator[str]:
-    """The same as text that fits a narrow terminal."""
+    """The same as lines for a narrow terminal."""
     for name, counters in task_rows(document):
         yield name.replace("\n", ", ")
         texts = [f"{count:,} {what}" for what, count in counters.items()]
@@ -248,7 +244,7 @@ def task_lines(document: dict[str, Any]) -> Iterator[str]:
 
 
 class Observer:
-    """Shows how far a job is, until it is closed."""
+    """Shows the progress of a job until it is closed."""
 
     def __init__(self, job: JobClient, view: ProgressView) -> None:
         self._job = job
@@ -273,11 +269,11 @@ class Observer:
             try:
                 self._view.show(*progress_of(self._job.metrics()))
             except FlowletError:
-                return  # the job is over, or its JobManager is gone: the main thread hears of it and says so
+                return  # the job has ended, or its JobManager is gone: the main thread reports it
 
 
 def count_words(files: Sequence[str], options: argparse.Namespace, view: ProgressView) -> tuple[list[tuple[str, int]], dict[str, Any]]:
-    """Run the job; return the counts, most frequent words first, and the job's document with the counters of every task.
+    """Run the job; returns the counts, most frequent words first, and the job's document with the counters of every task.
 
     Raises:
         FlowletError: the job could not be started, or it failed.
@@ -296,7 +292,7 @@ def count_words(files: Sequence[str], options: argparse.Namespace, view: Progres
 
 
 def report(console: Console, counts: Sequence[tuple[str, int]], document: dict[str, Any], top: int) -> None:
-    """What the user reads at the end."""
+    """Print the result."""
     total, seconds = sum(count for _, count in counts), max(document["duration"], 1) / 1000
     console.print(top_table(counts, top))
     if console.width < NARROW_WIDTH:
@@ -307,7 +303,7 @@ def report(console: Console, counts: Sequence[tuple[str, int]], document: dict[s
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; a wrong one ends the program with exit code 2."""
+    """Parse the command line; a wrong one ends the program with exit code 2."""
 
     def positive(text: str) -> int:
         if (number := int(text)) < 1:
@@ -331,7 +327,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Check the input, run the job, show the result; return the exit code."""
+    """Check the input, run the job, print the result; returns the exit code."""
     options = parse_options()
     console = Console(width=None if sys.stdout.isatty() else REPORT_WIDTH)
     try:

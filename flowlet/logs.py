@@ -1,8 +1,8 @@
-"""Log lines of every process: structlog in front, the standard library's loggers bridged into the same lines.
+"""The log lines of every process: structlog, and the standard library's loggers in the same format.
 
-Side:       shared.  Any thread may log; ``configure_logging`` is called once, by the main thread of a process.
-Invariants: one line per event, on standard error; a line from a task thread carries ``job``, ``task`` and ``subtask``, whichever logger
-            wrote it; standard output is left to the user's own prints.
+Side:       shared.  Any thread may log; the main thread of a process calls ``configure_logging`` once.
+Invariants: one line per event, on standard error.  A line from a task thread carries ``job``, ``task`` and ``subtask``, whichever logger
+            wrote it.  Standard output is left to the user's own prints.
 """
 
 import logging
@@ -16,12 +16,12 @@ from flowlet.errors import ConfigError
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 FORMATS: Final = ("auto", "console", "json")
-# The loggers of a program that merely embeds a cluster: its own ones stay as it set them up.
+# The only loggers changed in a program that embeds a cluster.
 _OUR_LOGGERS: Final = ("flowlet", "netstack", "aiohttp")
 
 
 def configure_logging(level: str = "info", log_format: str = "auto", stream: TextIO | None = None) -> None:
-    """Send every log line of this process to ``stream`` (standard error when None); for processes that belong to flowlet alone.
+    """Write every log line of this process to ``stream`` (None: standard error); for processes of flowlet alone.
 
     ``log_format`` ``auto`` means ``console`` on a terminal and ``json`` elsewhere.  A second call replaces the first.
 
@@ -32,9 +32,9 @@ def configure_logging(level: str = "info", log_format: str = "auto", stream: Tex
 
 
 def configure_embedded_logging(level: str = "warning", log_format: str = "console") -> None:
-    """The same for a user's program with a cluster inside: only flowlet's own loggers are touched.
+    """As ``configure_logging``, for a user's program with an embedded cluster: changes only flowlet's loggers.
 
-    Nothing happens if the program set up structlog itself.
+    Does nothing if the program configured structlog itself.
 
     Raises:
         ConfigError: as ``configure_logging``.
@@ -44,7 +44,7 @@ def configure_embedded_logging(level: str = "warning", log_format: str = "consol
 
 
 def bind_task(job: str, task: str, subtask: int) -> None:
-    """Put job, task and subtask on every later line of the calling thread; called by a task thread when it starts."""
+    """Put job, task and subtask on every later line of the calling thread; a task thread calls it when it starts."""
     structlog.contextvars.bind_contextvars(job=job, task=task, subtask=subtask)
 
 
@@ -71,7 +71,7 @@ def _configure(level: str, log_format: str, stream: TextIO | None, logger_names:
 
 
 def _shared_processors() -> list[Processor]:
-    """What structlog's own lines and bridged ones go through alike."""
+    """The processors of structlog's own lines and of the standard library's."""
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -96,7 +96,7 @@ def _json_renderers() -> list[Processor]:
 
 
 class _StandardErrorHandler(logging.StreamHandler[TextIO]):
-    """Writes to whatever ``sys.stderr`` is at that moment: a test runner or notebook may exchange it."""
+    """Writes to the present ``sys.stderr``, which a test runner or notebook may replace."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)

@@ -2,8 +2,8 @@
 
 Side:   pure.
 Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``, ``RecordAttributes``,
-        ``InternalWatermark``.  Records flow in chunks: Python pays per call, so the unit that moves is a run of records between two
-        control elements, never a single one.
+        ``InternalWatermark``.  Records flow in chunks, never singly, because Python pays per call: a chunk is a run of records between two
+        control elements.
 """
 
 from collections.abc import Iterator
@@ -23,23 +23,23 @@ OPERATOR_ID_BYTES: Final = 16
 
 
 class Chunk:
-    """A run of records in stream order: a list of Python objects, or columns, from which the list is made when somebody asks for it.
+    """A run of records in stream order: a list of Python objects, or columns, from which the list is made on demand.
 
     Timestamps are milliseconds since the epoch, one per record; or no record has one.
 
-    Ownership: the operator that holds a chunk owns it, and passing it on gives it away.  The owner may change the list of a chunk
-    without columns, and then passes on the list in another chunk.  Where there are columns, nobody changes list, columns or timestamps.
+    Ownership: the operator that holds a chunk owns it, and gives it away by passing it on.  The owner may change the list of a chunk
+    without columns, if it passes the list on in a new chunk.  If there are columns, nobody changes list, columns or timestamps.
 
     Args:
         values: one object per record.
         timestamps: one per record, or None.
 
     Attributes:
-        columns: the records by column, to be read only; None if there is only the list (see ``columns_of``).
-        keys: the key of each record, as the key selector of the edge gave it when the record was emitted; None where nobody took keys, or
-            where they are a field (``Columns.key_position``).
-        key_column: the same as a column, where there is one.
-        key_field: of a list, which field of each record is the very key, if that is known.
+        columns: the records by column, read only; None if there is only the list (see ``columns_of``).
+        keys: the key of each record, from the edge's key selector when the record was emitted; None if no keys were taken, or if they are a
+            field (``Columns.key_position``).
+        key_column: the keys as a column, if there is one.
+        key_field: for a list, which field of each record is the very key, if known.
     """
 
     __slots__ = ("_keys", "_timestamp_array", "_timestamps", "_values", "columns", "key_column", "key_field")
@@ -56,7 +56,7 @@ class Chunk:
 
     @classmethod
     def of_columns(cls, columns: Columns, timestamps: Int64Array | list[int] | None = None) -> "Chunk":
-        """A chunk whose records are the rows of a table."""
+        """A chunk whose records are the rows of columns."""
         assert timestamps is None or len(timestamps) == columns.num_rows, "one timestamp per record"
         chunk = cls.__new__(cls)
         chunk._keys = None
@@ -70,7 +70,7 @@ class Chunk:
 
     @property
     def values(self) -> list[Any]:
-        """One Python object per record; made of the columns when first asked for, and kept."""
+        """One Python object per record; made from columns at the first access, and kept."""
         if self._values is None:
             assert self.columns is not None, "a chunk is a list or columns"
             self._values = self.columns.to_list()
@@ -78,7 +78,7 @@ class Chunk:
 
     @property
     def keys(self) -> list[Any] | None:
-        """See above; made of the column when first asked for, and kept."""
+        """See the class; made from the column at the first access, and kept."""
         if self._keys is None and self.key_column is not None:
             self._keys = self.key_column.to_list()
         return self._keys
@@ -88,7 +88,7 @@ class Chunk:
         self._keys = keys
 
     def records(self) -> Iterator[Any]:
-        """The values one by one; those of columns are made as they are asked for, and nobody keeps them here."""
+        """The values one by one; those from columns are made on demand and not kept."""
         if self._values is not None:
             return iter(self._values)
         assert self.columns is not None, "a chunk is a list or columns"
@@ -96,14 +96,14 @@ class Chunk:
 
     @property
     def timestamps(self) -> list[int] | None:
-        """One per record, or None; made of the array when first asked for, and kept."""
+        """One per record, or None; made from the array at the first access, and kept."""
         if self._timestamps is None and self._timestamp_array is not None:
             self._timestamps = self._timestamp_array.tolist()
         return self._timestamps
 
     @property
     def timestamp_array(self) -> Int64Array | None:
-        """The timestamps for those who work in numpy, or None; an array that nobody changes."""
+        """The timestamps as an array that nobody changes, or None."""
         if self._timestamp_array is None and self._timestamps is not None:
             array = np.array(self._timestamps, np.int64)
             if self.columns is None:
@@ -117,14 +117,14 @@ class Chunk:
         return self._timestamps is not None or self._timestamp_array is not None
 
     def copy(self) -> "Chunk":
-        """Another chunk with the same records; columns are shared."""
+        """A chunk with the same records; columns are shared."""
         if self.columns is not None:
             return Chunk.of_columns(self.columns, self._timestamps if self._timestamp_array is None else self._timestamp_array)
         timestamps = None if self._timestamps is None else self._timestamps.copy()
         return self._in_list(self.values.copy(), timestamps)
 
     def with_timestamps(self, timestamps: Int64Array | list[int] | None) -> "Chunk":
-        """The same records with these timestamps, in the same representation; this chunk is given away."""
+        """The same records with these timestamps, in the same representation.  Gives this chunk away."""
         if self.columns is None:
             return self._in_list(self.values, timestamps.tolist() if isinstance(timestamps, np.ndarray) else timestamps)
         chunk = Chunk.of_columns(self.columns, timestamps)
@@ -132,7 +132,7 @@ class Chunk:
         return chunk
 
     def without_keys(self) -> "Chunk":
-        """The same records, of which nobody knows the keys: those of one ``key_by`` are not those of the next; this chunk is given away."""
+        """The same records without keys, which are valid for one ``key_by`` only.  Gives this chunk away."""
         if self.columns is None:
             return Chunk(self.values, self.timestamps)
         if self.columns.key_position is None:
@@ -141,11 +141,11 @@ class Chunk:
         return Chunk.of_columns(self.columns.with_key_position(None), timestamps)
 
     def with_values(self, values: list[Any]) -> "Chunk":
-        """Other records with these timestamps and keys, in a list; this chunk is given away."""
+        """Other records, in a list, with these timestamps and keys.  Gives this chunk away."""
         return self if values is self._values else self._in_list(values, self.timestamps)
 
     def parts(self, max_records: int) -> Iterator["Chunk"]:
-        """The records in order, at most so many in a chunk; this chunk is given away."""
+        """The records in order, in chunks of at most ``max_records``.  Gives this chunk away."""
         if len(self) <= max_records:
             yield self
             return
@@ -153,7 +153,7 @@ class Chunk:
             yield self.slice(start, start + max_records)
 
     def slice(self, start: int, stop: int) -> "Chunk":
-        """Some of the records, in the same representation."""
+        """The records from ``start`` to before ``stop``, in the same representation."""
         if self.columns is None:
             part = Chunk(self.values[start:stop], None if self._timestamps is None else self._timestamps[start:stop])
             part._keys = None if self._keys is None else self._keys[start:stop]
@@ -186,12 +186,10 @@ class Chunk:
 
 
 class PickledRecord:
-    """A record that could have changed after it was emitted, as the pickle of what it was then.
+    """The pickle of a record that could change after it was emitted.
 
-    It stands in the list of a chunk in place of the record.  Serializers send the pickle as it is, and readers get the record itself.
-
-    Args:
-        data: what ``flowlet.serde.pickles.record_pickle.dumps_record`` made of the record.
+    It takes the record's place in a chunk's list.  Serializers send the pickle as it is; readers get the record itself.  ``data`` comes
+    from ``flowlet.serde.pickles.record_pickle.dumps_record``.
     """
 
     __slots__ = ("data",)
@@ -205,7 +203,7 @@ class PickledRecord:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """No record with a smaller or equal timestamp (milliseconds) is expected any more."""
+    """Announces that no record with a timestamp up to this one (milliseconds) is expected."""
 
     timestamp: int
 
@@ -215,7 +213,7 @@ MAX_WATERMARK = Watermark(MAX_TIMESTAMP)
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStatus:
-    """Whether a stream takes part in the watermark of those that read it."""
+    """Whether a stream is active, or idle: then consumers do not wait for its watermarks."""
 
     is_idle: bool
 
@@ -226,10 +224,10 @@ IDLE = WatermarkStatus(is_idle=True)
 
 @dataclass(frozen=True, slots=True)
 class LatencyMarker:
-    """Sent by a source now and then, to find out how long its records take to an operator.
+    """Measures how long the records of a source take to reach an operator.
 
-    ``marked_time_ms``: the source's clock, milliseconds since the epoch.  ``operator_id``: of the source, 16 bytes; Flink's lower and
-    upper half, in this order.  ``subtask``: of the source.
+    ``marked_time_ms``: the source's clock, milliseconds since the epoch.  ``operator_id``: the source's, 16 bytes: Flink's lower half, then
+    its upper half.  ``subtask``: the source's.
     """
 
     marked_time_ms: int
@@ -242,14 +240,14 @@ class LatencyMarker:
 
 @dataclass(frozen=True, slots=True)
 class RecordAttributes:
-    """What holds for the records behind it: backlog is old data, whose delay nobody minds."""
+    """Attributes of the records that follow; backlog is old data, whose delay does not matter."""
 
     is_backlog: bool
 
 
 @dataclass(frozen=True, slots=True)
 class InternalWatermark:
-    """A watermark of one subpartition, where a channel reads several."""
+    """A watermark of one subpartition, for channels that read several."""
 
     timestamp: int
     subpartition: int

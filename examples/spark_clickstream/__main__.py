@@ -1,8 +1,8 @@
 """From raw Parquet files through Spark into a running flowlet job, and back: ``make example-spark``.
 
-Spark cleans, joins and orders the clicks and purchases of a web shop and pushes its partitions into the remote gate of a flowlet job,
-which keeps figures per user and raises alerts while Spark is still pushing.  At the end Spark reads the job's Parquet files and compares
-them, row by row, with what it computes itself.
+Spark cleans, joins and orders the clicks and purchases of a web shop, and pushes its partitions into the remote gate of a flowlet job.  The
+job computes figures per user and raises alerts while Spark is still pushing.  At the end Spark reads the job's Parquet files and compares
+them, row by row, with its own results.
 """
 
 import argparse
@@ -40,12 +40,12 @@ SHOWN_METRICS = {
     "ms busy": "accumulated_busy_ms",
     "ms idle": "accumulated_idle_ms",
 }
-CHUNK_ROWS = 100  # small, as rows of a chunk wait for each other: alerts come sooner
+CHUNK_ROWS = 100  # small, because rows of a chunk wait for each other: so alerts come sooner
 
 
 @dataclass(frozen=True)
 class Alert:
-    """A burst, as the flowlet job saw it; latencies: since Spark sent its last click, until it was raised, and until it was here."""
+    """A burst that the job found; latencies: since Spark sent its last click, until the alert was raised, and until it arrived here."""
 
     user: int
     event: int
@@ -56,7 +56,7 @@ class Alert:
 
 @dataclass
 class Outcome:
-    """What came of it all."""
+    """The results of the job, beside Spark's."""
 
     num_events: int
     seconds: float
@@ -66,13 +66,13 @@ class Outcome:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the flowlet job found what Spark finds."""
+        """Whether the flowlet job found what Spark found."""
         return not self.differences
 
 
 @contextmanager
 def spark_session(master: str) -> Iterator[SparkSession]:
-    """A small session on loopback, whose workers find this example and flowlet."""
+    """A small Spark session on loopback; its workers can import this example and flowlet."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -97,7 +97,7 @@ def spark_session(master: str) -> Iterator[SparkSession]:
 
 
 class Watch:
-    """Prints, once a second, how far the flowlet job is; and keeps the alerts, as they come."""
+    """Prints the progress of the job once a second, and collects its alerts."""
 
     def __init__(self, console: Console, results: CloseableIterator, num_events: int) -> None:
         self._console = console
@@ -115,7 +115,7 @@ class Watch:
 
     def __exit__(self, kind: object, value: object, trace: object) -> None:
         if kind is not None:
-            self._results.close()  # nobody pushes any more, and the job would wait for ever
+            self._results.close()  # nothing is pushed any more, and the job would wait for ever
         self._threads[1].join()
         self._is_over.set()
         self._threads[0].join()
@@ -150,17 +150,13 @@ class Watch:
 
 
 def gate_metrics(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The counters of the tasks that own the gate; ``rows``: what it gave to the operator behind it."""
+    """The counters of the tasks that own the gate; ``rows``: what it passed to the next operator."""
     metrics = [subtask["metrics"] for subtask in document["vertices"][0]["subtasks"]]
     return [each | {"rows": each["operators"][0]["num_records_out"] if each["operators"] else 0} for each in metrics]
 
 
 def push(console: Console, events: DataFrame, cluster: RunningCluster, output: Path, options: argparse.Namespace) -> Outcome:
-    """Start the flowlet job, push the events into it, and wait for its end.
-
-    Raises:
-        FlowletError: the job failed.
-    """
+    """Start the flowlet job, push the events into it, and wait for its end.  Raises FlowletError if the job failed."""
     num_events = events.count()
     configuration = Configuration()
     configuration.set_string("flowlet.jobmanager", cluster.jobmanager)
@@ -179,7 +175,7 @@ def push(console: Console, events: DataFrame, cluster: RunningCluster, output: P
 
 
 def compare(spark: SparkSession, events: DataFrame, outcome: Outcome, output: Path) -> None:
-    """Spark's own figures and alerts beside the job's."""
+    """Compute Spark's own figures and alerts, and compare them with the job's."""
     found = spark.read.parquet(str(output))
     outcome.differences += pipeline.differences(pipeline.own_figures(events), found).take(10)
     rows = [(alert.user, alert.event, alert.took_us) for alert in outcome.alerts]
@@ -188,7 +184,7 @@ def compare(spark: SparkSession, events: DataFrame, outcome: Outcome, output: Pa
 
 
 def report(console: Console, outcome: Outcome) -> None:
-    """What a person wants to see at the end."""
+    """Print the results."""
     rate = outcome.num_events / outcome.seconds
     console.print(f"pushed {outcome.num_events:,} rows in {outcome.seconds:.1f} s: {rate:,.0f} rows/s", highlight=False)
     for number, metrics in enumerate(gate_metrics(outcome.document), start=1):
@@ -209,7 +205,7 @@ def report(console: Console, outcome: Outcome) -> None:
 
 
 def run(console: Console, options: argparse.Namespace, spark: SparkSession, folder: Path) -> Outcome:
-    """All of it, in ``folder``."""
+    """Run everything, in ``folder``."""
     made = make_data(folder / "raw", options.rows, options.seed)
     console.print(
         f"made {made.num_clicks:,} clicks, {made.num_purchases:,} purchases, {made.num_users:,} users in {folder}", highlight=False
@@ -226,7 +222,7 @@ def run(console: Console, options: argparse.Namespace, spark: SparkSession, fold
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.spark_clickstream", description="Clicks from Spark into flowlet and back.")
     parser.add_argument("--rows", type=int, default=300_000, metavar="N", help="how many clicks to make (default: 300,000)")
     parser.add_argument("--partitions", type=int, default=2, metavar="N", help="of the DataFrame that is pushed (default: 2)")
@@ -240,7 +236,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; the exit code is 0 if both results are equal."""
+    """Run the example; the exit code is 0 if both results are equal."""
     options = parse_options(arguments)
     console = Console(width=None if sys.stdout.isatty() else 140)
     with tempfile.TemporaryDirectory(prefix="clickstream-") as folder, spark_session(options.master) as spark:

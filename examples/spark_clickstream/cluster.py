@@ -1,4 +1,4 @@
-"""A flowlet cluster of processes on this machine, as one would start it in terminals."""
+"""A flowlet cluster of processes on this machine, as started by hand in terminals."""
 
 import os
 import re
@@ -14,7 +14,7 @@ STOP_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """Where the JobManager listens, and the file with the secret."""
+    """The address of the JobManager, and the file with the secret."""
 
     jobmanager: str
     secret_file: Path
@@ -22,7 +22,7 @@ class RunningCluster:
 
 @contextmanager
 def local_cluster(folder: Path, num_task_managers: int) -> Iterator[RunningCluster]:
-    """One JobManager and some TaskManagers with one slot each; they end with the ``with`` block, their logs stay in ``folder``."""
+    """One JobManager and some TaskManagers with one slot each; they end with the ``with`` block, and leave their logs in ``folder``."""
     secret_file = folder / "secret"
     with ExitStack() as stack:
 

@@ -1,7 +1,7 @@
-"""Made-up data of a web shop: users, clicks and purchases in Parquet files, as they come from the real world.
+"""Makes the data of a web shop: users, clicks and purchases in Parquet files, with the flaws of real data.
 
-Out of order within a file, some of them files later than they happened, some twice, some broken; and a few bursts: users who click
-faster than people can.  The same seed makes the same data.
+Rows are out of order within a file, some come in a later file, some twice, some are broken.  In a few bursts, users click faster than
+people can.  The same seed makes the same data.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _AT = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True)
 class Made:
-    """How much was made, before anything is cleaned."""
+    """How many rows were made, before cleaning."""
 
     num_users: int
     num_clicks: int
@@ -46,7 +46,7 @@ def make_data(folder: Path, num_clicks: int, seed: int = 1) -> Made:
 
 
 def _users(num_users: int) -> pa.Table:
-    """One in seven has no country, one in a hundred is written twice."""
+    """Make users: one in seven has no country, one in a hundred appears twice."""
     ids = np.arange(1, num_users + 1)
     ids = np.concatenate([ids, ids[:: max(1, num_users // (1 + num_users // 100))]])
     countries = [COUNTRIES[(7 * int(each)) % len(COUNTRIES)] for each in ids]
@@ -67,7 +67,7 @@ def _clicks(rng: np.random.Generator, num_clicks: int, num_users: int, num_burst
 
 
 def _purchases(rng: np.random.Generator, num_purchases: int, num_users: int) -> pa.Table:
-    """One in a hundred has an amount that cannot be."""
+    """Make purchases: one in a hundred has an impossible amount."""
     at = START_US + rng.integers(0, DAY_US, num_purchases)
     cents = rng.integers(99, 50_000, num_purchases)
     cents[rng.random(num_purchases) < 0.01] *= -1
@@ -77,7 +77,7 @@ def _purchases(rng: np.random.Generator, num_purchases: int, num_users: int) -> 
 
 
 def _some_users(rng: np.random.Generator, how_many: int, num_users: int) -> Any:
-    """A few users do much, most do little; about one in a hundred is nobody that is known."""
+    """Choose users: a few do much, most do little; about one in a hundred is unknown."""
     return (rng.random(how_many) ** 2 * num_users * 1.02).astype(np.int64) + 1
 
 
@@ -86,7 +86,7 @@ def _ids(first: int, how_many: int) -> pa.Array:
 
 
 def _spoil(rng: np.random.Generator, table: pa.Table) -> pa.Table:
-    """Rows without a user or a time, rows from another century, and rows that come twice."""
+    """Add rows without a user or a time, rows from another century, and duplicates."""
     how_many = table.num_rows
     no_user, no_time, other_time, twice = (rng.random(how_many) < share for share in (0.005, 0.005, 0.002, 0.01))
     users = pa.array(table.column("user").to_numpy(), pa.int64(), mask=no_user)
@@ -98,7 +98,7 @@ def _spoil(rng: np.random.Generator, table: pa.Table) -> pa.Table:
 
 
 def _files(rng: np.random.Generator, table: pa.Table) -> list[pa.Table]:
-    """Files by time; inside of a file in any order, and one row in twenty comes with a later file."""
+    """Split the rows into files by time; within a file they are shuffled, and one row in twenty comes in a later file."""
     micros = table.column("at").cast(pa.int64()).fill_null(START_US).to_numpy()
     file = np.clip((micros - START_US) * NUM_FILES // DAY_US, 0, NUM_FILES - 1)
     late = rng.random(table.num_rows) < 0.05

@@ -1,6 +1,6 @@
-"""The flowlet job: running figures per user, and an alert while a burst is under way.
+"""The flowlet job: running figures per user, and an alert during a burst of clicks.
 
-The records come from Spark; each is a ``Row`` of the fields in ``EVENT``, in the order of time for each user.
+Spark sends the records: each is a ``Row`` with the fields of ``EVENT``, in time order per user.
 """
 
 import time
@@ -14,11 +14,11 @@ from flowlet.datastream.connectors import FileSink
 from flowlet.datastream.formats.parquet import ParquetBulkWriters
 
 GATE: Final = "clickstream"
-BURST_CLICKS: Final = 10  # so many clicks of one user ...
-BURST_US: Final = 1_000_000  # ... within this time are no human's
+BURST_CLICKS: Final = 10  # this many clicks of one user ...
+BURST_US: Final = 1_000_000  # ... within this time are not human
 CLICK: Final = "click"
 
-# sent_ns: when the row was given to the gate, on the clock of the machine; for the latency of alerts.
+# sent_ns: when the row was given to the gate, by the machine's clock; for the latency of alerts.
 EVENT = Types.ROW_NAMED(
     ["user", "at_us", "event", "kind", "cents", "country", "sent_ns"],
     [Types.LONG(), Types.LONG(), Types.LONG(), Types.STRING(), Types.LONG(), Types.STRING(), Types.LONG()],
@@ -31,14 +31,14 @@ ALERTS = OutputTag("alerts")
 
 
 class RunningFigures(KeyedProcessFunction):
-    """After each event: how often its user has clicked and bought so far, and for how much; aside, an alert for each click of a burst."""
+    """Emits after each event how often its user has clicked and bought, and for how much; alerts about bursts go to a side output."""
 
     def __init__(self) -> None:
         self._figures: dict[int, list[int]] = {}
         self._clicks: dict[int, deque[int]] = {}
 
     def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        """One event."""
+        """Process one event."""
         user, at_us, event, kind, cents, country, sent_ns = value
         figures = self._figures.setdefault(user, [0, 0, 0])
         if kind == CLICK:
@@ -54,14 +54,14 @@ class RunningFigures(KeyedProcessFunction):
 
 
 def user_of(event: Row) -> Any:
-    """The key."""
+    """The key of an event."""
     return event[0]
 
 
 def build(env: StreamExecutionEnvironment, num_partitions: int, output: str) -> DataStream:
-    """Figures go to Parquet files in ``output``; what is returned is the stream of alerts.
+    """Write figures to Parquet files in ``output``; returns the stream of alerts.
 
-    An alert: user, event, how many microseconds the burst took, and when its last click was sent and the alert raised, in nanoseconds.
+    An alert: user, event, length of the burst in microseconds, when its last click was sent and when the alert was raised, in nanoseconds.
     """
     events = env.from_remote_gate(GATE, type_info=EVENT, producers=num_partitions)
     figures = events.key_by(user_of).process(RunningFigures())

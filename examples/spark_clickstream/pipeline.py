@@ -1,6 +1,6 @@
-"""What Spark does: clean, join and order the raw files; and the same figures as the flowlet job's, computed by itself.
+"""Spark's part: clean, join and order the raw files, and compute the same figures as the flowlet job.
 
-Side: the driver, but for ``paced``, which runs in Spark's Python workers.
+Side: the driver, except ``paced``, which runs in Spark's Python workers.
 """
 
 import time
@@ -15,12 +15,12 @@ from examples.spark_clickstream.data import DAY_US, START_US
 from examples.spark_clickstream.job import BURST_CLICKS, BURST_US, CLICK
 
 ROWS_PER_PAUSE = 100
-# What is pushed, in the order of the gate's fields; the worker adds sent_ns.
+# The columns that are pushed, in the order of the gate's fields; the worker adds sent_ns.
 COLUMNS = ("user", "at_us", "event", "kind", "cents", "country")
 
 
 def clean_events(spark: SparkSession, raw: Path) -> DataFrame:
-    """Clicks and purchases of known users, each once, with a time that can be."""
+    """Clicks and purchases of known users, without duplicates, at possible times."""
     users = spark.read.parquet(str(raw / "users")).dropDuplicates(["user"])
     clicks = spark.read.parquet(str(raw / "clicks")).withColumns({"kind": F.lit(CLICK), "cents": F.lit(None).cast("bigint")})
     purchases = spark.read.parquet(str(raw / "purchases")).where("cents > 0").withColumn("kind", F.lit("purchase"))
@@ -30,15 +30,15 @@ def clean_events(spark: SparkSession, raw: Path) -> DataFrame:
 
 
 def in_order(events: DataFrame, num_partitions: int) -> DataFrame:
-    """All events of a user in one partition; each partition in the order of time."""
+    """All events of a user in one partition; each partition ordered by time."""
     return events.repartition(num_partitions, "user").sortWithinPartitions("at_us", "event")
 
 
 def paced(push: Callable[[Iterable[Any]], None], rows_per_s: float = 0.0) -> Callable[[Iterable[Any]], None]:
-    """``push``, with the time at which it takes each row as the last field.
+    """Wrap ``push``: appends to each row the time at which it is taken.
 
-    ``rows_per_s``: of each partition, as if people were clicking now; 0: as fast as the flowlet job takes them.  Then rows wait for
-    each other in the buffers on the way, and so do alerts.
+    ``rows_per_s``: per partition, as if people were clicking now; 0: as fast as the flowlet job accepts rows.  Then rows, and so alerts,
+    wait in the buffers on the way.
     """
 
     def rows_with_time(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
@@ -55,7 +55,7 @@ def paced(push: Callable[[Iterable[Any]], None], rows_per_s: float = 0.0) -> Cal
 
 
 def own_figures(events: DataFrame) -> DataFrame:
-    """What the flowlet job must have found for each event."""
+    """What the flowlet job must compute for each event."""
     so_far = Window.partitionBy("user").orderBy("at_us", "event").rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
     def total(value: Column) -> Column:
@@ -80,6 +80,6 @@ def own_alerts(events: DataFrame) -> DataFrame:
 
 
 def differences(expected: DataFrame, found: DataFrame) -> DataFrame:
-    """Rows that only one of them has, or that one has more often, with the side that has them."""
+    """Rows that only one of the two has, or has more often, with the side that has them."""
     missing = expected.exceptAll(found).select(F.lit("missing").alias("what"), "*")
     return missing.unionByName(found.exceptAll(expected).select(F.lit("unexpected").alias("what"), "*"))

@@ -1,1 +1,1 @@
-"""Users' coroutines: run on a shared loop, awaited in the order that the user asks for."""
+"""Runs users' coroutines on a shared event loop, and emits their results in the requested order."""

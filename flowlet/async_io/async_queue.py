@@ -1,10 +1,10 @@
-"""Records whose results are not there yet, and what may not overtake them.
+"""Keeps records until their results are there, together with the watermarks and statuses between them.
 
-Side:       pure.  A data structure that its operator drives.
-Invariants: never more elements than ``capacity``; a record leaves once, after ``complete``; watermarks and statuses leave after every
-            record that came before them and before every record that came after them, in both orders.
-Source:     Flink ``StreamElementQueue``, ``OrderedStreamElementQueue``, ``UnorderedStreamElementQueue`` with its segments.  Control
-            elements take a place, as there.  Results leave in chunks, and a snapshot keeps the order of arrival in both queues.
+Side:       pure.  Driven by its operator.
+Invariants: at most ``capacity`` elements.  A record leaves once, after ``complete``.  In both orders, watermarks and statuses leave after
+            all records that came before them, and before all that came after.
+Source:     Flink ``StreamElementQueue``, ``OrderedStreamElementQueue``, ``UnorderedStreamElementQueue`` with its segments, where control
+            elements take a place, too.  Results leave in chunks; snapshots keep the order of arrival.
 """
 
 from abc import ABC, abstractmethod
@@ -14,14 +14,14 @@ from typing import Any, Final
 
 from flowlet.records import Chunk, Watermark, WatermarkStatus
 
-# As the other operators: chunks of 1,000-2,000 records are best.
+# As in other operators: chunks of 1,000-2,000 records are best.
 MAX_CHUNK_RECORDS: Final = 2_000
 
 Control = Watermark | WatermarkStatus
 
 
 class PendingRecord:
-    """A record in a queue; ``results`` is None until it is complete."""
+    """A record in a queue; ``results`` is None until its call completed."""
 
     __slots__ = ("results", "segment", "timestamp", "value")
 
@@ -29,18 +29,14 @@ class PendingRecord:
         self.value = value
         self.timestamp = timestamp
         self.results: list[Any] | None = None
-        self.segment: _Segment | None = None  # of an unordered queue
+        self.segment: _Segment | None = None  # only in an unordered queue
 
     def __repr__(self) -> str:
         return f"<PendingRecord {'running' if self.results is None else 'complete'}>"
 
 
 class AsyncQueue(ABC):
-    """What the two orders have in common.
-
-    Args:
-        capacity: places for records and control elements, at least 1.
-    """
+    """The base class of both orders; ``capacity`` (at least 1) counts records and control elements."""
 
     def __init__(self, capacity: int) -> None:
         assert capacity > 0, f"a queue of {capacity} places"
@@ -55,11 +51,11 @@ class AsyncQueue(ABC):
 
     @property
     def num_free(self) -> int:
-        """Places that are not taken."""
+        """The number of free places."""
         return self.capacity - self._num_elements
 
     def put_records(self, values: Sequence[Any], timestamps: Sequence[int] | None) -> list[PendingRecord]:
-        """Take records in, in this order; at most ``num_free``."""
+        """Add records, in this order; at most ``num_free``."""
         assert len(values) <= self.num_free, f"{len(values)} records for {self!r}"
         if timestamps is None:
             records = [PendingRecord(value, None) for value in values]
@@ -70,19 +66,19 @@ class AsyncQueue(ABC):
         return records
 
     def put_control(self, control: Control) -> None:
-        """Take a watermark or status in; there must be a free place."""
+        """Add a watermark or status; there must be a free place."""
         assert self.num_free > 0, f"no place for {control!r} in {self!r}"
         self._append_control(control)
         self._num_elements += 1
 
     def complete(self, record: PendingRecord, results: list[Any]) -> None:
-        """Set the results of a record, once; an empty list for none."""
+        """Set the results of a record, once; may be empty."""
         assert record.results is None, "a record is completed once"
         record.results = results
         self._note_complete(record)
 
     def next_element(self) -> Chunk | Control | None:
-        """Remove and return what may leave now, at most about ``MAX_CHUNK_RECORDS`` results of it; None if nothing may."""
+        """Remove and return what may leave now: about ``MAX_CHUNK_RECORDS`` results, or one control element; None if nothing may leave."""
         while True:
             control = self._pop_control()
             if control is not None:
@@ -96,7 +92,7 @@ class AsyncQueue(ABC):
                 return chunk
 
     def elements(self) -> list[Chunk | Control]:
-        """Everything that is in the queue as it came in, for a snapshot; the queue keeps it."""
+        """Copy all elements, in order of arrival, for a snapshot."""
         found: list[Chunk | Control] = []
         run: list[PendingRecord] = []
         for element in self._in_order():
@@ -115,7 +111,7 @@ class AsyncQueue(ABC):
         return found
 
     def check_invariants(self) -> None:
-        """Assert the invariants that can be seen from outside."""
+        """Assert the invariants that are visible from outside."""
         assert 0 <= self._num_elements <= self.capacity, f"{self!r} is overfull"
         assert self._num_elements == sum(1 for _ in self._in_order()), f"{self!r} has lost count"
 
@@ -130,15 +126,15 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def _pop_control(self) -> Control | None:
-        """The control element at the head, if nothing before it is left."""
+        """Remove the control element at the head, if everything before it has left."""
 
     @abstractmethod
     def _pop_complete(self) -> list[PendingRecord]:
-        """Complete records that may leave together: all with, or all without a timestamp."""
+        """Remove complete records that may leave together: all with timestamps, or all without."""
 
     @abstractmethod
     def _in_order(self) -> Iterator[PendingRecord | Control]:
-        """Everything, in the order of arrival."""
+        """All elements in order of arrival."""
 
 
 class OrderedAsyncQueue(AsyncQueue):
@@ -161,7 +157,7 @@ class OrderedAsyncQueue(AsyncQueue):
         if not self._elements or isinstance(self._elements[0], PendingRecord):
             return None
         control = self._elements.popleft()
-        assert not isinstance(control, PendingRecord), "looked at above"
+        assert not isinstance(control, PendingRecord), "the branch above handles records"
         return control
 
     def _pop_complete(self) -> list[PendingRecord]:
@@ -178,18 +174,18 @@ class OrderedAsyncQueue(AsyncQueue):
 
 
 class _Segment:
-    """Records between two control elements; ``barrier`` ends it, and is None only for the last segment."""
+    """The records between two control elements; ``barrier`` is the one behind them, None for the last segment."""
 
     __slots__ = ("barrier", "complete", "records")
 
     def __init__(self) -> None:
-        self.records: dict[PendingRecord, None] = {}  # all that did not leave, in the order of arrival
-        self.complete: deque[PendingRecord] = deque()  # those of them that may leave, in the order of completion
+        self.records: dict[PendingRecord, None] = {}  # those that have not left, in order of arrival
+        self.complete: deque[PendingRecord] = deque()  # those of them that may leave, in order of completion
         self.barrier: Control | None = None
 
 
 class UnorderedAsyncQueue(AsyncQueue):
-    """Results leave as they come, but never across a watermark or status."""
+    """Results leave when they are complete, but never across a watermark or status."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
@@ -234,12 +230,12 @@ class UnorderedAsyncQueue(AsyncQueue):
 
 
 def create_async_queue(capacity: int, *, is_ordered: bool) -> AsyncQueue:
-    """An empty queue of either order."""
+    """An empty queue."""
     return OrderedAsyncQueue(capacity) if is_ordered else UnorderedAsyncQueue(capacity)
 
 
 def _take_run(complete: Iterator[PendingRecord]) -> list[PendingRecord]:
-    """Records that fit into one chunk; each is removed when the iterator is asked for the one after it."""
+    """Records that fit into one chunk; advancing the iterator removes the record before."""
     run: list[PendingRecord] = []
     num_results = 0
     for record in complete:
@@ -251,7 +247,7 @@ def _take_run(complete: Iterator[PendingRecord]) -> list[PendingRecord]:
 
 
 def _results_of(records: list[PendingRecord]) -> Chunk | None:
-    """The results, each with the timestamp of its record; None if there are none."""
+    """The results with the timestamps of their records; None if there are no results."""
     values = [result for record in records for result in record.results or ()]
     if not values:
         return None

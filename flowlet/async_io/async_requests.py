@@ -1,11 +1,11 @@
-"""The calls of one async operator: attempts, deadlines, and whose outcome counts.
+"""The calls of one async operator: attempts, timeouts, and which outcome counts.
 
 Side:       task.
-Invariants: a request has at most one of a running call and a timer for its next attempt; one outcome counts per request; the timer of a
-            batch is cancelled with the last of its requests.
+Invariants: a request has a running call, or a timer for its next attempt, never both.  One outcome counts per request.  The timer of a
+            batch is cancelled with its last request.
 Units:      milliseconds.
-Source:     Flink ``AsyncWaitOperator.ResultHandler`` and ``RetryableResultHandlerDelegator``; the deadline is that of all attempts
-            together.  A batch of records that came in together shares one timer.
+Source:     Flink ``AsyncWaitOperator.ResultHandler`` and ``RetryableResultHandlerDelegator``.  The timeout covers all attempts together.
+            Records that arrived together share one timer.
 """
 
 import inspect
@@ -17,14 +17,14 @@ from flowlet.async_io.async_queue import PendingRecord
 from flowlet.async_io.async_retry import RetryPolicy
 from flowlet.async_io.async_user_function import AsyncUserFunction
 from flowlet.chain.preview import preview
-from flowlet.chain.settling import unsettled
+from flowlet.chain.record_copies import unpickled
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import UserFunctionError
-from flowlet.timers.time_services import TimerHandle
+from flowlet.timers.time_api import TimerHandle
 
 
 class _Deadline:
-    """The one timer of a batch."""
+    """The timer of a batch."""
 
     __slots__ = ("num_left", "requests", "timer")
 
@@ -42,26 +42,26 @@ class _Request:
     def __init__(self, record: PendingRecord) -> None:
         self.record = record
         self.num_attempts = 0
-        self.is_timed_out = False  # the call that runs, if any, is that of ``timeout``
-        self.call: AsyncCall | None = None  # the one whose outcome counts
-        self.retry_timer: TimerHandle | None = None  # while it waits for its next attempt
+        self.is_timed_out = False  # then the running call, if any, is that of ``timeout``
+        self.call: AsyncCall | None = None  # the call whose outcome counts
+        self.retry_timer: TimerHandle | None = None  # set while it waits for its next attempt
         self.deadline: _Deadline | None = None
 
 
 class AsyncRequests:
-    """Gets results for records.
+    """Requests the results of records.
 
-    Threading: task thread; timers call it there.
-    Life cycle: running from the start; ``stop`` once.
+    Threading: task thread; its timers run there, too.
+    Life cycle: runs from the start; ``stop`` once.
 
     Args:
-        ctx: of the operator; for its clock and for error messages.
-        function: what is called.
+        ctx: the operator's, for its clock and for error messages.
+        function: the function to call.
         calls: runs it.
         timeout_ms: for all attempts of a record together; 0: none.
         retry: None: the first outcome counts.
-        complete: takes the results of a record.
-        on_timer: called after a timer has completed records.
+        complete: gets the results of a record.
+        on_timer: called after a timer completed records.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AsyncRequests:
         self._complete = complete
         self._on_timer = on_timer
         self._deadlines: dict[_Deadline, None] = {}
-        self._waiting: dict[_Request, None] = {}  # for their next attempt, in the order in which they began to wait
+        self._waiting: dict[_Request, None] = {}  # requests that wait for their next attempt, longest wait first
         self.num_retries = 0
         self.num_timeouts = 0
 
@@ -98,18 +98,14 @@ class AsyncRequests:
             assert deadline.num_left == sum(request.record.results is None for request in deadline.requests), "a timer has lost count"
 
     def begin(self, records: Sequence[PendingRecord]) -> None:
-        """Make the first attempt for each record."""
+        """Start the first attempt for each record."""
         requests = [_Request(record) for record in records]
         if self._timeout_ms > 0:
             self._set_deadline(_Deadline(requests))
         self._attempt(requests)
 
     def process_outcomes(self) -> None:
-        """Use what the calls came to since the last time.
-
-        Raises:
-            UserFunctionError: one failed for good.
-        """
+        """Process the outcomes that arrived since the last time.  Raises UserFunctionError if a call failed and is not tried again."""
         for call, outcome in self._calls.take_outcomes():
             request: _Request = call.owner
             if request.call is call:
@@ -117,11 +113,7 @@ class AsyncRequests:
                 self._use_outcome(request, outcome)
 
     def stop(self) -> None:
-        """Call off all timers and interrupt all calls; returns when they have ended.
-
-        Raises:
-            FlowletError: some do not end.
-        """
+        """Cancel all timers and interrupt all calls; returns when they have ended.  Raises FlowletError if some do not end."""
         for request in self._waiting:
             _cancel_retry(request)
         self._waiting = {}
@@ -141,7 +133,7 @@ class AsyncRequests:
 
     def _use_outcome(self, request: _Request, outcome: Any) -> None:
         if isinstance(outcome, list):
-            outcome = unsettled(outcome)
+            outcome = unpickled(outcome)
         if not isinstance(outcome, Failed | list):
             got = f"{preview(outcome)} of type {type(outcome).__name__}"
             raise self._failure(request) from TypeError(f"an async function returns a list of its results ([] for none), got {got}")
@@ -193,8 +185,8 @@ class AsyncRequests:
 
     def _time_out(self, deadline: _Deadline) -> None:
         if deadline not in self._deadlines:
-            return  # called off while the timer was on its way
-        self.process_outcomes()  # a result that has come is in time
+            return  # cancelled after the timer had fired
+        self.process_outcomes()  # a result that is there already is in time
         for request in deadline.requests:
             if request.record.results is None:
                 self._time_out_request(request)

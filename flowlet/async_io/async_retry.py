@@ -1,8 +1,8 @@
-"""Whether the outcome of an asynchronous call asks for another attempt.
+"""Decides whether an asynchronous call is tried again.
 
 Side:       pure.
-Invariants: predicates are not asked once no attempt is left.
-Units:      milliseconds; attempts are counted from 1.
+Invariants: the user's predicates are not called when no attempt is left.
+Units:      milliseconds; attempts count from 1.
 Source:     Flink ``AsyncWaitOperator.RetryableResultHandlerDelegator``.
 """
 
@@ -10,11 +10,7 @@ from typing import Any
 
 
 class RetryPolicy:
-    """A user's retry strategy, asked per outcome.
-
-    Args:
-        strategy: PyFlink's ``AsyncRetryStrategy``.
-    """
+    """Applies PyFlink's ``AsyncRetryStrategy`` to outcomes."""
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
@@ -23,11 +19,11 @@ class RetryPolicy:
         return f"<RetryPolicy of a {type(self._strategy).__name__}>"
 
     def delay_after_result(self, results: list[Any], num_attempts: int) -> int | None:
-        """How long to wait before the next attempt; None if these results count."""
+        """The delay before the next attempt; None if these results count."""
         return self._delay_after("result_predicate", results, num_attempts)
 
     def delay_after_error(self, error: BaseException, num_attempts: int) -> int | None:
-        """How long to wait before the next attempt; None if the error counts, as one outside ``Exception`` always does."""
+        """The delay before the next attempt; None if the error counts, as an error that is no ``Exception`` always does."""
         return self._delay_after("exception_predicate", error, num_attempts) if isinstance(error, Exception) else None
 
     def _delay_after(self, kind: str, outcome: Any, num_attempts: int) -> int | None:

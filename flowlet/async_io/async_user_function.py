@@ -1,8 +1,8 @@
-"""A user's async function: called on the loop, opened and closed where its author wants.
+"""A user's async function: called on the loop, opened and closed where its methods want to run.
 
 Side:       task.
-Source:     PyFlink ``AsyncFunction``.  ``open``, ``close`` and ``timeout`` may be coroutine functions too: they then run on the loop of the
-            calls, which client libraries need to make and close their sessions.
+Source:     PyFlink ``AsyncFunction``.  ``open``, ``close`` and ``timeout`` may be coroutine functions, too.  They then run on the loop of
+            the calls, where client libraries must make and close their sessions.
 """
 
 import inspect
@@ -17,11 +17,7 @@ from flowlet.operators.user_function import RuntimeContext
 
 
 class AsyncUserFunction:
-    """An object with a coroutine method ``async_invoke(value)``, or a coroutine function.
-
-    Raises:
-        JobGraphError: it is neither.
-    """
+    """An object with a coroutine method ``async_invoke(value)``, or a coroutine function.  Raises JobGraphError if it is neither."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -37,30 +33,22 @@ class AsyncUserFunction:
 
     @property
     def invoke(self) -> AsyncFunctionCall:
-        """What to call with the record."""
+        """The function to call with a record."""
         call: AsyncFunctionCall = self._function.async_invoke if self._is_object else self._function
         return call
 
     @property
     def timeout(self) -> Callable[[Any], Any] | None:
-        """What to call with a record that has no result in time; None if the user has nothing to say."""
+        """The function to call with a record that timed out; None if the user defined none."""
         found = self._method("timeout")
         return found if callable(found) else None
 
     def open(self, ctx: OperatorContext, calls: CallRunner) -> None:
-        """Call the object's ``open``, if it has one.
-
-        Raises:
-            UserFunctionError: it failed.
-        """
+        """Call the object's ``open``, if it has one.  Raises UserFunctionError if it fails."""
         self._run("open", ctx, calls, RuntimeContext(ctx))
 
     def close(self, ctx: OperatorContext, calls: CallRunner) -> None:
-        """Call the object's ``close``, if it has one.
-
-        Raises:
-            UserFunctionError: it failed.
-        """
+        """Call the object's ``close``, if it has one.  Raises UserFunctionError if it fails."""
         self._run("close", ctx, calls)
 
     def _method(self, name: str) -> Any:

@@ -1,12 +1,12 @@
-"""Calls a coroutine for every record and emits what they return, without waiting for one before the next.
+"""Calls a coroutine for every record and emits the results, without waiting for one call before the next.
 
-Side:       task.  The coroutines run on the shared loop; everything here runs as input or as a mail of this operator.
-Invariants: at most ``capacity`` records, watermarks and statuses are inside; nothing is emitted on another thread; nothing of the user's
+Side:       task.  Coroutines run on the shared loop; all code here runs on input or as a mail of this operator.
+Invariants: at most ``capacity`` records, watermarks and statuses are inside.  Records are emitted on the task's thread only.  No user code
             runs after ``close``.
 Units:      milliseconds.
-Source:     Flink ``AsyncWaitOperator``.  A chunk enters in as many batches as the free places ask for.  A status waits its turn as a
-            watermark does: in Flink it overtakes records, and the watermarks among them are then dropped as idle.
-Absent:     attempts and deadlines do not survive a restart: every record of a snapshot begins anew, as in Flink.
+Source:     Flink ``AsyncWaitOperator``.  A chunk enters in batches, as places become free.  A status waits its turn like a watermark: in
+            Flink it overtakes records, and the watermarks among them are then dropped.
+Absent:     attempts and timeouts do not survive a restart, as in Flink: all records of a snapshot start again.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from flowlet.records import Chunk, Watermark, WatermarkStatus
 
 @dataclass(frozen=True, slots=True)
 class AsyncWaitStatistics:
-    """What is inside, and counts since the operator was opened."""
+    """Counts since ``open``, and the number of elements inside."""
 
     num_in_queue: int
     num_retries: int
@@ -34,25 +34,22 @@ class AsyncWaitStatistics:
 
 
 class AsyncWaitOperator(StreamOperator):
-    """``ordered_wait`` and ``unordered_wait``.
-
-    Threading: task thread.
-    Life cycle: as every operator; restored records are called again in ``open``.
+    """The operator of ``ordered_wait`` and ``unordered_wait``; task thread only.  Restored records are called again in ``open``.
 
     Args:
-        function: an object with a coroutine method ``async_invoke(value)`` that returns a list, or a coroutine function that does.
+        function: an object with a coroutine method ``async_invoke(value)``, or a coroutine function; returns a list.
         timeout_ms: for all attempts of one record together; 0: none.
-        capacity: places for records and watermarks; while all are taken, new input waits and runs this operator's mails.
+        capacity: places for records and watermarks; while all are taken, new input waits, and this operator's mails run.
         is_ordered: whether results keep the order of the records.
         retry_strategy: PyFlink's ``AsyncRetryStrategy``; None: the first outcome counts.
-        name: for people.
-        create_calls: makes what runs the calls, from what to tell of outcomes; tests bring their own.
+        name: of the operator.
+        create_calls: makes the ``CallRunner``, given what to call when outcomes wait; tests replace it.
 
     Raises:
         JobGraphError: the function is not asynchronous.
     """
 
-    waits = True  # while all places are taken
+    waits = True  # it waits while all places are taken
 
     def __init__(
         self,
@@ -69,14 +66,14 @@ class AsyncWaitOperator(StreamOperator):
         self._function = AsyncUserFunction(function)
         self._timeout_ms = timeout_ms
         self._retry = None if retry_strategy is None else RetryPolicy(retry_strategy)
-        self.create_calls = create_calls  # may be replaced before open
+        self.create_calls = create_calls  # tests may replace it before open
         self._queue: AsyncQueue = create_async_queue(capacity, is_ordered=is_ordered)
         self._restored: Sequence[Chunk | Control] = ()
-        self._requests: AsyncRequests | None = None  # While open.
-        self._resources: ExitStack | None = None  # What ``open`` took, in reverse order.
+        self._requests: AsyncRequests | None = None  # set while it is open
+        self._resources: ExitStack | None = None  # what ``open`` acquired, released in reverse order
 
     def statistics(self) -> AsyncWaitStatistics:
-        """Counts; task thread."""
+        """The present counts; task thread."""
         requests = self._requests
         if requests is None:
             return AsyncWaitStatistics(len(self._queue), 0, 0)
@@ -97,15 +94,15 @@ class AsyncWaitOperator(StreamOperator):
             self._restored = state
 
     def open(self) -> None:
-        """Open the function, then call it again for every record of the snapshot.
+        """Open the function, then call it for every restored record.
 
         Raises:
-            UserFunctionError: ``open`` of the function failed, or a call for a restored record did.
+            UserFunctionError: the function's ``open`` failed, or a call for a restored record.
         """
         resources = self._resources = ExitStack()
         calls = self.create_calls(self._notify)
         resources.callback(calls.close)
-        # Before the call: what a failing open() took must be given back too.
+        # Before the call: close() must also release what a failing open() acquired.
         resources.callback(self._function.close, self.ctx, calls)
         self._function.open(self.ctx, calls)
         self._requests = AsyncRequests(
@@ -130,14 +127,14 @@ class AsyncWaitOperator(StreamOperator):
         self._drain()
 
     def finish(self) -> None:
-        """As ``end_input``, for what came after it."""
+        """As ``end_input``, for elements that came after it."""
         self._drain()
 
     def close(self) -> None:
-        """Interrupt the calls, close the function, give the loop back.
+        """Interrupt the calls, close the function, release the loop.
 
         Raises:
-            UserFunctionError: ``close`` of the function failed.
+            UserFunctionError: the function's ``close`` failed.
             FlowletError: calls do not end.
         """
         resources, self._resources = self._resources, None
@@ -146,23 +143,19 @@ class AsyncWaitOperator(StreamOperator):
         self._requests = None
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
-        """Everything inside, as it came in."""
+        """All elements inside, in order of arrival."""
         return self._queue.elements() or None
 
     def _drain(self) -> None:
-        assert self._requests is not None, "only what is open is drained"
+        assert self._requests is not None, "the operator is open"
         while len(self._queue):
             self.ctx.mailbox_executor.yield_()
 
     # -- input
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Begin a call for every record.
-
-        Raises:
-            UserFunctionError: a call for this or an earlier record failed.
-        """
-        assert self._requests is not None, "only what is open gets input"
+        """Start a call for every record.  Raises UserFunctionError if a call for one of these or earlier records failed."""
+        assert self._requests is not None, "the operator is open"
         values, timestamps = chunk.values, chunk.timestamps
         start = 0
         while start < len(values):
@@ -172,17 +165,17 @@ class AsyncWaitOperator(StreamOperator):
             start = batch.stop
 
     def process_record(self, record: Any, timestamp: int | None) -> None:
-        """Begin a call for one record."""
-        assert self._requests is not None, "only what is open gets input"
+        """Start a call for one record."""
+        assert self._requests is not None, "the operator is open"
         self._wait_for_room()
         self._requests.begin(self._queue.put_records((record,), None if timestamp is None else (timestamp,)))
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Pass it on behind the results of the records before it."""
+        """Pass the watermark on behind the results of the records before it."""
         self._process_control(watermark)
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """Pass it on behind the results of the records before it."""
+        """Pass the status on behind the results of the records before it."""
         self._process_control(status)
 
     def _process_control(self, control: Control) -> None:
@@ -197,8 +190,8 @@ class AsyncWaitOperator(StreamOperator):
     # -- results
 
     def _notify(self) -> None:
-        """Outcomes came; loop thread."""
-        # A task whose mailbox is closed wants no results any more.
+        """Outcomes wait; loop thread."""
+        # If the mailbox is closed, the task needs no results.
         with suppress(MailboxClosedError):
             self.ctx.mailbox_executor.execute(self._use_outcomes, "results of %s", self.name)
 

@@ -1,9 +1,9 @@
 """The event loop on which users' coroutines run.
 
 Side:       shared.  Any thread may acquire and release it.
-Invariants: one loop per process at a time, on a thread of its own, so that users' coroutines can never stall the network; it exists exactly
-            while somebody holds it.
-Source:     no counterpart in Flink, whose users bring thread pools of their own; PyFlink runs one loop per operator.
+Invariants: one loop per process, on its own thread, so that users' coroutines cannot stall the network.  It runs exactly while someone
+            holds it.
+Source:     none in Flink, whose users bring their own thread pools; PyFlink runs one loop per operator.
 """
 
 import threading
@@ -18,15 +18,14 @@ LOOP_NAME: Final = "flowlet async functions"
 
 
 class SharedAsyncLoop:
-    """Starts an event loop for the first who needs one, ends it after the last.
+    """Starts an event loop for the first holder and ends it after the last, any number of times.
 
     Threading: any thread, but ``release`` not on the loop itself.
-    Life cycle: any number of times from idle to running and back.
     """
 
     def __init__(self, start: Callable[[str], EventLoopThread] = EventLoopThread.start) -> None:
         self._start = start
-        # Held while a loop starts (about a millisecond): whoever comes second needs that very loop.
+        # Held while a loop starts (about a millisecond): a second holder needs that very loop.
         self._lock = threading.Lock()
         self._loop: EventLoopThread | None = None  # Guarded by _lock.
         self._num_holders = 0  # Guarded by _lock.
@@ -36,11 +35,11 @@ class SharedAsyncLoop:
 
     @property
     def num_holders(self) -> int:
-        """How many acquired and did not release it; at once outdated."""
+        """The number of holders; at once outdated."""
         return self._num_holders
 
     def acquire(self) -> EventLoopThread:
-        """The running loop, started if there was none; ``release`` it once."""
+        """The running loop, started if there is none; call ``release`` once."""
         with self._lock:
             if self._loop is None:
                 self._loop = self._start(LOOP_NAME)
@@ -48,10 +47,10 @@ class SharedAsyncLoop:
             return self._loop
 
     def release(self) -> None:
-        """Give it back; the last one ends the loop and waits for that.
+        """Give the loop back.  The last holder ends it and waits for its end.
 
         Raises:
-            FlowletError: the loop did not end: a coroutine blocks it.  It is no longer used by anybody.
+            FlowletError: the loop did not end, because a coroutine blocks it.  It is not used again.
         """
         with self._lock:
             assert self._num_holders > 0, "released more often than acquired"
@@ -59,11 +58,11 @@ class SharedAsyncLoop:
             if self._num_holders:
                 return
             loop, self._loop = self._loop, None
-        assert loop is not None, "somebody held it"
+        assert loop is not None, "the caller holds the loop"
         try:
             loop.close()
         except ResourceBrokenError as error:
-            raise FlowletError("the loop of the async functions does not end: one of them blocks it, such as by time.sleep()") from error
+            raise FlowletError("the event loop does not end: an async function blocks it; use asyncio.sleep(), not time.sleep()") from error
 
 
 # One per process: tasks of the same TaskManager share it.

@@ -1,48 +1,41 @@
 """The way into a chained operator behind a ``key_by``.
 
-Where one subtask feeds one subtask, there is nothing to exchange, so both are one task and one loop.  What an exchange does for the user's
-functions is done here: the key is taken once per record, and the functions on both sides have no record in common that could be changed.
+Where one subtask feeds one subtask, both sides of a ``key_by`` run in one task and one loop.  To the user's functions it must look like an
+exchange: the key is taken once per record, and the two sides never share a record that could change.
 
-Hot path.  Per record: the call of the key selector, and a look at the record as an emitter's, but nothing waits (bench: programs).
-
+Hot path.  Per record one call of the key selector and a test of the types; no record waits (bench: programs).
 Side:       task.
-Invariants: whoever emitted a record may change it afterwards, and does not see what is done with it behind the ``key_by``.
-Source:     Flink serializes a record on its way through a ``KeyGroupStreamPartitioner``, to whichever subtask.
+Invariants: if the sender changes a record after it emitted it, the operator does not see that, and the other way round.
+Source:     Flink serializes each record on its way through a ``KeyGroupStreamPartitioner``, whichever subtask it goes to.
 """
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.preview import preview
+from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_loop import LoopEnd, write_into
 from flowlet.chain.record_shape import RecordShape, ShapeWatch
-from flowlet.chain.settling import settled, unsettled
 from flowlet.chain.stream_operator import OperatorCounters, StreamOperator
 from flowlet.columns.unchanging import UNCHANGING, is_unchanging
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.exact_keys import exact_key
 
-_KEYS: Final = frozenset({str, int, bool, bytes})  # keys that need no further look
+_KEYS: Final = frozenset({str, int, bool, bytes})  # keys of these types need no check
 
 
 class KeyedConsumer:
-    """A chained operator that takes records one by one, each with its key.
+    """A chained operator that takes records one by one, each with its key; task thread only.
 
-    Threading: task thread.
-
-    Args:
-        operator: the operator.
-        emitters: of its output.
-        counters: of the operator.
-        keys: takes the keys.
+    ``loop_ends`` are those of the operator's output, ``counters`` are the operator's.
     """
 
-    def __init__(self, operator: StreamOperator, emitters: Sequence[LoopEnd], counters: OperatorCounters, keys: KeyTaker) -> None:
+    def __init__(self, operator: StreamOperator, loop_ends: Sequence[LoopEnd], counters: OperatorCounters, keys: KeyExtractor) -> None:
         self.operator = operator
-        self._behind = emitters
-        self.emitters: list[LoopEnd] = [self, *emitters]
+        self._behind = loop_ends
+        self.loop_ends: list[LoopEnd] = [self, *loop_ends]
         self.counters = counters
         self.keys = keys
         self.shape: RecordShape | None = None
@@ -56,26 +49,26 @@ class KeyedConsumer:
 
     @property
     def text_key(self) -> tuple[Any, ...]:
-        """A loop whose text was written for another one must be written anew."""
+        """Changes whenever the text of the loop is out of date: then the loop is generated again."""
         return (self.shape,)
 
     def enter_loop(self) -> None:
-        """A run begins: look for what came lately."""
+        """A run of a loop starts: choose the shape that fits the last records."""
         self.shape = self._watch.chosen(self.shape)
 
     def leave_loop(self) -> None:
-        """Nothing waits."""
+        """Does nothing: no record waits here."""
 
     def drain(self) -> None:
-        """Nothing waits."""
+        """Does nothing: no record waits here."""
 
     def write_limit(self, code: LoopCode) -> None:
-        """Nothing waits."""
+        """Generates nothing: no record waits here."""
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
-        """The statements that process the record in a variable."""
+        """Generate the statements that process the record in the variable ``record``."""
         key = self.keys.write(code, record)
-        # Another variable is another holder for whoever looks behind here.
+        # A second variable only if the record is shared: it is one more reference, so operators behind would take any record for shared.
         owned = code.variable("v") if code.is_shared(record) else record
         checked = f"{key} = {code.bind(self.checked, 'checked')}({key}, {record})"
         code.line(f"if type({key}) not in {code.bind(_KEYS, 'KEYS')}: {checked}")
@@ -98,18 +91,14 @@ class KeyedConsumer:
         write_into(self.operator, self._behind, code, owned, timestamp, key)
 
     def checked(self, key: Any, record: Any) -> Any:
-        """The key as it is now.
-
-        Raises:
-            UserFunctionError: it cannot be a key; shows its record.
-        """
+        """The key, copied if it can change.  Raises UserFunctionError, which names the record, if it cannot be a key."""
         try:
             exact_key(key)
         except KeyTypeError as error:
             raise UserFunctionError(self.keys.name, self.keys.subtask, preview(record)) from error
-        return key if is_unchanging(key) else self.keys.settled(key)
+        return key if is_unchanging(key) else self.keys.copy_if_mutable(key)
 
     def isolated(self, record: Any) -> Any:
-        """The record if it cannot change, else a new one that equals it."""
+        """The record if it cannot change, else an equal new one."""
         self._watch.note(record)
-        return record if type(record) in UNCHANGING else unsettled([settled(record)])[0]
+        return record if type(record) in UNCHANGING else unpickled([copy_if_mutable(record)])[0]

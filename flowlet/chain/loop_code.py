@@ -1,11 +1,10 @@
-"""The text of a generated loop, and whose fault an error in it is.
+"""Generates the loop that runs a chain, and tells which user function an error in it belongs to.
 
-A chain runs as one loop of calls: each operator writes the statements that process one record.  What is generated is only the plumbing;
-users' functions are called as they are, and nothing here looks into them.
+Each operator writes the statements that process one record.  Generated text only connects users' functions: it calls them as they are.
 
 Side:       task.
-Invariants: a line calls at most one user's function, so the number of the line that failed says which.
-Source:     ``linecache`` asks the module's loader for the text (PEP 302, ``get_source``): tracebacks and debuggers show it.
+Invariants: a line calls at most one user function, so the number of a failing line identifies the function.
+Source:     ``linecache`` asks the module's loader for the text (PEP 302, ``get_source``): so tracebacks and debuggers show it.
 """
 
 import itertools
@@ -20,18 +19,18 @@ from flowlet.chain.preview import preview
 from flowlet.errors import UserFunctionError
 
 _BLAMES: Final = "__flowlet_blames__"
-_FOLDER: Final = Path(__file__).parent  # tracebacks for users leave out what lies here
-# CPython compiles at most 20 nested loops and 100 levels of indentation; a chain that needs more goes on in a function of its own.
+_FOLDER: Final = Path(__file__).parent  # generated files seem to lie here, because users' tracebacks leave out this folder
+# CPython compiles at most 20 nested loops and 100 levels of indentation.  Where a chain needs more, a function of its own continues it.
 MAX_BLOCKS: Final = 12
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Whose fault an error in a line is.
+    """The user function that a line calls.
 
-    ``operator_name`` and ``subtask``: as the error names them.  ``record``: the variable that holds the record.  ``results``: the variable
-    that holds what the function returned, where the line iterates over it.  ``advice``: the error for a result that cannot be iterated.
+    ``operator_name``, ``subtask``: named in the error.  ``record``: the variable that holds the record.  ``results``: the variable that
+    holds the function's result, if the line iterates over it.  ``advice``: makes the error for a result that is not iterable.
     """
 
     operator_name: str
@@ -42,11 +41,9 @@ class Blame:
 
 
 class LoopCode:
-    """A function in the making.
+    """A function that is being generated.
 
-    Args:
-        title: for people who see the text in a debugger.
-        drain: passes on what waits in all emitters behind the loop.
+    ``title`` names it in debuggers.  ``drain`` passes on all records that wait in the loop's ends.
     """
 
     def __init__(self, title: str, drain: Callable[[], None]) -> None:
@@ -55,22 +52,22 @@ class LoopCode:
         self._body: list[str] = []
         self._ends: list[str] = []
         self._starts: list[str] = []
-        self._blames: dict[int, Blame] = {}  # by index in the body
+        self._blames: dict[int, Blame] = {}  # index in the body -> whose fault an error there is
         self._indentation = 2
         self._values: dict[str, Any] = {}
-        self._names: dict[int, str] = {}  # by id of the value
+        self._names: dict[int, str] = {}  # id of a bound value -> its name in the text
         self._num_variables = 0
         self._shared: set[str] = set()
         self.num_blocks = 0
-        self.counts: dict[int, str] = {}  # by id of an operator: how many records it is given, as an expression
+        self.counts: dict[int, str] = {}  # id of an operator -> the expression for the number of records that it gets
 
     def variable(self, prefix: str) -> str:
-        """A local variable that is not used yet."""
+        """A new name for a local variable."""
         self._num_variables += 1
         return f"{prefix}{self._num_variables}"
 
     def bind(self, value: Any, prefix: str) -> str:
-        """What to write where this very object is meant."""
+        """A name for this very object in the text."""
         name = self._names.get(id(value))
         if name is None:
             name = self._names[id(value)] = f"{prefix}_{len(self._values)}"
@@ -79,7 +76,7 @@ class LoopCode:
 
     @contextmanager
     def sharing(self, variable: str, *, is_shared: bool = True) -> Iterator[None]:
-        """Statements written inside are not the last ones that read the variable: its object must not be handed over there, but a copy."""
+        """Say that the variable is read again behind the statements written inside: these must not hand its object on, only a copy."""
         is_new = is_shared and variable not in self._shared
         if is_new:
             self._shared.add(variable)
@@ -88,18 +85,18 @@ class LoopCode:
             self._shared.discard(variable)
 
     def is_shared(self, variable: str) -> bool:
-        """Whether the variable is read again behind what is written now."""
+        """Whether a later statement reads the variable again."""
         return variable in self._shared
 
     def line(self, text: str, blame: Blame | None = None) -> None:
-        """One statement."""
+        """Append a statement."""
         if blame is not None:
             self._blames[len(self._body)] = blame
         self._body.append("    " * self._indentation + text)
 
     @contextmanager
     def block(self, head: str, blame: Blame | None = None) -> Iterator[None]:
-        """A statement with others in it."""
+        """Append a compound statement; what is written inside becomes its body."""
         self.line(head, blame)
         self._indentation += 1
         self.num_blocks += 1
@@ -111,17 +108,17 @@ class LoopCode:
         self.num_blocks -= 1
 
     def at_start(self, text: str) -> None:
-        """A statement before the loop."""
+        """Append a statement that runs before the loop."""
         self._starts.append("    " + text)
 
     def at_end(self, text: str) -> None:
-        """A statement after the loop, also when it fails."""
+        """Append a statement that runs after the loop, even if the loop raises."""
         self._ends.append("        " + text)
 
     def define(self, parameters: str) -> Callable[..., Any]:
-        """The function."""
+        """Compile the function."""
         ends = self._ends or ["        pass"]
-        # As defaults, bound values are local variables: 1 ns less for each look at one, of which there are dozens per record.
+        # Bound values become default arguments, hence local variables: each access costs 1 ns less, and there are dozens per record.
         bound = [f"{name}={name}" for name in ("type", "len", *self._values)]
         head = [f"# {self._title!a}", f"def run({', '.join([parameters, *bound] if parameters else bound)}):", *self._starts, "    try:"]
         lines = [*head, *(self._body or ["        pass"]), "    finally:", *ends]
@@ -137,7 +134,7 @@ class LoopCode:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The loader of one module, whose text is here."""
+    """The loader of one generated module."""
 
     text: str
 
@@ -146,7 +143,7 @@ class _Source:
 
 
 def failure_of(error: Exception) -> Exception:
-    """What to raise for an error in a generated loop, and raise it ``from`` its ``__cause__``: the error itself if no user is to blame."""
+    """The error to raise ``from`` its ``__cause__`` for an error in a generated loop; the error itself if no user function raised it."""
     if isinstance(error, UserFunctionError):
         return error
     found: tuple[Blame, types.TracebackType] | None = None

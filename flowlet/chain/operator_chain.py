@@ -1,17 +1,17 @@
-"""The operators of one task, wired to each other.
+"""The operators of one task, connected to each other.
 
 Side:       task.
-Invariants: an operator's consumers come after it in the chain; every operator that was opened is closed, whatever the others raise.
-Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``; made and opened from the last to the first, finished and closed from the
-            first to the last.  Chained operators hand records on as they are (``operator_output``), as PyFlink's Python operators do.
+Invariants: an operator's consumers come after it in the chain.  Every opened operator is closed, whatever the others raise.
+Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``.  Operators are made and opened last to first, finished and closed first to
+            last.  Chained operators pass on the record object itself (``operator_output``), as PyFlink's Python operators do.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowlet.chain.emitter import Emitter
-from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.chunking_output import ChunkingOutput
+from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.operator_output import ChainedConsumer, Consumer, OperatorOutput
 from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
@@ -20,13 +20,11 @@ from flowlet.records import MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, Wate
 
 @dataclass(frozen=True, slots=True)
 class ChainedOperator:
-    """An operator and what it reads.
+    """An operator and where its input comes from.
 
-    Args:
-        operator: the operator.
-        parent: the index in the chain of the operator that it reads; -1 for the head.
-        tag: the side output of the parent that it reads; None: the main one.
-        key_selector: of the ``key_by`` between the two: a callable, or an object with ``get_key(value)``; None: there is none.
+    ``parent``: index in the chain of the operator that it reads; -1 for the head.  ``tag``: the side output of the parent that it reads;
+    None: the main output.  ``key_selector``: of a ``key_by`` in between: a callable, or an object with ``get_key(value)``; None: no
+    ``key_by``.
     """
 
     operator: StreamOperator
@@ -35,12 +33,12 @@ class ChainedOperator:
     key_selector: Any = None
 
 
-# The outputs of the task by the index of the operator and the side output (None: the main one) that feeds them.
+# (index of an operator, its side output or None for the main one) -> the task's outputs that it feeds.
 EdgeOutputs = Mapping[tuple[int, str | None], Sequence[EdgeOutput]]
 
 
 class HeadInput:
-    """One input of the head: counts what comes in."""
+    """One input of the head; counts records and remembers the watermark."""
 
     __slots__ = ("_counters", "_pass_watermark", "_process", "current_watermark", "process_latency_marker", "process_watermark_status")
 
@@ -53,18 +51,18 @@ class HeadInput:
         self.process_latency_marker: Callable[[LatencyMarker], None] = head_input.process_latency_marker
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Count and process."""
+        """Count the records, then process them."""
         self._counters.num_records_in += len(chunk)
         self._process(chunk)
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Remember and process."""
+        """Remember the watermark, then process it."""
         self.current_watermark = watermark.timestamp
         self._pass_watermark(watermark)
 
 
 class ChunkInput:
-    """The way into a chained operator that takes chunks: counts what comes in."""
+    """The input of a chained operator that takes chunks; counts records."""
 
     __slots__ = ("_counters", "_operator", "emit_latency_marker", "emit_watermark", "emit_watermark_status")
 
@@ -79,7 +77,7 @@ class ChunkInput:
         return f"<ChunkInput of {self._operator!r}>"
 
     def collect(self, chunk: Chunk) -> None:
-        """Count and process."""
+        """Count the records, then process them."""
         self._counters.num_records_in += len(chunk)
         self._operator.process_chunk(chunk)
 
@@ -87,11 +85,11 @@ class ChunkInput:
 class OperatorChain:
     """Runs the operators of one task.
 
-    Threading: task thread; counters and watermarks anywhere, one chunk stale.
-    Life cycle: ``open`` -> ``process_*`` -> ``finish`` -> ``close``; ``close`` in every state, any number of times.
+    Threading: task thread; counters and watermarks may be read anywhere, one chunk stale.
+    Life cycle: ``open`` -> ``process_*`` -> ``finish`` -> ``close``; ``close`` is allowed in every state, any number of times.
 
     Args:
-        chained: the operators, head first, each behind the one it reads.
+        chained: the operators, head first; each comes after the one that it reads.
         edge_outputs: the outputs of the task.
         context_factory: makes the context of an operator from its index and name.
     """
@@ -120,14 +118,14 @@ class OperatorChain:
         return f"<OperatorChain {' -> '.join(operator.name for operator in self.operators)}, {len(self._opened)} open>"
 
     def _output_of(self, index: int, edge_outputs: EdgeOutputs) -> OperatorOutput:
-        """Of an operator whose readers in the chain have theirs."""
+        """The output of an operator; the operators that read it must have theirs already."""
         by_tag: dict[str | None, list[Consumer]] = {None: []}
         for child, item in enumerate(self._chained):
             if child > 0 and item.parent == index:
                 by_tag.setdefault(item.tag, []).append(self._consumer(child))
         for (source, tag), outputs in edge_outputs.items():
             if source == index:
-                by_tag.setdefault(tag, []).extend([Emitter(output, getattr(output, "keys", None)) for output in outputs])
+                by_tag.setdefault(tag, []).extend([ChunkingOutput(output, getattr(output, "keys", None)) for output in outputs])
         main = by_tag.pop(None)
         sides = {tag: consumers for tag, consumers in by_tag.items() if tag is not None}
         return OperatorOutput(self.operators[index].name, main, sides, self.contexts[index].counters)
@@ -137,66 +135,65 @@ class OperatorChain:
         selector, counters = self._chained[child].key_selector, context.counters
         keys = None
         if selector is not None:
-            keys = KeyTaker(getattr(selector, "get_key", selector), "key_by", context.subtask, selector=selector)
+            keys = KeyExtractor(getattr(selector, "get_key", selector), "key_by", context.subtask, selector=selector)
         if operator.takes_chunks:
-            return Emitter(ChunkInput(operator, counters), keys)
+            return ChunkingOutput(ChunkInput(operator, counters), keys)
         if keys is not None:
-            return KeyedConsumer(operator, self._outputs[child].emitters, counters, keys)
+            return KeyedConsumer(operator, self._outputs[child].loop_ends, counters, keys)
         return ChainedConsumer(operator, self._outputs[child], counters)
 
     @property
     def head(self) -> StreamOperator:
-        """The operator that reads the task's input, or is its source."""
+        """The operator that reads the task's input, or that is its source."""
         return self.operators[0]
 
     @property
     def num_records_in(self) -> int:
-        """Records that entered the head; 0 for a source."""
+        """Records that entered the head; 0 if it is a source."""
         return self.contexts[0].counters.num_records_in
 
     @property
     def num_records_out(self) -> int:
-        """Records that left the task, each once however many edges its operator feeds."""
+        """Records that left the task; each counts once, however many edges it took."""
         return sum(self.contexts[index].counters.num_records_out for index in self._with_edges)
 
     @property
     def current_output_watermark(self) -> int:
-        """The smallest of the last watermarks that operators with an edge emitted."""
+        """The lowest watermark among the operators that feed an edge, in milliseconds."""
         return min((self._outputs[index].current_watermark for index in self._with_edges), default=MIN_TIMESTAMP)
 
     def input_watermarks(self, index: int) -> list[int]:
-        """The last watermark of each input of an operator; inside a chain it is what the operator before it emitted."""
+        """The last watermark of each input of an operator, in milliseconds; inside a chain, the last one that its parent emitted."""
         if index == 0:
             return [each.current_watermark for each in self.head_inputs]
         return [self._outputs[self._chained[index].parent].current_watermark]
 
     def output_watermark(self, index: int) -> int:
-        """The last watermark that an operator emitted."""
+        """The last watermark that an operator emitted, in milliseconds."""
         return self._outputs[index].current_watermark
 
     def counters(self) -> dict[int, OperatorCounters]:
-        """What each operator counted, by its index in the chain."""
+        """The counters of each operator, by its index in the chain."""
         return {index: ctx.counters for index, ctx in enumerate(self.contexts)}
 
     # -- life
 
     def open(self) -> None:
-        """Open the operators, last to first: nobody emits into one that is not open."""
+        """Open the operators, last to first: so no operator emits into one that is not open."""
         for operator in reversed(self.operators):
-            # Before the call: what a failing open() took must be given back too.
+            # Before the call: close() must also release what a failing open() acquired.
             self._opened.append(operator)
             operator.open()
 
     def end_input(self, input_id: int) -> None:
-        """One input of the head brings no more, and is to be drained."""
+        """One input of the head ended by itself (it is drained)."""
         self.head.end_input(input_id)
 
     def finish(self, before_finish: Callable[[int], None] | None = None) -> None:
-        """All inputs ended: let the operators emit what is left, first to last.
+        """All inputs ended: let the operators emit their last records, first to last.
 
-        Args:
-            before_finish: called with the index of each operator before it finishes; stops its timers and runs the mails that were
-                accepted, deferrable ones too (FLINK-39481).
+        ``before_finish`` gets the index of each operator before it finishes.  It stops the operator's timers and runs the mails that were
+        accepted, including deferrable ones (FLINK-39481).
         """
         for index, operator in enumerate(self.operators):
             if index > 0:
@@ -206,10 +203,10 @@ class OperatorChain:
             operator.finish()
 
     def close(self) -> None:
-        """Close what was opened, first to last.
+        """Close all opened operators, first to last, even if some raise.
 
         Raises:
-            Exception: the first one that an operator raised, with notes about the others; all are closed nevertheless.
+            Exception: the first error of an operator, with notes about the others.
         """
         operators, self._opened = self._opened[::-1], []
         _run_all(operator.close for operator in operators)

@@ -1,13 +1,12 @@
-"""The ways from one operator of a chain to the next ones.
+"""Connects one operator of a chain to the next ones.
 
-What an operator emits goes to consumers of two kinds: chained operators that take records one by one, whose statements are written into the
-loop of the operator; and emitters, behind which chunks go on.
+Consumers are of two kinds.  A chained operator that takes records one by one writes its statements into the loop of the sender.  A
+chunking output gathers records into chunks.
 
-Hot path: per record what ``write`` wrote; per chunk one call of ``collect``.
-
+Hot path: per record the statements that ``write`` generated; per chunk one call of ``collect``.
 Side:       task.
-Invariants: consumers get a record in the order in which they were added, each with all that is behind it, before the operator emits the
-            next one.  Chained operators are handed the very object, as PyFlink's Python operators are.
+Invariants: consumers get a record in the order in which they were added.  Each passes it through everything behind it before the operator
+            emits the next record.  Chained operators get the record object itself, as PyFlink's Python operators do.
 Source:     Flink ``ChainingOutput``, ``BroadcastingOutputCollector``, ``CountingOutput``, ``WatermarkGaugeExposingOutput``.
 """
 
@@ -15,7 +14,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flowlet.chain.emitter import Emitter
+from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_loop import LoopEnd, RecordLoop, write_into
@@ -24,13 +23,7 @@ from flowlet.records import MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, Wate
 
 
 class ChainedConsumer:
-    """A chained operator that takes records one by one.
-
-    Args:
-        operator: the operator.
-        output: where its results go.
-        counters: of the operator.
-    """
+    """A chained operator that takes records one by one, its output and its counters."""
 
     def __init__(self, operator: StreamOperator, output: "OperatorOutput", counters: OperatorCounters) -> None:
         self.operator = operator
@@ -44,35 +37,35 @@ class ChainedConsumer:
         return f"<ChainedConsumer {self.operator!r}>"
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
-        """The statements that process the record in a variable."""
-        write_into(self.operator, self.emitters, code, record, timestamp, None)
+        """Generate the statements that process the record in the variable ``record``."""
+        write_into(self.operator, self.loop_ends, code, record, timestamp, None)
 
     @property
-    def emitters(self) -> list[LoopEnd]:
-        """What runs of the loop end in."""
-        return self.output.emitters
+    def loop_ends(self) -> list[LoopEnd]:
+        """The ends of loops that lead through this operator."""
+        return self.output.loop_ends
 
 
-Consumer = ChainedConsumer | KeyedConsumer | Emitter
+Consumer = ChainedConsumer | KeyedConsumer | ChunkingOutput
 
 
 class OperatorOutput:
-    """What an operator emits into: counts, sorts by side output, and remembers the watermark.
+    """What an operator emits into: counts, distributes to side outputs, and remembers the watermark.
 
-    Threading: task thread; ``current_watermark`` anywhere, one watermark stale.
+    Threading: task thread; ``current_watermark`` (milliseconds) anywhere, one watermark stale.
 
     Args:
-        name: of the operator, for the text of loops.
-        main: the consumers of the main output.
-        sides: those of each side output that has any.
-        counters: of the operator; each record is counted once, however many consumers there are.
+        name: the operator's, shown in the text of loops.
+        main: consumers of the main output.
+        sides: consumers of each side output that has any.
+        counters: the operator's; a record counts once, however many consumers get it.
     """
 
     def __init__(self, name: str, main: Sequence[Consumer], sides: Mapping[str, Sequence[Consumer]], counters: OperatorCounters) -> None:
         self._main = _Way(name, main, counters)
         self._sides = {tag_id: _Way(f"{name}, side output {tag_id}", consumers, counters) for tag_id, consumers in sides.items()}
         self._all: list[Consumer] = [*main, *(consumer for consumers in sides.values() for consumer in consumers)]
-        self.emitters: list[LoopEnd] = [emitter for way in (self._main, *self._sides.values()) for emitter in way.emitters]
+        self.loop_ends: list[LoopEnd] = [end for way in (self._main, *self._sides.values()) for end in way.loop_ends]
         self.current_watermark = MIN_TIMESTAMP
 
     def __repr__(self) -> str:
@@ -81,27 +74,27 @@ class OperatorOutput:
     # ---------------------------------------------------------------- written into loops
 
     def write(self, code: LoopCode, record: str, timestamp: str | None, *, count: str | None = None) -> None:
-        """The statements that emit the record in a variable.
+        """Generate the statements that emit the record in the variable ``record``.
 
         Args:
-            code: of the loop.
-            record: the variable.
-            timestamp: the variable with its timestamp; None: the records of this loop have none.
-            count: how often the statements will have run when the loop ends, as an expression; None: nobody knows.
+            code: the loop.
+            record: name of a variable.
+            timestamp: the variable with its timestamp; None: records of this loop have none.
+            count: an expression for how often the statements will have run when the loop ends; None: unknown.
         """
         self._main.write(code, record, timestamp, count)
 
     def write_side(self, code: LoopCode, tag_id: str, record: str, timestamp: str | None) -> None:
-        """The statement that emits the record in a variable to the side output whose id is in a variable."""
+        """Generate the statement that emits a record to the side output whose id is in the variable ``tag_id``."""
         code.line(f"{code.bind(self.emit_side, 'emit_side')}({tag_id}, {record}, {timestamp})")
 
     def write_limit(self, code: LoopCode) -> None:
-        """The statements at the end of an inner loop that may emit any number of records."""
-        for emitter in self._main.emitters:
-            emitter.write_limit(code)
+        """Generate the statements for the end of an inner loop, which may emit any number of records."""
+        for end in self._main.loop_ends:
+            end.write_limit(code)
 
     def emit_side(self, tag_id: str, record: Any, timestamp: int | None) -> None:
-        """Emit one record to a side output; nothing if nobody reads it."""
+        """Emit one record to a side output; dropped if the side output has no consumer."""
         way = self._sides.get(tag_id)
         if way is not None:
             way.emit((record,), None if timestamp is None else (timestamp,), 1)
@@ -109,55 +102,55 @@ class OperatorOutput:
     # ---------------------------------------------------------------- called by operators
 
     def collect(self, chunk: Chunk) -> None:
-        """Emit records; takes over the chunk."""
+        """Emit records.  Takes over the chunk."""
         self._main.collect(chunk)
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
-        """Emit records to a side output; nothing if nobody reads it."""
+        """Emit records to a side output; dropped if the side output has no consumer."""
         way = self._sides.get(tag_id)
         if way is not None:
             way.collect(chunk)
 
     def collect_each(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
-        """Emit records that are made one by one: the next one, or its timestamp, is asked for when the last one is through."""
+        """Emit records of a lazy iterable: the next record, or its timestamp, is requested when the last record is fully processed."""
         self._main.emit(records, timestamps, num_records)
 
     def takes_whole(self, chunk: Chunk) -> bool:
-        """Whether nothing behind looks at single records."""
+        """Whether no consumer needs to see single records."""
         return self._main.takes_whole(chunk)
 
     def drain(self) -> None:
-        """Pass on what waits."""
-        for emitter in self.emitters:
-            emitter.drain()
+        """Pass all waiting records to their consumers."""
+        for end in self.loop_ends:
+            end.drain()
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """To every consumer of any output."""
+        """Pass a watermark to every consumer of every output."""
         self.current_watermark = watermark.timestamp
         for consumer in self._all:
             consumer.emit_watermark(watermark)
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """To every consumer of any output."""
+        """Pass a status to every consumer of every output."""
         for consumer in self._all:
             consumer.emit_watermark_status(status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """To one consumer of any output, by chance."""
+        """Pass a marker to one consumer of any output, chosen at random."""
         if self._all:
             random.choice(self._all).emit_latency_marker(marker)  # noqa: S311 - spreads load, protects nothing
 
 
 class _Way:
-    """The main output, or a side output."""
+    """The main output, or one side output."""
 
     def __init__(self, name: str, consumers: Sequence[Consumer], counters: OperatorCounters) -> None:
         self._consumers = tuple(consumers)
         self._counters = counters
-        self.emitters: list[LoopEnd] = []
+        self.loop_ends: list[LoopEnd] = []
         for consumer in consumers:
-            self.emitters += [consumer] if isinstance(consumer, Emitter) else consumer.emitters
-        self._loop = RecordLoop(name, self._write_loop, self.emitters)
+            self.loop_ends += [consumer] if isinstance(consumer, ChunkingOutput) else consumer.loop_ends
+        self._loop = RecordLoop(name, self._write_loop, self.loop_ends)
 
     def _write_loop(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
         self.write(code, record, timestamp, "num_records")
@@ -167,7 +160,7 @@ class _Way:
             count = self._write_count(code)
         code.at_end(f"{code.bind(self._counters, 'counters')}.num_records_out += {count}")
         for consumer in self._consumers:
-            if not isinstance(consumer, Emitter):
+            if not isinstance(consumer, ChunkingOutput):
                 code.at_end(f"{code.bind(consumer.counters, 'counters')}.num_records_in += {count}")
                 code.counts[id(consumer.operator)] = count
             with code.sharing(record, is_shared=consumer is not self._consumers[-1]):
@@ -175,32 +168,32 @@ class _Way:
 
     def _write_count(self, code: LoopCode) -> str:
         count = code.variable("n")
-        if len(self._consumers) == 1 and isinstance(self._consumers[0], Emitter):
-            # It counts by itself, per chunk.
-            emitter = code.bind(self._consumers[0], "emitter")
-            code.at_start(f"{count} = {emitter}.num_emitted")
-            code.at_end(f"{emitter}.drain()")
-            return f"{emitter}.num_emitted - {count}"
+        if len(self._consumers) == 1 and isinstance(self._consumers[0], ChunkingOutput):
+            # A chunking output counts by itself, once per chunk: that spares an addition per record.
+            output = code.bind(self._consumers[0], "output")
+            code.at_start(f"{count} = {output}.num_emitted")
+            code.at_end(f"{output}.drain()")
+            return f"{output}.num_emitted - {count}"
         code.at_start(f"{count} = 0")
         code.line(f"{count} += 1")
         return count
 
     def takes_whole(self, chunk: Chunk) -> bool:
-        return all(isinstance(consumer, Emitter) and consumer.try_whole(chunk) is not None for consumer in self._consumers)
+        return all(isinstance(consumer, ChunkingOutput) and consumer.try_whole(chunk) is not None for consumer in self._consumers)
 
     def collect(self, chunk: Chunk) -> None:
         if not len(chunk):
             return
         wholes = []
         for consumer in self._consumers:
-            whole = consumer.try_whole(chunk) if isinstance(consumer, Emitter) else None
+            whole = consumer.try_whole(chunk) if isinstance(consumer, ChunkingOutput) else None
             if whole is None or (len(self._consumers) > 1 and consumer.calls_users):  # type: ignore[union-attr]  # None for the others
                 self.emit(chunk.records(), chunk.timestamps, len(chunk))
                 return
             wholes.append(whole)
         self._counters.num_records_out += len(chunk)
         for consumer, whole in zip(self._consumers, wholes, strict=True):
-            assert isinstance(consumer, Emitter), "whoever takes it whole"
+            assert isinstance(consumer, ChunkingOutput), "only chunking outputs take whole chunks"
             consumer.collect(whole if consumer is self._consumers[-1] else whole.copy())
 
     def emit(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
@@ -208,7 +201,7 @@ class _Way:
 
 
 class _SideTarget:
-    """One side output of an output that sorts by itself, as an ``EdgeOutput``."""
+    """One side output of an ``Output`` that distributes by itself."""
 
     def __init__(self, output: Output, tag_id: str) -> None:
         self._output = output
@@ -218,44 +211,38 @@ class _SideTarget:
         self._output.collect_side(self._tag_id, chunk)
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """The main output passes it on."""
+        """Nothing: the main output passes it on."""
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """The main output passes it on."""
+        """Nothing: the main output passes it on."""
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """The main output passes it on."""
+        """Nothing: the main output passes it on."""
 
 
 class StandaloneOutput(OperatorOutput):
-    """The output of an operator outside of a chain: everything goes to an ``Output`` that takes chunks.
-
-    Args:
-        name: of the operator.
-        output: takes the chunks of all outputs.
-        counters: of the operator.
-    """
+    """The output of an operator outside of a chain: sends everything, side outputs too, to an ``Output`` that takes chunks."""
 
     def __init__(self, name: str, output: Output, counters: OperatorCounters) -> None:
-        super().__init__(name, [Emitter(output)], {}, counters)
+        super().__init__(name, [ChunkingOutput(output)], {}, counters)
         self._output = output
 
     def emit_side(self, tag_id: str, record: Any, timestamp: int | None) -> None:
-        """Emit one record to any side output."""
+        """Emit one record to a side output, whether it has a consumer or not."""
         self._way_of(tag_id).emit((record,), None if timestamp is None else (timestamp,), 1)
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
-        """Emit records to any side output."""
+        """Emit records to a side output, whether it has a consumer or not."""
         self._way_of(tag_id).collect(chunk)
 
     def _way_of(self, tag_id: str) -> _Way:
         way = self._sides.get(tag_id)
         if way is None:
-            counters = OperatorCounters()  # of nobody
-            way = self._sides[tag_id] = _Way(tag_id, [Emitter(_SideTarget(self._output, tag_id))], counters)
+            counters = OperatorCounters()  # not reported: the records of side outputs are not counted
+            way = self._sides[tag_id] = _Way(tag_id, [ChunkingOutput(_SideTarget(self._output, tag_id))], counters)
         return way
 
 
 def output_for(output: EdgeOutput, name: str, counters: OperatorCounters) -> OperatorOutput:
-    """What an operator emits into, around any output."""
+    """The ``OperatorOutput`` for any output: itself, or a wrapper around it."""
     return output if isinstance(output, OperatorOutput) else StandaloneOutput(name, output, counters)  # type: ignore[arg-type]

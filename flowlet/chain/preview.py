@@ -1,7 +1,7 @@
-"""Records in error messages.
+"""Shows records in error messages.
 
 Side:       pure.
-Invariants: an error message about a record can itself never fail.
+Invariants: to show a record never raises.
 """
 
 import reprlib
@@ -12,7 +12,7 @@ MAX_PREVIEW_CHARACTERS = 200
 
 
 def last_of(values: list[Any], position: Iterator[Any]) -> Any:
-    """The record that a list iterator over ``values`` gave last; it gave at least one."""
+    """The record that a list iterator over ``values`` returned last; it returned at least one."""
     return values[len(values) - position.__length_hint__() - 1]  # type: ignore[attr-defined]  # list iterators have it
 
 
@@ -36,7 +36,7 @@ _preview_repr = _PreviewRepr()
 
 
 def preview(record: object) -> str:
-    """The ``repr`` of a record in one line of at most 200 characters, which any text encoding can hold; never raises."""
+    """The ``repr`` of a record: one line, at most 200 characters, encodable in UTF-8.  Never raises."""
     try:
         text = _preview_repr.repr(record)
         text = text.encode("utf-8", "backslashreplace").decode().replace("\r", "\\r").replace("\n", "\\n")
@@ -46,6 +46,6 @@ def preview(record: object) -> str:
 
 
 def _type_name(value: object) -> str:
-    # Not value.__class__, nor an attribute found through the metaclass: users can make both raise.
+    # Neither ``value.__class__`` nor an attribute of the metaclass: users can make both raise.
     name: str = type.__dict__["__name__"].__get__(type(value))
     return name.encode("utf-8", "backslashreplace").decode()

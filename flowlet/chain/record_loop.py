@@ -1,11 +1,10 @@
-"""The generated loop of a chain, from one operator on.
+"""Runs the generated loop of a chain, from one operator on.
 
-Hot path.  Per chunk one call, and one look at each emitter behind; per record what the operators wrote (bench: programs, wordcount).
-
+Hot path.  Per chunk one call, and one look at each loop end; per record the statements of the operators (bench: programs, wordcount).
 Side:       task.
-Invariants: a record passes every function behind it before the next one is looked at, and a generator is resumed only then; an error is
-            raised in the place of the record that it is about, with everything emitted that was emitted before it.
-Source:     Flink ``ChainingOutput.collect``, one call per operator and record; its JIT compiler makes one loop of them.
+Invariants: a record passes every function behind it before the next record is requested or a generator is resumed.  An error is raised at
+            its record, after everything emitted before it was passed on.
+Source:     Flink ``ChainingOutput.collect``: one call per operator and record, of which its JIT compiler makes one loop.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,46 +13,43 @@ from typing import Any, Protocol
 from flowlet.chain.loop_code import MAX_BLOCKS, LoopCode, failure_of
 from flowlet.chain.stream_operator import StreamOperator
 
-# Writes the statements for one record; is given the variables of record, timestamp (or None) and key (or None).
+# Generates the statements for one record; takes the variables of the record, its timestamp (or None) and its key (or None).
 WriteRecord = Callable[[LoopCode, str, str | None, str | None], None]
 
 
 class LoopEnd(Protocol):
-    """What a loop is written for anew when other records come by: an emitter, or a consumer behind a ``key_by``."""
+    """Where a loop ends: a chunking output, or a consumer behind a ``key_by``.  Its statements depend on the shape of the last records."""
 
     @property
     def text_key(self) -> tuple[Any, ...]:
-        """A loop whose text was written for another one must be written anew."""
+        """Changes whenever the text of the loop is out of date: then the loop is generated again."""
 
     def enter_loop(self) -> None:
-        """A run begins; there may be one already."""
+        """A run of a loop starts; runs may nest."""
 
     def leave_loop(self) -> None:
-        """It ended."""
+        """The run that started last ended."""
 
     def drain(self) -> None:
-        """Pass on what waits."""
+        """Pass all waiting records to the consumer."""
 
     def write_limit(self, code: LoopCode) -> None:
-        """The statements that pass on what waits, if that is enough; for the end of an inner loop."""
+        """Generate the statements that pass on what waits, once it fills a chunk; for the end of an inner loop."""
 
 
 class RecordLoop:
-    """One loop, made when it is first needed, and anew when what is emitted behind it looks different.
+    """A loop that is generated when it first runs, and again when its ends change.
 
-    Args:
-        title: for people who see the text in a debugger.
-        write: writes the statements for one record.
-        emitters: of all operators behind.
+    ``title`` names it in debuggers.  ``write`` generates the statements for one record.
     """
 
-    __slots__ = ("_emitters", "_made", "_title", "_write")
+    __slots__ = ("_loop_ends", "_made", "_title", "_write")
 
-    def __init__(self, title: str, write: WriteRecord, emitters: Sequence[LoopEnd]) -> None:
+    def __init__(self, title: str, write: WriteRecord, loop_ends: Sequence[LoopEnd]) -> None:
         self._title = title
         self._write = write
-        self._emitters = emitters
-        self._made: dict[tuple[bool, bool], tuple[list[Any], Callable[..., None]]] = {}  # by whether there are timestamps, and keys
+        self._loop_ends = loop_ends
+        self._made: dict[tuple[bool, bool], tuple[list[Any], Callable[..., None]]] = {}  # by (has timestamps, has keys)
 
     def __repr__(self) -> str:
         return f"<RecordLoop {self._title}>"
@@ -62,18 +58,18 @@ class RecordLoop:
         """Process records.
 
         Args:
-            records: in stream order; may be lazy, then the next one is asked for when the last one is through.
-            timestamps: as many, or None; asked for before its record.
-            num_records: how many there are.
-            keys: as many, or None.
+            records: in stream order; may be lazy: the next record is requested when the last one is fully processed.
+            timestamps: milliseconds, one per record, or None; requested before its record.
+            num_records: their number.
+            keys: one per record, or None.
 
         Raises:
             UserFunctionError: a function failed; names the operator and the record.
         """
-        emitters = self._emitters
+        loop_ends = self._loop_ends
         has_timestamps = timestamps is not None
-        for emitter in emitters:
-            emitter.enter_loop()
+        for end in loop_ends:
+            end.enter_loop()
         try:
             loop = self._loop(has_timestamps=has_timestamps, has_keys=keys is not None)
             try:
@@ -86,15 +82,15 @@ class RecordLoop:
                 raise failure from failure.__cause__
             self._drain()
         finally:
-            for emitter in emitters:
-                emitter.leave_loop()
+            for end in loop_ends:
+                end.leave_loop()
 
     def _drain(self) -> None:
-        for emitter in self._emitters:
-            emitter.drain()
+        for end in self._loop_ends:
+            end.drain()
 
     def _loop(self, *, has_timestamps: bool, has_keys: bool) -> Callable[..., None]:
-        texts = [emitter.text_key for emitter in self._emitters]
+        texts = [end.text_key for end in self._loop_ends]
         made = self._made.get((has_timestamps, has_keys))
         if made is None or made[0] != texts:
             made = self._made[has_timestamps, has_keys] = texts, self._generate(has_timestamps=has_timestamps, has_keys=has_keys)
@@ -105,7 +101,7 @@ class RecordLoop:
         record = code.variable("v")
         timestamp = code.variable("t") if has_timestamps else None
         key = code.variable("k") if has_keys else None
-        # Timestamps first: those that are lazy end what is to be done about the record before.
+        # Timestamps first: a lazy one completes the work on the record before.
         items = {timestamp: "timestamps", record: "records", key: "keys"}
         variables = [name for name in items if name is not None]
         sources = [items[name] for name in variables]
@@ -116,12 +112,12 @@ class RecordLoop:
 
 
 def write_into(
-    operator: StreamOperator, emitters: Sequence[LoopEnd], code: LoopCode, record: str, timestamp: str | None, key: str | None
+    operator: StreamOperator, loop_ends: Sequence[LoopEnd], code: LoopCode, record: str, timestamp: str | None, key: str | None
 ) -> None:
-    """The statements with which a chained operator processes the record in a variable; where they nest too deep, in a loop of its own."""
+    """Generate the statements with which an operator processes a record; where blocks nest too deep, the call of a loop of its own."""
     if code.num_blocks < MAX_BLOCKS:
         operator.write_record(code, record, timestamp, key)
         return
-    loop = RecordLoop(operator.name, operator.write_record, emitters)
+    loop = RecordLoop(operator.name, operator.write_record, loop_ends)
     stamps, keys = [f"({each},)" if each is not None else "None" for each in (timestamp, key)]
     code.line(f"{code.bind(loop.run, 'push')}(({record},), {stamps}, 1, {keys})")

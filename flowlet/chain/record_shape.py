@@ -1,12 +1,11 @@
-"""What the records look like that a loop emits, and the look at each whether it does, too.
+"""The shape of emitted records, and the test whether a record has it.
 
-Hot path: what is written here runs per record that leaves a chain.  A pair of a str and an int costs 35 ns, a dict of six values 250
+Hot path: the generated test runs once per record that leaves a chain.  A pair of a str and an int costs 35 ns, a dict of six values 250
 (bench: wordcount, programs).
-
 Side:       task.
-Invariants: a record that passes the look holds nothing that can change, or (``is_nested``) has the only reference to each part that can.
-            One that is looked at by field has exactly so many, of exactly the types.  Names and order are looked at when columns are made
-            of records (``flowlet.io.keyed_records``).
+Invariants: a record that passes the test holds nothing mutable, or (``is_nested``) holds the only reference to each mutable part.  A record
+            that is tested by field has exactly that number of fields, of exactly those types.  Names and order of fields are checked when
+            columns are made (``flowlet.io.keyed_records``).
 """
 
 import enum
@@ -19,26 +18,26 @@ from functools import lru_cache
 from typing import Any, Final
 
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.settling import ALONE, ALONE_DICT, ALONE_VALUES, can_own_parts, holder_of, owns_parts
+from flowlet.chain.record_copies import ALONE, ALONE_DICT, ALONE_VALUES, can_own_parts, holder_of, owns_parts
 from flowlet.columns import Column, Columns, Shape
 from flowlet.columns.unchanging import UNCHANGING, is_unchanging
 from flowlet.common.types import Row, RowKind
 from flowlet.serde.flat_classes import flat_class_of, instance_maker, slot_names_of
 
-MAX_FIELDS: Final = 16  # of records that are looked at field by field
-# So many records of another shape, and the loop is made for that one.
+MAX_FIELDS: Final = 16  # records with more fields are not tested by field
+# After this many records of another shape, the loop is generated again for that shape.
 MIN_OTHERS: Final = 16
-# A loop is made anew so often at most; then any record is looked at by a function.
+# A loop is generated again at most this often; after that every record goes through a function.
 _MAX_SHAPES: Final = 8
 
 
 @dataclass(frozen=True)
 class RecordShape:
-    """One look.
+    """What a loop tests records for.
 
-    ``kind``: the exact type.  ``field_types``: of records that are looked at field by field, the type of each, or None for any that cannot
-    change; None for other records.  ``names``: of the fields, if they have any.  ``is_nested``: it holds parts that can change, which only
-    the record refers to.
+    ``kind``: the exact type.  ``field_types``: the exact type of each field, None for a field that may have any immutable type; None as a
+    whole for records that are not tested by field.  ``names``: of the fields, if they have any.  ``is_nested``: the record has mutable
+    parts, to which it holds the only references.
     """
 
     kind: Any
@@ -48,16 +47,16 @@ class RecordShape:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether the record is a value that cannot change."""
+        """Whether the record is an immutable value, without fields."""
         return self.kind in UNCHANGING
 
     @property
     def is_by_column(self) -> bool:
-        """Whether its records wait field by field.  Others wait as they are: a reader in the same process has no need of columns."""
+        """Whether waiting records are kept by field.  Others are kept as they are: a reader in the same process needs no columns."""
         return self.is_scalar or (self.kind is tuple and self.field_types is not None)
 
     def joined(self, other: "RecordShape") -> "RecordShape":
-        """A shape that has room for records of both, if they are of the same kind; else this one."""
+        """A shape that covers records of both, if they are of the same kind; else this one."""
         types, others = self.field_types, other.field_types
         if self.kind is not other.kind or self.is_nested:
             return self
@@ -71,11 +70,11 @@ class RecordShape:
 
     @property
     def _names_read(self) -> tuple[str, ...] | None:
-        """The names of attributes, which are looked up; fields of dicts and rows are counted."""
+        """The names of attributes, which the loop looks up; fields of dicts and rows are counted instead."""
         return self.names if self._has_attributes else None
 
     def key_field(self, position: int | None) -> int | str | None:
-        """How to find the field at a position in any record of the shape: attributes may stand in another order."""
+        """How to find this field in any record of the shape: by name for attributes, whose order may differ, else by position."""
         if position is None or self.names is None or not self._has_attributes:
             return position
         return self.names[position] if self._is_counted or not self.kind.__dictoffset__ else position
@@ -83,11 +82,11 @@ class RecordShape:
     # ---------------------------------------------------------------- the text of the loop
 
     def type_test(self, code: LoopCode, record: str) -> str:
-        """Whether the variable ``record`` has the exact type."""
+        """The expression that tests whether the variable ``record`` is of the exact type."""
         return f"type({record}) is {code.bind(self.kind, 'kind')}"
 
     def write_fields(self, code: LoopCode, record: str) -> tuple[list[str], list[str]]:
-        """The statements that take a record of that type apart; returns the variables of the fields, and tests of their types."""
+        """Generate the statements that read the fields of a record of that type; returns their variables, and the tests of their types."""
         if self.field_types is None:
             return [], []
         fields = [code.variable("f") for _ in self.field_types]
@@ -99,10 +98,10 @@ class RecordShape:
         else:
             if self.kind is dict:
                 tracked, are_plain = code.bind(gc.is_tracked, "is_tracked"), code.bind(UNCHANGING.issuperset, "are_unchanging")
-                # What the collector does not track holds nothing that it would: no key, either, that anybody can change.
+                # An untracked dict holds nothing that the garbage collector tracks, hence no mutable key either.
                 tests.append(f"(not {tracked}({record}) or {are_plain}(map(type, {record})))")
             values = f"{record}._values" if self.kind is Row else f"{record}.values()" if self.kind is dict else record
-            # Where there are more or fewer fields, that is an error: a try costs nothing, a look at the length 12 ns.
+            # Another number of fields raises ValueError: a try costs nothing, a test of the length 12 ns.
             code.line(f"try: {', '.join(fields)}, = {values}")
             code.line(f"except ValueError: {fields[0]} = {code.bind(_NOTHING, 'NOTHING')}")
         unchanging = code.bind(UNCHANGING, "unchanging")
@@ -113,13 +112,13 @@ class RecordShape:
         return fields, tests
 
     def _write_attributes(self, code: LoopCode, record: str, fields: list[str]) -> list[str]:
-        """The statements that look the attributes up; returns tests that there are no others."""
+        """Generate the statements that read the attributes; returns tests that there are no others."""
         assert self.names is not None, "attributes have names"
         has_dict = bool(self.kind.__dictoffset__)
         if has_dict and not self._is_counted:
             attributes = code.variable("d")
             code.line(f"{attributes} = {record}.__dict__")
-            # By way of a tuple: C takes that apart, and the values of a dict only item by item.
+            # Through a tuple: C unpacks it at once, but the values of a dict item by item.
             code.line(f"if len({attributes}) == {len(fields)}: {', '.join(fields)}, = {code.bind(tuple, 'tuple')}({attributes}.values())")
             return [f"len({attributes}) == {len(fields)}"]
         code.line("try:")
@@ -133,7 +132,7 @@ class RecordShape:
         return self.names is not None and self.kind is not dict and self.kind is not Row and not issubclass(self.kind, tuple)
 
     def flat_test(self, code: LoopCode, record: str) -> str | None:
-        """Of a record without columns: whether it holds nothing that can change."""
+        """The expression that tests whether a record that is not kept by field holds nothing mutable; None if the type guarantees it."""
         if self.is_nested:
             if code.is_shared(record):
                 return "False"
@@ -146,12 +145,9 @@ class RecordShape:
         return f"{record}.__weakref__ is None and {test}" if holder.has_weak_references else test
 
     def owned(self, code: LoopCode, record: str, fields: Sequence[str] = ()) -> str:
-        """Of a record that waits as it is: the record if its variable is the only reference, else a copy.
+        """The expression for a record that waits as it is: the record if its variable holds the only reference, else a copy.
 
-        Args:
-            code: of the loop.
-            record: the variable.
-            fields: those that ``write_fields`` gave.
+        ``fields`` are the variables that ``write_fields`` returned.
         """
         holder = None if self._is_frozen or self.is_nested else holder_of(self.kind)
         if holder is None:
@@ -163,46 +159,46 @@ class RecordShape:
             return copied
         is_alone = f"{refs}({record}) <= {ALONE}"
         if holder.has_dict and not self._is_counted:
-            # The variable by which its fields were read holds it, too.
+            # The variable through which the fields were read holds the ``__dict__``, too.
             is_alone += f" and {refs}({record}.__dict__) <= {ALONE_DICT + (self.field_types is not None)}"
-        if self.kind is Row:  # an iterator holds the values
+        if self.kind is Row:  # an iterator may hold the values
             is_alone += f" and {refs}({record}._values) <= {ALONE_VALUES}"
         return f"({record} if {is_alone} else {copied})"
 
     def _reference_test(self, record: str) -> str | None:
-        """Whether there is no weak reference, by which a record that waits could be found and changed."""
+        """The test that there is no weak reference: through one, others could find the waiting record and change it."""
         holder = None if self._is_frozen else holder_of(self.kind)
         return f"{record}.__weakref__ is None" if holder is not None and holder.has_weak_references else None
 
     @property
     def _maker(self) -> Callable[..., Any] | None:
-        """What makes a record of its fields, if that is less than a copy of its ``__dict__``."""
+        """Makes a record from its fields, where that costs less than copying its ``__dict__``."""
         if self.names is None or not self._has_attributes or not self._is_counted:
             return None
         return instance_maker(self.kind, self.names)
 
     @property
     def _is_counted(self) -> bool:
-        """Whether the number of its attributes says that an instance has no ``__dict__`` yet, and no other attributes."""
+        """Whether the number of referents tells that an instance has no ``__dict__`` yet, and no other attributes."""
         return self.field_types is not None and self.names is not None and _can_count_attributes(self.kind, self.names)
 
     @property
     def _is_frozen(self) -> bool:
-        """Whether an instance of unchanging values cannot change."""
+        """Whether an instance of immutable values is immutable itself."""
         flat_class = None if self.kind in (dict, list, Row) else flat_class_of(self.kind)
         return flat_class is not None and flat_class.is_frozen
 
     # ---------------------------------------------------------------- columns
 
     def columns(self, fields: list[Column], key_position: int | None) -> Columns:
-        """Records of this shape."""
+        """The columns of records of this shape."""
         num_rows = len(fields[0])
         shape = Shape.SCALAR if self.is_scalar else Shape.TUPLE
         return Columns(num_rows, tuple(fields), shape, key_position=key_position)
 
 
 class _Nothing:
-    """Of no type that cannot change."""
+    """The type of a missing field: it fails every test, because it is not immutable."""
 
 
 _NOTHING: Final = _Nothing()
@@ -210,11 +206,11 @@ _NOTHING: Final = _Nothing()
 
 @lru_cache(maxsize=1024)
 def _can_count_attributes(kind: Any, names: tuple[str, ...]) -> bool:
-    """Whether an instance has just these attributes if it has all of them and as many.
+    """Whether counting referents proves that an instance with these attributes has no others.
 
-    On Python 3.11 and 3.12 ``gc.get_referents`` gives the values of an instance whose ``__dict__`` nobody asked for, or else that dict; and
-    the class.  On 3.13 it gives the values in either case, so there the dict must be looked at.  A name that the class has, too, would be
-    found there.
+    On Python 3.11 and 3.12 ``gc.get_referents`` returns the class and the attribute values, or the class and the ``__dict__`` once that was
+    read.  On 3.13 it returns the values in both cases, so the dict itself must be read.  A name that the class defines, too, would be found
+    there, so it rules counting out.
     """
     if len(names) < _MIN_COUNTED or any(hasattr(kind, name) for name in names) or not all(map(_is_attribute, names)):
         return False
@@ -226,7 +222,7 @@ def _can_count_attributes(kind: Any, names: tuple[str, ...]) -> bool:
     return is_counted and len(gc.get_referents(probe)) != len(names) + 1
 
 
-_MIN_COUNTED: Final = 2  # one attribute is as many referents as one ``__dict__``
+_MIN_COUNTED: Final = 2  # with one attribute, one value and one ``__dict__`` give the same count
 
 
 def _is_attribute(name: str) -> bool:
@@ -234,28 +230,25 @@ def _is_attribute(name: str) -> bool:
 
 
 class ShapeWatch:
-    """Which shape to look for, by what came lately that had another one.
-
-    Threading: task thread.
-    """
+    """Chooses the shape to test for from the records that lately had another shape; task thread only."""
 
     def __init__(self) -> None:
-        self._num_others = 0  # records that were not of the shape, since it was chosen
+        self._num_others = 0  # records of another shape since this one was chosen
         self._num_shapes = 0
-        self.last: Any = None  # of those records
+        self.last: Any = None  # the last of those records
 
     def note(self, record: Any) -> None:
-        """A record that is not of the shape."""
+        """Note a record of another shape."""
         self._num_others += 1
         self.last = record
 
     @property
     def is_due(self) -> bool:
-        """Whether there were so many others that another shape is worth a new loop."""
+        """Whether enough records had another shape to pay for a new loop."""
         return self._num_others >= MIN_OTHERS
 
     def chosen(self, shape: RecordShape | None) -> RecordShape | None:
-        """The shape to look for from now on, in the place of this one."""
+        """The shape to test for from now on; ``shape`` is the present one."""
         if not self.is_due:
             return shape
         record, self.last, self._num_others = self.last, None, 0
@@ -267,7 +260,7 @@ class ShapeWatch:
 
 
 def fields_of(record: Any, shape: RecordShape) -> tuple[Any, ...]:
-    """The fields of a record of a shape, in order; the record itself if it is a value."""
+    """The fields of a record of a shape, in order; the record itself if it is a plain value."""
     if shape.is_scalar:
         return (record,)
     taken = _taken_apart(record)
@@ -275,7 +268,7 @@ def fields_of(record: Any, shape: RecordShape) -> tuple[Any, ...]:
 
 
 def shape_of(record: Any) -> RecordShape | None:
-    """The shape of a record for which a loop can look; None for one that is pickled or rare."""
+    """The shape of a record; None if loops cannot test for it: the record is pickled, or rare."""
     kind = type(record)
     if kind in UNCHANGING:
         return RecordShape(kind)
@@ -298,7 +291,7 @@ def _is_flat(kind: type) -> bool:
 
 
 def _taken_apart(record: Any) -> tuple[tuple[str, ...] | None, tuple[Any, ...]] | None:
-    """Names and values of the fields; None for a record that has none, or whose class only its pickle knows."""
+    """Names and values of the fields; None for a record without fields, or one whose class only pickle can read."""
     kind: Any = type(record)
     if kind is tuple:
         return None, record

@@ -1,10 +1,10 @@
-"""What an operator is, and what it is given.
+"""The base class of operators, and what a task gives them.
 
-Side:       task.  An operator is made in the user's program, pickled, and then lives on the one thread of its task.
-Invariants: ``setup`` before ``initialize_state`` before ``open`` before anything else; nothing after ``close``; a chunk that is passed on
-            is not touched again.
-Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``AbstractStreamOperator``,
-            ``Output``, ``MailboxExecutorFactory``.
+Side:       task.  An operator is made in the user's program, pickled, and then runs on the one thread of its task.
+Invariants: ``setup``, then ``initialize_state``, then ``open``, before anything else; nothing after ``close``.  Nobody changes a chunk that
+            was passed on.
+Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``AbstractStreamOperator``, ``Output``,
+            ``MailboxExecutorFactory``.
 Absent:     keyed state backends.
 """
 
@@ -15,70 +15,70 @@ from typing import Any, ClassVar, Protocol
 from flowlet.chain.loop_code import LoopCode
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
-from flowlet.timers.time_services import (
+from flowlet.timers.time_api import (
     InternalTimerService,
+    InternalTimeServiceManager,
     KeyContext,
     LatencyReporter,
     ProcessingTimeService,
-    TimerServiceManager,
     Triggerable,
 )
 
 
 class EdgeOutput(Protocol):
-    """The way to one consumer: the next operator, or the record writer of one output of the task."""
+    """Leads to one consumer: the next operator, or the record writer of one output of the task."""
 
     def collect(self, chunk: Chunk) -> None:
         """Take over a chunk."""
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Pass a watermark to every consumer, those of side outputs too."""
+        """Pass a watermark to every consumer, side outputs included."""
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Pass a status to every consumer, those of side outputs too."""
+        """Pass a status to every consumer, side outputs included."""
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         """Pass a latency marker to one consumer."""
 
 
 class Output(EdgeOutput, Protocol):
-    """Where an operator sends what it makes; ``collect`` is its main output."""
+    """What an operator emits into; ``collect`` is its main output."""
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
-        """Take over a chunk of the side output ``tag_id``; dropped where nobody reads it."""
+        """Take over a chunk for the side output ``tag_id``; dropped if that has no consumer."""
 
 
 class Input(Protocol):
-    """One input of an operator: what a chain, or a task, feeds."""
+    """One input of an operator, fed by the chain or the task."""
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Records, in stream order."""
+        """Process records, in stream order."""
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """The input's event time advanced."""
+        """Process a watermark: the input's event time advanced."""
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """The input became idle or active."""
+        """Process a status: the input became idle or active."""
 
     def process_latency_marker(self, marker: LatencyMarker) -> None:
-        """A latency marker came in."""
+        """Process a latency marker."""
 
 
 @dataclass(slots=True)
 class OperatorCounters:
-    """Records that went through one operator; written by the task thread per chunk, read anywhere, one chunk stale is fine."""
+    """Counts of one operator.  Written by the task thread per chunk; read anywhere, one chunk stale is fine."""
 
     num_records_in: int = 0
     num_records_out: int = 0
-    num_records_from_the_future: int = 0  # whose timestamps did not raise the watermark
+    num_records_from_the_future: int = 0  # their timestamps were too far ahead to raise the watermark
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """Which subtask of which operator this is, and what the task does for it.
+    """The identity of an operator's subtask, and the services of its task.
 
-    ``attempt`` counts the restarts, from 0.  ``operator_id`` (16 bytes) stays the same when a job is restarted.  ``chain_index`` is 0 for
-    the head.  The services are there from ``setup`` on where a task runs the operator; where none does, asking for one raises.
+    ``attempt`` counts restarts from 0.  ``operator_id`` (16 bytes) survives a restart of the job.  ``chain_index`` is 0 for the head.  A
+    task provides the services from ``setup`` on; without a task, using one raises RuntimeError.
     """
 
     task_name: str
@@ -93,100 +93,96 @@ class OperatorContext:
     key_context: KeyContext = field(default_factory=KeyContext)
     executor: MailboxExecutor | None = None
     clock: ProcessingTimeService | None = None
-    timers: TimerServiceManager | None = None
+    timers: InternalTimeServiceManager | None = None
     latency: LatencyReporter | None = None
-    report_watermark: Callable[[int], None] | None = None  # tells the JobManager where an aligned source is; None: nobody listens
-    request_splits: Callable[[], None] | None = None  # asks the JobManager for splits of the source; None: nobody has any
+    report_watermark: Callable[[int], None] | None = None  # tells the JobManager an aligned source's watermark; None: it does not listen
+    request_splits: Callable[[], None] | None = None  # asks the JobManager for splits of the source; None: no JobManager has any
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:
-        """Puts mails of this operator's priority: its ``yield_`` runs its own mails and those of operators behind it, none before it."""
+        """Puts mails of this operator's priority.  Its ``yield_`` runs only mails of this operator and of those behind it."""
         if self.executor is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no mailbox: no task runs it")
+            raise RuntimeError(f"operator {self.operator_name!r} has no mailbox: it is not run by a task")
         return self.executor
 
     @property
     def processing_time_service(self) -> ProcessingTimeService:
         """The clock, and timers that fire as mails of this operator."""
         if self.clock is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no clock: no task runs it")
+            raise RuntimeError(f"operator {self.operator_name!r} has no clock: it is not run by a task")
         return self.clock
 
     def timer_service(self, name: str, triggerable: Triggerable) -> InternalTimerService:
-        """The timers of one name, of the key in ``key_context``; the same service for the same name."""
+        """The timer service of that name; the same one for every call.  Timers belong to the key in ``key_context``."""
         if self.timers is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no timers: no task runs it")
+            raise RuntimeError(f"operator {self.operator_name!r} has no timers: it is not run by a task")
         return self.timers.timer_service(name, triggerable)
 
 
 class StreamOperator:
-    """Turns chunks into chunks.
+    """Processes chunks.
 
-    Threading: after unpickling, the task thread only.
+    Threading: after unpickling, task thread only.
     Life cycle: made and pickled without ``ctx`` and ``output`` -> ``setup`` -> ``initialize_state`` -> ``open`` -> any number of
-        ``process_*``, ``snapshot_state`` and ``notify_*`` -> ``end_input`` of each input and ``finish`` (only if the input ended by itself
-        and is to be drained) -> ``close`` (always, once ``open`` was called).
-    Ownership: ``process_chunk`` takes over the chunk, and ``output.collect`` gives one away.
+        ``process_*``, ``snapshot_state`` and ``notify_*`` -> ``end_input`` of each input and ``finish``, if the input ended by itself and
+        is drained -> ``close``, always, once ``open`` was called.
+    Ownership: ``process_chunk`` takes over the chunk; ``output.collect`` gives it away.
     """
 
     name: str
-    operator_id: bytes = b""  # 16 bytes that stay the same when the job is restarted; empty: made from the task's
-    takes_chunks: bool = False  # whether it is given records in chunks, settled, when it is chained
-    state_version: ClassVar[int] = 1  # of what ``snapshot_state`` gives; who changes its fields counts up
-    waits: ClassVar[bool] = False  # whether processing a record may wait for mails of its own
-    ctx: OperatorContext  # from setup on
-    output: Output  # from setup on
+    operator_id: bytes = b""  # 16 bytes that survive a restart of the job; empty: derived from the task's
+    takes_chunks: bool = False  # whether a chain gives it chunks (of records that cannot change) instead of single records
+    state_version: ClassVar[int] = 1  # of the snapshot; raised by whoever changes its fields
+    waits: ClassVar[bool] = False  # whether it may run mails while it processes a record
+    ctx: OperatorContext  # set by setup
+    output: Output  # set by setup
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
     def setup(self, ctx: OperatorContext, output: Output) -> None:
-        """Tell the operator where it is and where its results go."""
+        """Connect the operator to its task; called once, before everything else."""
         self.ctx = ctx
         self.output = output
 
     def inputs(self) -> Sequence[Input]:
-        """What is fed; input ``i`` of the operator is ``inputs()[i - 1]``, as Flink counts them."""
+        """The inputs; input ``i`` in Flink's count is ``inputs()[i - 1]``."""
         return (self,)
 
     # -- life
 
     def open(self) -> None:
-        """Prepare; nothing is processed before."""
+        """Prepare for the first record."""
 
     def end_input(self, input_id: int) -> None:
-        """Input ``input_id`` (from 1) brings no more records; only when what is left is to be drained."""
+        """Input ``input_id`` (from 1) ended and is drained: no more records follow."""
 
     def finish(self) -> None:
-        """All inputs ended: emit what is left."""
+        """All inputs ended: emit the last records."""
 
     def close(self) -> None:
-        """Give back what ``open`` took; also after a failure."""
+        """Release what ``open`` acquired; also called after a failure."""
 
     # -- elements
 
     def set_key_context(self, record: object) -> None:
-        """Make the key of ``record`` the current one; nothing for an operator without keys."""
+        """Make the key of ``record`` the current one; does nothing for an operator without keys."""
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Process records, in stream order.
-
-        Raises:
-            UserFunctionError: the user's function failed; names operator, subtask and record.
-        """
+        """Process records, in stream order.  Raises UserFunctionError, which names operator and record, if a user function fails."""
         raise TypeError(f"operator {self.name!r}, a {type(self).__name__}, takes no input")
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """Write the statements that process one record into the loop of the chain.
+        """Generate the statements that process one record, in the loop of the chain.
 
         Args:
             code: the loop.
-            record: the variable that holds the record.
-            timestamp: the variable with its timestamp; None: it has none.
-            key: the variable with its key, if the operator is keyed and heads the chain.
+            record: name of the variable with the record.
+            timestamp: name of the variable with its timestamp; None: it has none.
+            key: name of the variable with its key, if the operator is keyed and heads the chain.
         """
         if self.waits:
-            # What was emitted must not wait with it.
+            # Records emitted before must not wait as long as this one.
             code.line(f"{code.bind(code.drain, 'drain')}()")
         code.line(f"{code.bind(self.process_record, 'process')}({record}, {timestamp})")
 
@@ -195,21 +191,21 @@ class StreamOperator:
         self.process_chunk(Chunk([record], None if timestamp is None else [timestamp]))
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """The input's event time advanced: fire timers, then pass it on."""
+        """Fire the timers up to the watermark, then pass it on."""
         if self.ctx.timers is None:
             self.output.emit_watermark(watermark)
         else:
             self.ctx.timers.pass_watermark(watermark, self.output)
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """The input became idle or active."""
+        """Pass a status on: the input became idle or active."""
         if self.ctx.timers is None:
             self.output.emit_watermark_status(status)
         else:
             self.ctx.timers.pass_status(status, self.output)
 
     def process_latency_marker(self, marker: LatencyMarker) -> None:
-        """A latency marker came in; users' code does not see it."""
+        """Report a latency marker and pass it on; users' functions never see it."""
         if self.ctx.latency is not None:
             self.ctx.latency.report(marker, self.ctx.processing_time_service.current_time_ms())
         self.output.emit_latency_marker(marker)
@@ -217,16 +213,16 @@ class StreamOperator:
     # -- checkpoints
 
     def initialize_state(self, state: object | None) -> None:
-        """Take back what ``snapshot_state`` returned; None at the first start."""
+        """Restore what ``snapshot_state`` returned; None at the first start."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit what must go before the barrier of a checkpoint."""
+        """Emit what must precede the barrier of a checkpoint."""
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
-        """What must be kept: a value that nobody changes any more, or a callable that makes it later on another thread; None: nothing."""
+        """The state to keep: a value that nobody changes any more, or a callable that another thread calls to make it; None: no state."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is kept for good; ids rise, some are left out."""
+        """The checkpoint completed.  Ids rise; some are never reported."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint will never complete."""
+        """The checkpoint will never complete."""

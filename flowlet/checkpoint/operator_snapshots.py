@@ -13,7 +13,7 @@ from functools import partial
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorSnapshot, OperatorState
 from flowlet.errors import StateRestoreError
-from flowlet.timers.time_services import TimerServiceManager
+from flowlet.timers.time_api import InternalTimeServiceManager
 from netstack.wire.events import CheckpointOptions
 
 _NOTHING = OperatorState()
@@ -25,7 +25,7 @@ class SnapshotOperator:
 
     operator_id: str
     operator: StreamOperator
-    timers: TimerServiceManager | None = None
+    timers: InternalTimeServiceManager | None = None
 
 
 class OperatorSnapshots:

@@ -1,4 +1,4 @@
-"""What programs of every kind use: types, configuration, the handle of a job."""
+"""What every program uses: types, configuration, the client of a job."""
 
 from flowlet.common.completable_future import CompletableFuture
 from flowlet.common.configuration import Configuration

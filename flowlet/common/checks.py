@@ -1,4 +1,4 @@
-"""Questions to values that users pass in, whatever their annotations say.
+"""Checks of values that users pass in, whatever the annotations say.
 
 Side: pure.
 """
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def is_whole_number(value: Any) -> bool:
-    """Whether it is an ``int``; a ``bool`` is none."""
+    """Whether it is an ``int``, but no ``bool``."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_name(value: Any) -> bool:
-    """Whether it is a text that is not empty."""
+    """Whether it is a text, not empty."""
     return isinstance(value, str) and bool(value)

@@ -1,8 +1,8 @@
 """``CompletableFuture``: a value that a running job will have.
 
-Side:   pure.  ``result()`` waits by calling what it was made with; it holds no lock and starts nothing.
+Side:   pure.  ``result()`` waits by calling the function given; it holds no lock and starts nothing.
 Source: PyFlink ``pyflink.common.completable_future``.
-Absent: ``cancel`` and ``cancelled``: to end a job, cancel its client.
+Absent: ``cancel`` and ``cancelled``: cancel the job with its client instead.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,9 @@ T = TypeVar("T")
 
 
 class CompletableFuture(Generic[T]):
-    """A value that is there later.
+    """A value that is set later; any thread may ask, all get the same value.
 
-    Threading: any thread may ask; callers that ask at the same time each wait for the same value.
-
-    Args:
-        wait: returns the value, or raises the error, once it is there; called again gives the same.
-        is_done: whether ``wait`` would return or raise at once.
+    ``wait`` waits for the value, and returns it or raises the error, always the same.  ``is_done``: whether it would do so at once.
     """
 
     __slots__ = ("_is_done", "_wait")
@@ -31,23 +27,19 @@ class CompletableFuture(Generic[T]):
 
     @staticmethod
     def completed(value: T) -> "CompletableFuture[T]":
-        """A future that has its value already."""
+        """A future that has its value."""
         return CompletableFuture(lambda: value, lambda: True)
 
     def done(self) -> bool:
-        """Whether the value, or the error, is there."""
+        """Whether there is a value or an error."""
         return self._is_done()
 
     def result(self) -> T:
-        """Wait for the value.
-
-        Raises:
-            FlowletError: the job failed or was cancelled; as its ``wait`` says.
-        """
+        """Wait for the value.  Raises FlowletError if the job failed or was cancelled."""
         return self._wait()
 
     def exception(self) -> Exception | None:
-        """Wait, and return the error instead of raising it; None when there is a value."""
+        """Wait, and return the error; None if there is a value."""
         try:
             self._wait()
         except Exception as error:  # noqa: BLE001  # handed to the caller, not swallowed

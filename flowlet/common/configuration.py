@@ -1,7 +1,7 @@
 """``Configuration``: options by name.
 
 Side:   pure.
-Rules:  values are kept as text, as in a configuration file; a getter parses what it reads and names the option when it cannot.
+Rules:  values are stored as text, as in a configuration file.  A getter parses the text, and names the option if it cannot.
 Source: PyFlink ``pyflink.common.configuration``.
 """
 
@@ -19,10 +19,9 @@ T = TypeVar("T")
 
 
 class Configuration:
-    """A mutable set of options.
+    """A mutable set of options; one thread.
 
-    Threading: one thread.
-    Raises: every getter raises ``ConfigError`` when the option is set to something that is not of its type.
+    Raises: every getter raises ``ConfigError`` if the option's value is not of its type.
     """
 
     __slots__ = ("_options",)
@@ -40,11 +39,7 @@ class Configuration:
 
     @staticmethod
     def parse_list_value(value: str) -> list[str]:
-        """The items of an option that holds a list: ``["a", "b"]`` or ``a;b``.
-
-        Raises:
-            ConfigError: it begins like a list in brackets and is none.
-        """
+        """The items of a list option: ``["a", "b"]`` or ``a;b``.  Raises ConfigError if it begins with a bracket, but is no list."""
         text = value.strip()
         if not text.startswith("["):
             return [item.strip() for item in text.split(";") if item.strip()]
@@ -76,11 +71,11 @@ class Configuration:
         return self.set_string(key, str(int(value)))
 
     def get_boolean(self, key: str, default_value: bool) -> bool:  # noqa: FBT001  # PyFlink's signature
-        """The option as true or false."""
+        """The option as a boolean."""
         return self._parsed(key, default_value, _parse_boolean, "true or false")
 
     def set_boolean(self, key: str, value: bool) -> "Configuration":  # noqa: FBT001  # PyFlink's signature
-        """Set an option to true or false."""
+        """Set an option to a boolean."""
         return self.set_string(key, "true" if value else "false")
 
     def get_float(self, key: str, default_value: float) -> float:
@@ -92,11 +87,11 @@ class Configuration:
         return self.set_string(key, repr(float(value)))
 
     def get_bytearray(self, key: str, default_value: bytearray) -> bytearray:
-        """The option as bytes, as ``set_bytearray`` wrote it."""
+        """The option as bytes, from base64."""
         return self._parsed(key, bytearray(default_value), _parse_bytes, "base64")
 
     def set_bytearray(self, key: str, value: bytearray) -> "Configuration":
-        """Set an option to bytes; kept as base64."""
+        """Set an option to bytes, stored as base64."""
         return self.set_string(key, base64.b64encode(value).decode("ascii"))
 
     def key_set(self) -> set[str]:
@@ -104,11 +99,11 @@ class Configuration:
         return set(self._options)
 
     def add_all_to_dict(self, target_dict: dict[str, Any]) -> None:
-        """Write all options into a dict."""
+        """Copy all options into a dict."""
         target_dict.update(self._options)
 
     def add_all(self, other: "Configuration", prefix: str | None = None) -> "Configuration":
-        """Take over all options of another configuration, their names prefixed when a prefix is given."""
+        """Copy all options of another configuration, with a prefix before their names if given."""
         self._options.update({(prefix or "") + key: value for key, value in other._options.items()})
         return self
 
@@ -121,7 +116,7 @@ class Configuration:
         return dict(self._options)
 
     def remove_config(self, key: str) -> bool:
-        """Unset the option; whether it was set."""
+        """Unset the option; False if it was not set."""
         return self._options.pop(key, None) is not None
 
     def _parsed(self, key: str, default_value: T, parse: Callable[[str], T], allowed: str) -> T:

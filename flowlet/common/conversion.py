@@ -1,8 +1,8 @@
-"""Bringing elements into a declared shape.
+"""Converts elements into a declared shape.
 
 Side:   pure.
-Rules:  only the shape changes (a tuple, list or dict becomes the declared ``Row``; a list the declared tuple); a leaf is checked and
-        kept as it is.  None is allowed everywhere.
+Rules:  only the shape changes: a tuple, list or dict becomes the declared ``Row``, a list the declared tuple.  Plain values are checked
+        and kept.  None is allowed everywhere.
 Source: what PyFlink's ``from_collection(..., type_info)`` does to elements on their way through the JVM.
 """
 
@@ -43,11 +43,7 @@ _LEAF_CLASSES: dict[BasicType, tuple[type, ...]] = {
 
 
 def to_declared_shape(value: Any, type_info: TypeInformation) -> Any:
-    """The value in the shape of the type.
-
-    Raises:
-        TypeError: the value does not fit; the message says which part of it and why.
-    """
+    """The value in the shape of the type.  Raises TypeError if the value does not fit; names the part of it, and why."""
     if value is None:
         return None
     match type_info:

@@ -1,8 +1,8 @@
-"""``ExecutionConfig``: the settings of an environment that operators inherit.
+"""``ExecutionConfig``: settings of an environment that operators inherit.
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.execution_config``.
-Absent: the settings that nothing here obeys yet (closure cleaner, cancellation, job parameters, ...).
+Absent: settings without an effect here so far (closure cleaner, cancellation, job parameters, ...).
 """
 
 from flowlet.common.checks import is_whole_number
@@ -10,15 +10,16 @@ from flowlet.errors import JobGraphError
 
 __all__ = ["ExecutionConfig"]
 
-# The limit of Flink's key groups: KeyGroupRangeAssignment.UPPER_BOUND_MAX_PARALLELISM.
+# Flink's limit of key groups: KeyGroupRangeAssignment.UPPER_BOUND_MAX_PARALLELISM.
 MAX_MAX_PARALLELISM = 1 << 15
 DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200  # Flink's pipeline.auto-watermark-interval
 
 
 class ExecutionConfig:
-    """Default parallelism and default maximum parallelism.
+    """The default parallelism, maximum parallelism and intervals; setters raise JobGraphError for a value out of range.
 
-    ``PARALLELISM_DEFAULT`` means: what the environment would choose; for the maximum, derived from each operator's parallelism.
+    ``PARALLELISM_DEFAULT`` as a parallelism leaves the choice to the environment; as a maximum, it is derived from each operator's
+    parallelism.
     """
 
     PARALLELISM_DEFAULT = -1
@@ -44,11 +45,7 @@ class ExecutionConfig:
         return self._parallelism
 
     def set_parallelism(self, parallelism: int) -> "ExecutionConfig":
-        """Set the default number of subtasks.
-
-        Raises:
-            JobGraphError: it is not a positive number.
-        """
+        """Set the default number of subtasks, 1 or more."""
         if parallelism != ExecutionConfig.PARALLELISM_DEFAULT:
             check_parallelism(parallelism, "the environment's")
         self._parallelism = parallelism
@@ -59,53 +56,41 @@ class ExecutionConfig:
         return self._max_parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> "ExecutionConfig":
-        """Set the default number of key groups: the most subtasks that an operator can ever be rescaled to.
-
-        Raises:
-            JobGraphError: it is not in 1..32768.
-        """
+        """Set the default number of key groups, 1 to 32768: the highest parallelism to which an operator can ever be rescaled."""
         check_max_parallelism(max_parallelism, "the environment's")
         self._max_parallelism = max_parallelism
         return self
 
     def enable_object_reuse(self) -> "ExecutionConfig":
-        """Do nothing but remember it: chained operators always hand on the very objects, as PyFlink's Python operators do."""
+        """Only stored: chained operators always pass on the record object itself, as PyFlink's Python operators do."""
         self._is_object_reuse_enabled = True
         return self
 
     def disable_object_reuse(self) -> "ExecutionConfig":
-        """Do nothing but remember it: see ``enable_object_reuse``."""
+        """Only stored: see ``enable_object_reuse``."""
         self._is_object_reuse_enabled = False
         return self
 
     def is_object_reuse_enabled(self) -> bool:
-        """Whether ``enable_object_reuse`` was called last; it changes nothing."""
+        """Whether ``enable_object_reuse`` was called last; without effect."""
         return self._is_object_reuse_enabled
 
     def set_auto_watermark_interval(self, interval: int) -> "ExecutionConfig":
-        """Ask watermark generators every so many milliseconds; 0: only at the end of the input.
-
-        Raises:
-            JobGraphError: it is negative.
-        """
+        """Set how often watermark generators are called, in milliseconds; 0: only at the end of the input."""
         self._auto_watermark_interval_ms = _checked_interval(interval, "auto watermark")
         return self
 
     def get_auto_watermark_interval(self) -> int:
-        """How often watermark generators are asked, milliseconds."""
+        """How often watermark generators are called, in milliseconds."""
         return self._auto_watermark_interval_ms
 
     def set_latency_tracking_interval(self, interval: int) -> "ExecutionConfig":
-        """Have sources send a latency marker every so many milliseconds; 0, the default: none.
-
-        Raises:
-            JobGraphError: it is negative.
-        """
+        """Set how often sources send a latency marker, in milliseconds; 0, the default: never."""
         self._latency_tracking_interval_ms = _checked_interval(interval, "latency tracking")
         return self
 
     def get_latency_tracking_interval(self) -> int:
-        """How often sources send a latency marker, milliseconds; 0: never."""
+        """How often sources send a latency marker, in milliseconds; 0: never."""
         return self._latency_tracking_interval_ms
 
     def __eq__(self, other: object) -> bool:
@@ -125,20 +110,12 @@ def _checked_interval(interval: int, what: str) -> int:
 
 
 def check_parallelism(parallelism: int, whose: str) -> None:
-    """Refuse what is not a number of subtasks; ``whose`` goes into the message.
-
-    Raises:
-        JobGraphError: it is not a whole number of 1 or more.
-    """
+    """Raise JobGraphError, which names ``whose`` it is, unless this is a whole number of 1 or more."""
     if not is_whole_number(parallelism) or parallelism < 1:
         raise JobGraphError(f"{whose} parallelism must be a whole number of 1 or more, got {parallelism!r}")
 
 
 def check_max_parallelism(max_parallelism: int, whose: str) -> None:
-    """Refuse what is not a number of key groups; ``whose`` goes into the message.
-
-    Raises:
-        JobGraphError: it is not a whole number in 1..32768.
-    """
+    """Raise JobGraphError, which names ``whose`` it is, unless this is a whole number in 1..32768."""
     if not is_whole_number(max_parallelism) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
         raise JobGraphError(f"{whose} max parallelism must be a whole number from 1 to {MAX_MAX_PARALLELISM}, got {max_parallelism!r}")

@@ -1,6 +1,6 @@
-"""``JobClient``: the handle of a job that was started and not waited for.
+"""``JobClient``: controls a job that was started without waiting for it.
 
-Side:   pure.  It forwards to a running job of the client package (``RunningJob``) and owns no thread, socket or lock.
+Side:   pure.  It forwards to a ``RunningJob`` of the client package, and owns no thread, socket or lock.
 Source: PyFlink ``pyflink.common.job_client``.
 Absent: savepoints, accumulators.
 """
@@ -19,26 +19,23 @@ __all__ = ["JobClient"]
 
 
 class RunningJob(Protocol):
-    """A submitted job as the client package gives it out.
-
-    Threading: any thread.
-    """
+    """A submitted job of the client package; any thread."""
 
     @property
     def job_id(self) -> str:
         """32 hex digits."""
 
     def status(self) -> JobStatus:
-        """The state that the JobManager has for it now."""
+        """The job's present state at the JobManager."""
 
     def cancel(self) -> None:
-        """Ask for the end of the job; returns without waiting for it."""
+        """Request the end of the job, without waiting for it."""
 
     def finish_gate(self, name: str) -> None:
-        """Let a remote gate end with the partitions that are open; returns without waiting for that."""
+        """Request the end of a remote gate, once its open partitions have ended; does not wait for that."""
 
     def wait(self, timeout: float | None = None) -> JobExecutionResult:
-        """Wait (seconds) until the job has finished.
+        """Wait up to ``timeout`` seconds until the job has finished.
 
         Raises:
             JobExecutionError: it failed or was cancelled.
@@ -46,13 +43,13 @@ class RunningJob(Protocol):
         """
 
     def collect(self, edge_id: str) -> Iterator[Any]:
-        """The values on an external edge, until its end."""
+        """The values of an external edge, until its end."""
 
     def metrics(self) -> dict[str, Any]:
         """The job's document: vertices, subtasks and their counters."""
 
     def close(self) -> None:
-        """Give back the connection, and the embedded cluster if there is one; more than once does nothing."""
+        """Release the connection, and the embedded cluster if there is one; idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +61,13 @@ class SubmittedJob:
 
 
 class JobClient:
-    """What ``execute_async`` returns.
+    """The result of ``execute_async``.
 
-    Life cycle: an embedded cluster lives until the result was taken, or until the environment is closed.
+    Life cycle: an embedded cluster lives until the result was read, or the environment is closed.
 
     Args:
         job: the running job.
-        on_end: called when the result was taken; gives back what the job holds.
+        on_end: called when the result was read; releases what the job holds.
     """
 
     __slots__ = ("_job", "_on_end")
@@ -80,29 +77,26 @@ class JobClient:
         self._on_end = on_end
 
     def get_job_id(self) -> JobID:
-        """Which job it is."""
+        """The id of the job."""
         return JobID(self._job.job_id)
 
     def get_job_status(self) -> CompletableFuture[JobStatus]:
-        """The state of the job when this is called."""
+        """The state of the job at the time of the call."""
         return CompletableFuture.completed(self._job.status())
 
     def cancel(self) -> CompletableFuture[None]:
-        """Ask for the end of the job; the future is done when the request was taken, not when the job has ended."""
+        """Request the end of the job; the future is done when the request was accepted, not when the job has ended."""
         self._job.cancel()
         return CompletableFuture.completed(None)
 
     def metrics(self) -> dict[str, Any]:
-        """The job's document as the JobManager serves it: vertices, their subtasks, and the counters of each.  Not in PyFlink.
-
-        It stays readable after the end of the job.
-        """
+        """The job's document: vertices, their subtasks, and the counters of each; readable even after the job's end.  Not in PyFlink."""
         return self._job.metrics()
 
     def finish_gate(self, name: str) -> CompletableFuture[None]:
-        """Let a remote gate of the job end: it takes no new partitions, and those that are open go on to their end.  Not in PyFlink.
+        """End a remote gate of the job: it accepts no new partitions, and open ones continue to their end.  Not in PyFlink.
 
-        The future is done when the request was taken.
+        The future is done when the request was accepted.
 
         Raises:
             RpcStatusError: the job has no such gate, or has ended.
@@ -111,7 +105,7 @@ class JobClient:
         return CompletableFuture.completed(None)
 
     def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
-        """The result, once the job has finished; its ``result()`` raises ``JobExecutionError`` when the job failed or was cancelled."""
+        """The result of the finished job; ``result()`` raises ``JobExecutionError`` if the job failed or was cancelled."""
         return CompletableFuture(self._wait, lambda: self._job.status().is_globally_terminal_state())
 
     def _wait(self) -> JobExecutionResult:

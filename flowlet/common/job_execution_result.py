@@ -1,4 +1,4 @@
-"""``JobExecutionResult``: what a finished job leaves behind.
+"""``JobExecutionResult``: the result of a finished job.
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.job_execution_result``.
@@ -11,7 +11,7 @@ __all__ = ["JobExecutionResult"]
 
 
 class JobExecutionResult:
-    """The id of a job that finished, and how long it ran."""
+    """The id and the running time of a finished job."""
 
     __slots__ = ("_job_id", "_net_runtime_ms")
 
@@ -20,7 +20,7 @@ class JobExecutionResult:
         self._net_runtime_ms = net_runtime_ms
 
     def get_job_id(self) -> JobID:
-        """Which job it was."""
+        """The id of the job."""
         return self._job_id
 
     def get_net_runtime(self) -> int:

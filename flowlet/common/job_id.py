@@ -1,4 +1,4 @@
-"""``JobID``: which run of a job is meant.
+"""``JobID``: the id of a submitted job.
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.job_id``.
@@ -11,7 +11,7 @@ __all__ = ["JobID"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JobID:
-    """The id of one submitted job; ``str(job_id)`` is its 32 hex digits."""
+    """The id of one submitted job; its ``str`` is 32 hex digits."""
 
     hex_digits: str
 

@@ -1,4 +1,4 @@
-"""``JobStatus``: where a job is in its life.
+"""``JobStatus``: the state of a job.
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.job_status``.
@@ -24,9 +24,9 @@ class JobStatus(Enum):
     RECONCILING = 9
 
     def is_globally_terminal_state(self) -> bool:
-        """Whether the job has ended and nothing can bring it back."""
+        """Whether the job has ended for good."""
         return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
 
     def is_terminal_state(self) -> bool:
-        """Whether the job has ended here; a suspended one may go on elsewhere."""
+        """Whether the job has ended here; a suspended job may continue elsewhere."""
         return self is JobStatus.SUSPENDED or self.is_globally_terminal_state()

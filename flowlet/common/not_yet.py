@@ -1,7 +1,7 @@
-"""What PyFlink has and this version has not: who asks for it is told which feature it is.
+"""Features of PyFlink that this version lacks: the error for a missing name says which feature it belongs to.
 
 Side:  pure.
-Rules: such a name is absent (``hasattr`` says no); the error is a ``FlowletError`` and an ``AttributeError``.
+Rules: such a name is absent (``hasattr`` is False); the error is a ``FlowletError`` and an ``AttributeError``.
 """
 
 from typing import Final
@@ -70,11 +70,11 @@ _FEATURES: Final = {
 
 
 class NotSupportedYetError(FlowletError, AttributeError):
-    """PyFlink has it, this version has not; the message names the feature."""
+    """PyFlink has this feature, this version has not; the message names it."""
 
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
-    """The error for an attribute that an object has not, with the feature that it belongs to if PyFlink has it."""
+    """The error for a missing attribute; names the feature if PyFlink has the attribute."""
     message = f"{type(owner).__name__!r} object has no attribute {name!r}"
     feature = _FEATURES.get(name)
     return AttributeError(message) if feature is None else NotSupportedYetError(f"{message}: {feature}")

@@ -15,38 +15,38 @@ _NANOS_PER_SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Duration:
-    """A length of time, exact to the nanosecond; made by one of the ``of_`` methods."""
+    """A length of time in nanoseconds; made by one of the ``of_`` methods."""
 
     nanos: int
 
     @staticmethod
     def of_days(days: int) -> "Duration":
-        """So many times 24 hours."""
+        """A length in days of 24 hours."""
         return Duration.of_hours(24 * days)
 
     @staticmethod
     def of_hours(hours: int) -> "Duration":
-        """So many hours."""
+        """A length in hours."""
         return Duration.of_minutes(60 * hours)
 
     @staticmethod
     def of_minutes(minutes: int) -> "Duration":
-        """So many minutes."""
+        """A length in minutes."""
         return Duration.of_seconds(60 * minutes)
 
     @staticmethod
     def of_seconds(seconds: int) -> "Duration":
-        """So many seconds."""
+        """A length in seconds."""
         return Duration.of_millis(1000 * seconds)
 
     @staticmethod
     def of_millis(millis: int) -> "Duration":
-        """So many milliseconds."""
+        """A length in milliseconds."""
         return Duration(_NANOS_PER_MILLI * millis)
 
     @staticmethod
     def of_nanos(nanos: int) -> "Duration":
-        """So many nanoseconds."""
+        """A length in nanoseconds."""
         return Duration(nanos)
 
     def to_millis(self) -> int:
@@ -58,10 +58,7 @@ class Duration:
 
 
 class Instant:
-    """A point in time, exact to the nanosecond; immutable.
-
-    ``seconds`` since 1970 in UTC, and ``nanos`` of that second, 0 to 999,999,999.
-    """
+    """A point in time: ``seconds`` since 1970 in UTC, and ``nanos`` of that second, 0 to 999,999,999; immutable."""
 
     __slots__ = ("nanos", "seconds")
 
@@ -76,12 +73,12 @@ class Instant:
 
     @staticmethod
     def of_epoch_milli(epoch_milli: int) -> "Instant":
-        """So many milliseconds after 1970 began."""
+        """A point in time in milliseconds since 1970."""
         seconds, millis = divmod(epoch_milli, 1000)
         return Instant(seconds, millis * _NANOS_PER_MILLI)
 
     def to_epoch_milli(self) -> int:
-        """Milliseconds since 1970 began, rounded down."""
+        """Milliseconds since 1970, rounded down."""
         return 1000 * self.seconds + self.nanos // _NANOS_PER_MILLI
 
     def __setattr__(self, key: str, value: object) -> None:
@@ -114,27 +111,27 @@ class Time:
 
     @staticmethod
     def milliseconds(milliseconds: int) -> "Time":
-        """So many milliseconds."""
+        """A length in milliseconds."""
         return Time(milliseconds)
 
     @staticmethod
     def seconds(seconds: int) -> "Time":
-        """So many seconds."""
+        """A length in seconds."""
         return Time(1000 * seconds)
 
     @staticmethod
     def minutes(minutes: int) -> "Time":
-        """So many minutes."""
+        """A length in minutes."""
         return Time.seconds(60 * minutes)
 
     @staticmethod
     def hours(hours: int) -> "Time":
-        """So many hours."""
+        """A length in hours."""
         return Time.minutes(60 * hours)
 
     @staticmethod
     def days(days: int) -> "Time":
-        """So many times 24 hours."""
+        """A length in days of 24 hours."""
         return Time.hours(24 * days)
 
     def __eq__(self, other: object) -> bool:

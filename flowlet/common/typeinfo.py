@@ -1,10 +1,10 @@
-"""``Types`` and the type information classes: what a stream says about its records.
+"""``Types`` and the classes of type information: the declared types of records.
 
 Side:       pure.
-Invariants: type information is immutable, comparable and hashable.  It describes; it converts nothing, except that ``from_collection``
-            brings its elements into the declared shape (``flowlet.common.conversion``).
+Invariants: type information is immutable, comparable and hashable.  It converts nothing, except that ``from_collection`` brings its
+            elements into the declared shape (``flowlet.common.conversion``).
 Source:     PyFlink ``pyflink.common.typeinfo``.
-Absent:     ``ExternalTypeInfo`` and what only a JVM needs (``get_java_type_info``, ``to_internal_type``, ``from_internal_type``).
+Absent:     ``ExternalTypeInfo``, and what only a JVM needs (``get_java_type_info``, ``to_internal_type``, ``from_internal_type``).
 """
 
 # ruff: noqa: N802  # PyFlink's names
@@ -37,12 +37,12 @@ __all__ = [
 
 
 class TypeInformation:
-    """The type of a stream's records; two are equal when they say the same."""
+    """The type of a stream's records; compared by value."""
 
     __slots__ = ()
 
     def _parts(self) -> tuple[object, ...]:
-        """What, beside the class, tells two types apart."""
+        """What distinguishes two types of the same class."""
         return ()
 
     def __eq__(self, other: object) -> bool:
@@ -56,7 +56,7 @@ class TypeInformation:
 
 
 class BasicType(Enum):
-    """The indivisible types; values are the names that Flink prints."""
+    """The basic types; values are the names that Flink prints."""
 
     STRING = "String"
     BYTE = "Byte"
@@ -132,7 +132,7 @@ class BasicTypeInfo(TypeInformation):
 
     @staticmethod
     def FLOAT_TYPE_INFO() -> "BasicTypeInfo":
-        """A ``float``; its own serializer rounds it to 32 bits, chunks between tasks keep Python's 64."""
+        """A ``float``, rounded to 32 bits by its own serializer; chunks between tasks keep Python's 64."""
         return BasicTypeInfo(BasicType.FLOAT)
 
     @staticmethod
@@ -168,7 +168,7 @@ class InstantTypeInfo(BasicTypeInfo):
 
 
 class PickledBytesTypeInfo(TypeInformation):
-    """Any Python object: what a stream has when nothing was declared."""
+    """Any Python object: the type of a stream without a declared type."""
 
     __slots__ = ()
 
@@ -177,7 +177,7 @@ class PickledBytesTypeInfo(TypeInformation):
 
 
 class SqlTimeTypeInfo(TypeInformation):
-    """Base of the three SQL time types."""
+    """Base class of the three SQL time types."""
 
     __slots__ = ()
 
@@ -216,12 +216,12 @@ class TimestampTypeInfo(SqlTimeTypeInfo):
 
 
 class LocalTimeTypeInfo(TypeInformation):
-    """``datetime.date``, ``time`` or ``datetime``, without a zone and exact to the microsecond."""
+    """``datetime.date``, ``time`` or ``datetime``, without a time zone, in microseconds."""
 
     __slots__ = ("time_type",)
 
     class TimeType(Enum):
-        """Which of the three."""
+        """Which of the three it is."""
 
         LOCAL_DATE = 0
         LOCAL_TIME = 1
@@ -238,15 +238,12 @@ class LocalTimeTypeInfo(TypeInformation):
 
 
 class ArrowTypeInfo(TypeInformation):
-    """``pyarrow.RecordBatch`` of one schema.
-
-    ``schema`` is a ``pyarrow.Schema``; not imported here, as most programs have none.
-    """
+    """``pyarrow.RecordBatch`` of one ``pyarrow.Schema``, which is not imported here, because most programs need none."""
 
     __slots__ = ("schema",)
 
     def __init__(self, schema: Any) -> None:
-        # By name: see above.
+        # Checked by name, so that pyarrow is not imported.
         if f"{type(schema).__module__}.{type(schema).__qualname__}" != "pyarrow.lib.Schema":
             raise TypeError(f"ArrowTypeInfo is made of a pyarrow.Schema, got {schema!r}")
         self.schema = schema
@@ -260,7 +257,7 @@ class ArrowTypeInfo(TypeInformation):
 
 
 class _ElementTypeInfo(TypeInformation):
-    """Base of the types that hold many elements of one type."""
+    """Base class of types with many elements of one type."""
 
     __slots__ = ("elem_type",)
 
@@ -275,7 +272,7 @@ class _ElementTypeInfo(TypeInformation):
 
 
 class PrimitiveArrayTypeInfo(_ElementTypeInfo):
-    """Many numbers, booleans or characters, none of them None."""
+    """Numbers, booleans or characters, none of them None."""
 
     __slots__ = ()
 
@@ -286,7 +283,7 @@ class PrimitiveArrayTypeInfo(_ElementTypeInfo):
 
 
 class BasicArrayTypeInfo(_ElementTypeInfo):
-    """Many values of a basic type, each of which may be None."""
+    """Values of a basic type; any of them may be None."""
 
     __slots__ = ()
 
@@ -297,7 +294,7 @@ class BasicArrayTypeInfo(_ElementTypeInfo):
 
 
 class ObjectArrayTypeInfo(_ElementTypeInfo):
-    """Many values of any type."""
+    """Values of any type."""
 
     __slots__ = ()
 
@@ -344,10 +341,10 @@ class TupleTypeInfo(TypeInformation):
 
 
 class RowTypeInfo(TypeInformation):
-    """A ``Row`` with a type and a name for each field; names default to f0, f1, ...
+    """A ``Row`` with a type and a name for each field; default names are f0, f1, ...
 
     Raises:
-        ValueError: there are not as many names as types, or a name occurs twice.
+        ValueError: the numbers of names and types differ, or a name occurs twice.
     """
 
     __slots__ = ("_field_names", "_field_types")
@@ -366,7 +363,7 @@ class RowTypeInfo(TypeInformation):
         return list(self._field_names)
 
     def get_field_index(self, field_name: str) -> int:
-        """The position of the named field; -1 when there is none."""
+        """The position of the named field; -1 if there is none."""
         return self._field_names.index(field_name) if field_name in self._field_names else -1
 
     def get_field_types(self) -> list[TypeInformation]:
@@ -382,7 +379,7 @@ class RowTypeInfo(TypeInformation):
 
 
 class Types:
-    """Where users get type information from: ``Types.TUPLE([Types.STRING(), Types.INT()])``."""
+    """Makes type information: ``Types.TUPLE([Types.STRING(), Types.INT()])``."""
 
     STRING = staticmethod(BasicTypeInfo.STRING_TYPE_INFO)
     BYTE = staticmethod(BasicTypeInfo.BYTE_TYPE_INFO)
@@ -407,7 +404,7 @@ class Types:
 
     @staticmethod
     def ARROW(schema: Any) -> ArrowTypeInfo:
-        """A ``pyarrow.RecordBatch`` of this ``pyarrow.Schema``; not in PyFlink."""
+        """A ``pyarrow.RecordBatch`` of this ``pyarrow.Schema``.  Not in PyFlink."""
         return ArrowTypeInfo(schema)
 
     @staticmethod
@@ -417,7 +414,7 @@ class Types:
 
     @staticmethod
     def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> RowTypeInfo:
-        """A ``Row`` with the given names."""
+        """A ``Row`` with these names."""
         return RowTypeInfo(field_types, field_names)
 
     @staticmethod
@@ -427,17 +424,17 @@ class Types:
 
     @staticmethod
     def PRIMITIVE_ARRAY(element_type: TypeInformation) -> PrimitiveArrayTypeInfo:
-        """Many numbers, booleans or characters; ``bytes`` for ``Types.BYTE()``."""
+        """Numbers, booleans or characters; ``bytes`` for ``Types.BYTE()``."""
         return PrimitiveArrayTypeInfo(element_type)
 
     @staticmethod
     def BASIC_ARRAY(element_type: TypeInformation) -> BasicArrayTypeInfo:
-        """Many values of one basic type, None among them."""
+        """Values of one basic type, or None."""
         return BasicArrayTypeInfo(element_type)
 
     @staticmethod
     def OBJECT_ARRAY(element_type: TypeInformation) -> ObjectArrayTypeInfo:
-        """Many values of any one type."""
+        """Values of any one type."""
         return ObjectArrayTypeInfo(element_type)
 
     @staticmethod

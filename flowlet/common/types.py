@@ -1,4 +1,4 @@
-"""``Row``: a record whose fields have positions and, if wanted, names.
+"""``Row``: a record whose fields have positions, and optionally names.
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.types``.
@@ -15,7 +15,7 @@ _SLOTS = ("_fields", "_row_kind", "_values")
 
 
 class RowKind(Enum):
-    """What a row does to a changing table."""
+    """How a row changes a table."""
 
     INSERT = 0
     UPDATE_BEFORE = 1
@@ -26,7 +26,7 @@ class RowKind(Enum):
         return ("+I", "-U", "+U", "-D")[self.value]
 
     def __reduce_ex__(self, protocol: object) -> tuple[type["RowKind"], tuple[int]]:
-        # By value on every Python: before 3.11.4 it went by getattr, which nobody lets a stranger call.
+        # By value: before Python 3.11.4 an enum was pickled as a call of getattr, which the unpicklers here refuse.
         return RowKind, (self.value,)
 
 
@@ -34,12 +34,10 @@ _INSERT: Final = RowKind.INSERT
 
 
 class Row:
-    """An ordered record.
+    """An ordered, mutable record.
 
-    ``Row("a", 1)`` has positions only; ``Row(name="a", age=1)`` has names too, in the order in which they are written.  A row of strings
-    can be called to make rows with those names: ``Person = Row("name", "age"); Person("Alice", 11)``.
-
-    Ownership: mutable through ``row[key] = value``; two rows are equal when kind, names and values are.
+    ``Row("a", 1)`` has positions only; ``Row(name="a", age=1)`` also has names, in that order.  A row of strings makes rows with those
+    names when it is called: ``Person = Row("name", "age"); Person("Alice", 11)``.  Two rows are equal if kind, names and values are.
     """
 
     _fields: list[str] | None
@@ -61,43 +59,35 @@ class Row:
 
     @staticmethod
     def of_kind(row_kind: RowKind, *args: Any, **kwargs: Any) -> "Row":
-        """A row of the given kind; the other arguments are the constructor's."""
+        """A row of this kind; other arguments as for the constructor."""
         row = Row(*args, **kwargs)
         row.set_row_kind(row_kind)
         return row
 
     # PyFlink's signature has the flag positional.
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """The row as a dict by field name; with ``recursive`` nested rows too.
-
-        Raises:
-            TypeError: the row has no field names.
-        """
+        """The row as a dict by field name; ``recursive``: nested rows, too.  Raises TypeError if the row has no field names."""
         if self._fields is None:
             raise TypeError(f"{self!r} has no field names, so it cannot become a dict")
         values = [_without_rows(value) for value in self._values] if recursive else self._values
         return dict(zip(self._fields, values, strict=True))
 
     def get_row_kind(self) -> RowKind:
-        """What the row does to a table."""
+        """How the row changes a table."""
         return self._row_kind
 
     def set_row_kind(self, row_kind: RowKind) -> None:
-        """Change what the row does to a table."""
+        """Set how the row changes a table."""
         self._row_kind = row_kind
 
     def set_field_names(self, field_names: list[str]) -> None:
-        """Name the fields.
-
-        Raises:
-            ValueError: there are not as many names as fields.
-        """
+        """Name the fields.  Raises ValueError if the numbers of names and fields differ."""
         if len(field_names) != len(self._values):
             raise ValueError(f"{len(field_names)} names for {len(self._values)} fields: {field_names!r}")
         self._fields = list(field_names)
 
     def get_fields_by_names(self, names: list[str]) -> "Row":
-        """A row with only the named fields, in the given order, of the same kind."""
+        """A row of the same kind with only these fields, in this order."""
         row = Row(*(self[name] for name in names))
         row.set_field_names(names)
         row.set_row_kind(self._row_kind)
@@ -107,7 +97,7 @@ class Row:
         return item in self._values
 
     def __call__(self, *args: Any) -> "Row":
-        """A row of these values, whose names are this row's values."""
+        """A row of these values; its names are this row's values."""
         if len(args) != len(self._values):
             raise ValueError(f"{self!r} makes rows of {len(self._values)} values, got {len(args)}: {args!r}")
         return _restore(list(self._values), list(args), self._row_kind)
@@ -136,7 +126,7 @@ class Row:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Row":
         row = _restore(self._fields, [], self._row_kind)
-        memo[id(self)] = row  # first: a row may hold itself
+        memo[id(self)] = row  # before its values are copied: a row may contain itself
         row._values.extend([copy.deepcopy(value, memo) for value in self._values])
         return row
 
@@ -178,7 +168,7 @@ def _restore(fields: list[str] | None, values: list[Any], row_kind: RowKind) -> 
 def rows_of(field_names: Sequence[str], records: Iterable[Sequence[Any]]) -> list[Row]:
     """A row with these names for each record."""
     new, kind, rows = _new, Row, []
-    names, insert = list(field_names), _INSERT  # nobody changes a list of names: ``set_field_names`` takes another one
+    names, insert = list(field_names), _INSERT  # shared by all rows: nobody changes a list of names, ``set_field_names`` replaces it
     for record in records:
         row = new(kind)
         row._fields = names
@@ -189,7 +179,7 @@ def rows_of(field_names: Sequence[str], records: Iterable[Sequence[Any]]) -> lis
 
 
 def parts_of(rows: Sequence[Row]) -> tuple[tuple[str, ...] | None, list[list[Any]]] | None:
-    """The names that all rows have (None: they have positions only), and the values of each.
+    """The names of all rows (None: they have positions only), and the values of each.
 
     Returns:
         None if names or numbers of values differ, or a row is no INSERT.
@@ -212,7 +202,7 @@ _new: Final = Row.__new__
 
 
 def field_names_of(row: Row) -> list[str] | None:
-    """The names of a row's fields, in order; None when they have positions only.  No method: a field may have any name."""
+    """The names of a row's fields, in order; None if it has none.  Not a method, because a field may have any name."""
     return None if row._fields is None else list(row._fields)
 
 

@@ -1,8 +1,8 @@
-"""Watermark generators: what the timestamps seen so far say about those to come.
+"""Watermark generators: they derive watermarks from the timestamps seen so far.
 
-Side:       pure.  A generator is made from a strategy on the task's thread and lives there.
-Invariants: the watermark of a generator of this module never falls; a record behind it by more than the bound is late.
-Units:      timestamps in milliseconds, idleness in nanoseconds of a clock that is never set.
+Side:       pure.  A strategy makes a generator on the task's thread, which alone uses it.
+Invariants: the watermark of a generator of this module never falls.  A record further behind than the bound is late.
+Units:      timestamps in milliseconds, idleness in nanoseconds of a monotonic clock.
 Source:     Flink ``WatermarkGenerator``, ``BoundedOutOfOrdernessWatermarks``, ``NoWatermarksGenerator``, ``WatermarksWithIdleness`` with
             its ``IdlenessTimer``.
 """
@@ -15,97 +15,95 @@ from flowlet.errors import JobGraphError
 
 __all__ = ["BoundedOutOfOrdernessWatermarks", "NoWatermarks", "WatermarkGenerator", "WatermarkOutput", "WatermarksWithIdleness"]
 
-_MIN_TIMESTAMP: Final = -(2**63)  # Flink begins with ``Long.MIN_VALUE``
+_MIN_TIMESTAMP: Final = -(2**63)  # Flink's initial watermark, ``Long.MIN_VALUE``
 
 
 class WatermarkOutput(Protocol):
-    """Where a generator says what it knows."""
+    """What a generator emits into."""
 
     def emit_watermark(self, timestamp: int) -> None:
-        """No record at or before ``timestamp`` comes any more, and the stream is active; ignored if it is no progress."""
+        """No record with a timestamp up to this one follows; the stream is active.  Ignored if it does not rise."""
 
     def mark_idle(self) -> None:
-        """Consumers shall not wait for this stream's watermarks."""
+        """The stream is idle: consumers do not wait for its watermarks."""
 
     def mark_active(self) -> None:
-        """Consumers shall wait for this stream's watermarks again."""
+        """The stream is active: consumers wait for its watermarks again."""
 
 
 class WatermarkGenerator(ABC):
     """Follows the records of one subtask.
 
-    A generator whose ``needs_events`` is False is given the largest timestamp of each chunk, and never ``on_event``: that is all that the
-    generators of this module look at, and it costs nothing per record.
+    If ``needs_events`` is False, it gets only the largest timestamp of each chunk, never ``on_event``, which saves the calls per record.
     """
 
     @property
     def needs_events(self) -> bool:
-        """Whether ``on_event`` is called with each record."""
+        """Whether ``on_event`` is called for each record."""
         return True
 
     @abstractmethod
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
-        """Look at one record, which consumers get before whatever is emitted here."""
+        """Process one record; consumers get it before anything that is emitted here."""
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Called once per auto watermark interval, and when the input ends."""
+        """Called once per auto watermark interval, and at the end of the input."""
 
     def on_largest_timestamp(self, timestamp: int) -> None:
-        """A chunk went by; only if ``needs_events`` is False."""
+        """Process the largest timestamp of a chunk; called only if ``needs_events`` is False."""
         raise TypeError(f"a {type(self).__name__} needs every event")
 
 
 class _FollowsTheLargest(WatermarkGenerator):
-    """What the generators have in common that do not need every event."""
+    """Base class of generators that need only the largest timestamps."""
 
     @property
     def needs_events(self) -> bool:
-        """No."""
+        """False."""
         return False
 
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
-        """As a chunk of one record."""
+        """Process a chunk of one record."""
         self.on_largest_timestamp(event_timestamp)
 
 
 class BoundedOutOfOrdernessWatermarks(_FollowsTheLargest):
-    """The largest timestamp, less the bound, less one millisecond: another record may have the very same timestamp.
+    """Emits the largest timestamp, less the bound, less 1 ms, because another record may have that same timestamp.
 
-    Args:
-        max_out_of_orderness_ms: how far a record may lie behind the largest timestamp before it.
+    ``max_out_of_orderness_ms``: how far a record may be behind the largest timestamp before it.
     """
 
     def __init__(self, max_out_of_orderness_ms: int) -> None:
         self._bound_ms = max_out_of_orderness_ms
-        # The first watermark must not fall below the smallest timestamp.
+        # So large that the first watermark does not fall below the smallest timestamp.
         self._largest = _MIN_TIMESTAMP + max_out_of_orderness_ms + 1
 
     def __repr__(self) -> str:
         return f"<BoundedOutOfOrdernessWatermarks by {self._bound_ms} ms, largest {self._largest}>"
 
     def on_largest_timestamp(self, timestamp: int) -> None:
-        """Remember it if it is larger than all before."""
+        """Keep it if it is the largest so far."""
         if timestamp > self._largest:
             self._largest = timestamp
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit what is known."""
+        """Emit the watermark."""
         output.emit_watermark(self._largest - self._bound_ms - 1)
 
 
 class NoWatermarks(_FollowsTheLargest):
-    """Never says anything."""
+    """Never emits a watermark."""
 
     def on_largest_timestamp(self, timestamp: int) -> None:
-        """Ignore it."""
+        """Does nothing."""
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit nothing."""
+        """Does nothing."""
 
 
 class _IdlenessTimer:
-    """Whether nothing happened for too long; the time runs from the first look that found nothing new."""
+    """Tells whether nothing has happened for too long, counted from the first check without activity."""
 
     def __init__(self, max_idle_ns: int, now_ns: Callable[[], int]) -> None:
         self._max_idle_ns = max_idle_ns
@@ -128,13 +126,13 @@ class _IdlenessTimer:
 
 
 class WatermarksWithIdleness(WatermarkGenerator):
-    """Another generator, and idleness once it saw no record for a while.
+    """Another generator, and idleness if there is no record for a while.
 
     Args:
-        generator: asked as long as there are records.
-        idle_timeout_ns: > 0; measured between periodic calls, so that it is rounded up to their interval.
-        now_ns: a clock that only moves on, and stands still while the task cannot read its input because its consumers are slow: a
-            stream under backpressure is not idle (FLINK-35886).
+        generator: called while there are records.
+        idle_timeout_ns: > 0; rounded up to the interval of periodic calls.
+        now_ns: a monotonic clock that stands still while slow consumers keep the task from reading its input: a back-pressured stream is
+            not idle (FLINK-35886).
 
     Raises:
         JobGraphError: the timeout is not positive.
@@ -152,17 +150,17 @@ class WatermarksWithIdleness(WatermarkGenerator):
         return self._generator.needs_events
 
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
-        """Show it to the other generator; the stream is not idle."""
+        """Pass it to the other generator; the stream is active."""
         self._timer.activity()
         self._generator.on_event(event, event_timestamp, output)
 
     def on_largest_timestamp(self, timestamp: int) -> None:
-        """Show it to the other generator; the stream is not idle."""
+        """Pass it to the other generator; the stream is active."""
         self._timer.activity()
         self._generator.on_largest_timestamp(timestamp)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Say that the stream is idle, or let the other generator speak."""
+        """Mark the stream idle, or call the other generator."""
         if self._timer.check_if_idle():
             output.mark_idle()
         else:

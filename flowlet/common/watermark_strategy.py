@@ -1,10 +1,10 @@
-"""``WatermarkStrategy``: how a stream tells event time.
+"""``WatermarkStrategy``: how a stream gets event time.
 
 Side:   pure.
 Units:  timestamps in milliseconds since the epoch.
 Source: PyFlink ``pyflink.common.watermark_strategy``; Flink's ``forGenerator``, which PyFlink has only for Java classes.
-        ``with_max_future_skew`` is our own: one record dated in the far future would make all that follow it late.
-Absent: the name of Flink's ``WatermarkGeneratorSupplier``: any callable without arguments makes a generator.
+        ``with_max_future_skew`` is new: without it, one record dated in the far future makes all later ones late.
+Absent: Flink's ``WatermarkGeneratorSupplier``: any callable without arguments makes a generator.
 """
 
 from abc import ABC, abstractmethod
@@ -25,16 +25,16 @@ _DEFAULT_UPDATE_INTERVAL: Final = Duration.of_seconds(1)
 
 
 class TimestampAssigner(ABC):
-    """Finds the event time of records."""
+    """Extracts the event time of records."""
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """The event time of a record, milliseconds since the epoch; ``record_timestamp`` is what its source said, else -2**63."""
+        """The event time of a record in milliseconds since the epoch; ``record_timestamp`` is the source's, -2**63 if it gave none."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkAlignment:
-    """Sources of one group wait for each other: none runs ahead of the slowest by more than ``max_drift_ms``."""
+    """Sources of one group wait for each other: none may be more than ``max_drift_ms`` ahead of the slowest."""
 
     group: str
     max_drift_ms: int
@@ -44,9 +44,10 @@ class WatermarkAlignment:
 @final
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class WatermarkStrategy:
-    """How timestamps are found and how watermarks follow from them; made by one of the static methods, refined by the ``with_`` ones.
+    """How records get timestamps, and which watermarks follow from them; made by a static method, refined by ``with_`` methods.
 
-    ``reads_timestamps`` says whether watermarks follow the records' own timestamps.  Every ``with_`` method gives a new strategy.
+    Every ``with_`` method returns a new strategy.  An argument of another type, or out of its range, raises JobGraphError.
+    ``reads_timestamps``: whether watermarks follow the records' own timestamps.
     """
 
     name: str
@@ -59,45 +60,33 @@ class WatermarkStrategy:
 
     @staticmethod
     def no_watermarks() -> "WatermarkStrategy":
-        """No watermarks but the last one, at the end of the input."""
+        """No watermark before the last one, at the end of the input."""
         return WatermarkStrategy("no_watermarks()", NoWatermarks, reads_timestamps=False)
 
     @staticmethod
     def for_monotonous_timestamps() -> "WatermarkStrategy":
-        """For streams whose timestamps never go back.
+        """For streams whose timestamps never fall.
 
-        A source without timestamps (text files) has nothing to follow: then this is the same as ``no_watermarks()``.
+        For a source without timestamps (text files) this is the same as ``no_watermarks()``.
         """
         return WatermarkStrategy("for_monotonous_timestamps()", _Bounded(0), reads_timestamps=True)
 
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: Duration) -> "WatermarkStrategy":
-        """For streams whose records lie at most so far behind the largest timestamp before them.
-
-        Raises:
-            JobGraphError: it is not a duration of 0 or more.
-        """
+        """For streams whose records are at most this far (0 or more) behind the largest timestamp before them."""
         _check_duration(max_out_of_orderness, "for_bounded_out_of_orderness", at_least=0)
         name = f"for_bounded_out_of_orderness({max_out_of_orderness!r})"
         return WatermarkStrategy(name, _Bounded(max_out_of_orderness.to_millis()), reads_timestamps=True)
 
     @staticmethod
     def for_generator(make_generator: Callable[[], WatermarkGenerator]) -> "WatermarkStrategy":
-        """A generator of the user's; ``make_generator`` is called once in each subtask.
-
-        Raises:
-            JobGraphError: it cannot be called.
-        """
+        """Use your own generator; each subtask calls ``make_generator`` once."""
         if not callable(make_generator):
             raise JobGraphError(f"for_generator() needs a callable that makes a WatermarkGenerator, got {make_generator!r}")
         return WatermarkStrategy("for_generator(...)", make_generator, reads_timestamps=True)
 
     def with_timestamp_assigner(self, timestamp_assigner: TimestampAssigner) -> "WatermarkStrategy":
-        """Take the event time of each record from it.
-
-        Raises:
-            JobGraphError: it has no ``extract_timestamp``.
-        """
+        """Use this assigner for the event time of each record."""
         if not callable(getattr(timestamp_assigner, "extract_timestamp", None)) or isinstance(timestamp_assigner, type):
             raise JobGraphError(
                 f"with_timestamp_assigner() needs an object with extract_timestamp(value, record_timestamp), got {timestamp_assigner!r}"
@@ -105,21 +94,16 @@ class WatermarkStrategy:
         return replace(self, timestamp_assigner=timestamp_assigner)
 
     def with_idleness(self, idle_timeout: Duration) -> "WatermarkStrategy":
-        """After so long without a record, let consumers go on without this subtask.
-
-        Raises:
-            JobGraphError: it is not a duration above 0.
-        """
+        """Mark a subtask idle after this long (above 0) without a record, so that consumers do not wait for it."""
         _check_duration(idle_timeout, "with_idleness", at_least=1)
         return replace(self, idle_timeout=idle_timeout)
 
     def with_watermark_alignment(
         self, watermark_group: str, max_allowed_watermark_drift: Duration, update_interval: Duration | None = None
     ) -> "WatermarkStrategy":
-        """Have sources of one group wait for the slowest among them, looked at once per update interval (by default 1 s).
+        """Let the sources of a group wait for the slowest of them, if they are further ahead than the drift (0 or more).
 
-        Raises:
-            JobGraphError: no name, a negative drift, or an interval below a millisecond.
+        They are compared once per update interval, by default 1 s, at least 1 ms.
         """
         interval = _DEFAULT_UPDATE_INTERVAL if update_interval is None else update_interval
         if not is_name(watermark_group):
@@ -130,25 +114,24 @@ class WatermarkStrategy:
         return replace(self, alignment=alignment)
 
     def with_max_future_skew(self, max_future_skew: Duration) -> "WatermarkStrategy":
-        """Do not let records that are dated further than this after now raise the watermark; they are passed on as they are.
+        """Do not let records dated further than this (0 or more) in the future raise the watermark.
 
-        Raises:
-            JobGraphError: it is not a duration of 0 or more.
+        The records themselves pass unchanged.
         """
         _check_duration(max_future_skew, "with_max_future_skew", at_least=0)
         return replace(self, max_future_skew=max_future_skew)
 
     @property
     def is_refined(self) -> bool:
-        """Whether there is more to do than to follow the timestamps that the records have."""
+        """Whether the strategy does more than follow the records' timestamps."""
         refinements = (self.timestamp_assigner, self.idle_timeout, self.alignment, self.max_future_skew)
         return any(each is not None for each in refinements)
 
     def create_generator(self, now_ns: Callable[[], int]) -> WatermarkGenerator:
-        """The generator of one subtask; ``now_ns`` measures idleness (see ``WatermarksWithIdleness``).
+        """The generator of one subtask; ``now_ns`` is the clock for idleness (see ``WatermarksWithIdleness``).
 
         Raises:
-            JobGraphError: the user's callable made something else.
+            JobGraphError: the user's callable returned something else.
         """
         generator = self.make_generator()
         if not isinstance(generator, WatermarkGenerator):
@@ -170,7 +153,7 @@ class WatermarkStrategy:
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """Makes generators; an object and not a closure, so that any pickler can take it along."""
+    """Makes generators; an object instead of a closure, so that any pickler can pickle it."""
 
     max_out_of_orderness_ms: int
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final
 
-from flowlet.chain.settling import settled, unsettled
+from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source, SourceReader
@@ -137,7 +137,7 @@ class BlockingSourceReader:
     def _unpickled(element: _Element) -> _Element:
         """Replace the pickles of records that could change by the records."""
         if isinstance(element, Chunk):
-            element.values[:] = unsettled(element.values)
+            element.values[:] = unpickled(element.values)
         return element
 
     # -- helper thread
@@ -162,8 +162,8 @@ class BlockingSourceReader:
         return self._state is _State.CANCELLED
 
     def emit(self, value: Any, timestamp: int | None) -> None:
-        """Append a record in its present state; waits for room."""
-        value = settled(value)
+        """Append a record as it is now; waits for room."""
+        value = copy_if_mutable(value)
         with self._lock:
             self._wait_for_room_locked()
             self._become_active_locked()

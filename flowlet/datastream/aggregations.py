@@ -1,8 +1,8 @@
-"""Built-in aggregations of keyed streams as reductions: ``sum`` of a column, ``min``, ``max``, ``min_by`` and ``max_by``.
+"""The built-in aggregations of keyed streams, as reductions: ``sum``, ``min``, ``max``, ``min_by`` and ``max_by``.
 
-Side:       pure.  Pickled with the job, called on the thread of one task; in columns the operator does the same without calling.
-Invariants: records are not changed; of equal ones the first stays.
-Source:     PyFlink ``KeyedStream.min`` and the others.
+Side:       pure.  Pickled with the job, called on the thread of one task; on columns the operator computes the same without calling them.
+Invariants: records are not changed; of equal records the first one stays.
+Source:     PyFlink ``KeyedStream.min`` and its relatives.
 """
 
 import copy
@@ -18,10 +18,10 @@ __all__ = ["Aggregation", "Extreme", "KnownReduction", "Total", "extreme_of"]
 
 @dataclass(frozen=True, slots=True)
 class KnownReduction:
-    """What a reduction does, for those who can do it without calling it.
+    """What a reduction does, for operators that can compute it on columns.
 
-    ``method``: of ``KeyedStream``.  ``field``: a position or name; None: the records themselves, which are numbers.  ``num_fields``: of the
-    tuples for which this holds; None: for records of any length.  ``skips_nulls``: a field that is None is as good as no record.
+    ``method``: of ``KeyedStream``.  ``field``: position or name; None: records are numbers.  ``num_fields``: the length of the tuples for
+    which this holds; None: any.  ``skips_nulls``: whether a record with None in the field is skipped.
     """
 
     method: str
@@ -31,12 +31,9 @@ class KnownReduction:
 
 
 class Aggregation(ReduceFunction):
-    """Of one field.
+    """An aggregation of one field; ``position`` is its position or name.
 
-    Args:
-        method: what it is called.
-        position: of the field, or its name.
-        skips_nulls: whether a field that is None is as good as no record, as it is in columns; else it fails.
+    ``skips_nulls``: skip records with None in the field, as columns do; otherwise they fail the job.
     """
 
     def __init__(self, method: str, position: int | str, *, skips_nulls: bool = False) -> None:
@@ -46,11 +43,11 @@ class Aggregation(ReduceFunction):
 
     @property
     def known(self) -> KnownReduction:
-        """What it does."""
+        """The aggregation, for operators that can compute it on columns."""
         return KnownReduction(self._method, self._position, skips_nulls=self._skips_nulls)
 
     def reduce(self, value1: Any, value2: Any) -> Any:
-        """The record so far, or what takes its place."""
+        """The record so far, or the one that replaces it."""
         so_far, field = self._field(value1), self._field(value2)
         if self._skips_nulls and field is None:
             return value1
@@ -58,7 +55,7 @@ class Aggregation(ReduceFunction):
 
     @abstractmethod
     def _combine(self, value1: Any, so_far: Any, value2: Any, field: Any) -> Any:
-        """The result of two records, whose fields are given; only the first one's may be a null that is skipped."""
+        """The result of two records with these fields; only ``so_far`` may be a null that is skipped."""
 
     def _is_null(self, field: Any) -> bool:
         return self._skips_nulls and field is None
@@ -81,7 +78,7 @@ class Aggregation(ReduceFunction):
         if isinstance(record, tuple):
             fields = list(record)
             fields[self._index(record)] = field
-            return tuple.__new__(type(record), fields)  # of a subclass, too: a named tuple takes its fields one by one
+            return tuple.__new__(type(record), fields)  # also for subclasses: the constructor of a named tuple takes single fields
         return field
 
     def _index(self, record: Any) -> Any:
@@ -90,13 +87,13 @@ class Aggregation(ReduceFunction):
         return self._position
 
     def _refused(self, record: Any) -> TypeError:
-        return TypeError(f"{self._method}({self._position!r}) finds no such field in a {type(record).__name__}")
+        return TypeError(f"{self._method}({self._position!r}): a {type(record).__name__} has no such field")
 
 
 class Extreme(Aggregation):
-    """The smallest or largest field so far, in the first record of its key, or with ``keeps_record`` in the record that has it.
+    """The lowest or highest field so far, in the key's first record, or in the record that has it (``keeps_record``).
 
-    Records are tuples, lists, rows, or values themselves (position 0).
+    Records are tuples, lists, rows, or plain values (position 0).
     """
 
     def __init__(self, method: str, position: int | str, *, is_largest: bool, keeps_record: bool, skips_nulls: bool = False) -> None:
@@ -111,7 +108,7 @@ class Extreme(Aggregation):
 
 
 class Total(Aggregation):
-    """The sum of a field so far, in the first record of its key."""
+    """The sum of a field so far, in the key's first record."""
 
     def __init__(self, position: int | str, *, skips_nulls: bool = False) -> None:
         super().__init__("sum", position, skips_nulls=skips_nulls)
@@ -121,5 +118,5 @@ class Total(Aggregation):
 
 
 def extreme_of(method: str, position: int | str, *, skips_nulls: bool = False) -> Extreme:
-    """What ``min``, ``max``, ``min_by`` or ``max_by`` of a field does."""
+    """The aggregation behind ``min``, ``max``, ``min_by`` or ``max_by``."""
     return Extreme(method, position, is_largest=method.startswith("max"), keeps_record=method.endswith("_by"), skips_nulls=skips_nulls)

@@ -1,7 +1,7 @@
-"""What the API refuses while a program is built.
+"""Checks the arguments of the API while a program is built.
 
 Side:  pure.
-Rules: every message says which call, what it got and what to do instead.
+Rules: every function raises JobGraphError if its demands are not met.  The message names the call, what it got and what to pass instead.
 """
 
 import inspect
@@ -13,11 +13,9 @@ from flowlet.errors import JobGraphError
 
 
 def checked_function(func: Any, function_class: type[Function], method: str, num_arguments: int) -> Any:
-    """The function itself, when it can be called with so many records.
+    """The function itself, which must be callable with this many records.
 
-    Raises:
-        JobGraphError: it is a class, a coroutine function, of another function class, not callable, takes other arguments, or is a
-            generator function where one result is expected.
+    It must not be a class, a coroutine function, a function of another class, or a generator function where one result is expected.
     """
     if isinstance(func, type) and issubclass(func, Function):
         raise JobGraphError(f"{method}() needs a function object, got the class {func.__name__}; write {func.__name__}()")
@@ -36,11 +34,7 @@ def checked_function(func: Any, function_class: type[Function], method: str, num
 
 
 def checked_batch_function(func: Any) -> Any:
-    """The function of ``map_batches`` itself; it may be an object with ``map_batch``, and a generator function.
-
-    Raises:
-        JobGraphError: see ``checked_function``.
-    """
+    """The function of ``map_batches`` itself; may be an object with ``map_batch``, or a generator function."""
     if hasattr(func, "map_batch") and not isinstance(func, type):
         return func
     if not callable(func) or isinstance(func, Function):
@@ -50,11 +44,7 @@ def checked_batch_function(func: Any) -> Any:
 
 
 def checked_object(func: Any, method: str, *function_classes: type[Function]) -> Any:
-    """The function itself, when it is an object of one of the classes.
-
-    Raises:
-        JobGraphError: it is a class, or something else.
-    """
+    """The function itself; it must be an object of one of the classes, not a class."""
     if isinstance(func, type) and issubclass(func, Function):
         raise JobGraphError(f"{method}() needs a function object, got the class {func.__name__}; write {func.__name__}()")
     if not isinstance(func, function_classes):
@@ -64,11 +54,7 @@ def checked_object(func: Any, method: str, *function_classes: type[Function]) ->
 
 
 def declared_type(output_type: TypeInformation | None) -> TypeInformation:
-    """The declared type of an operator's results; any Python object when it was left out.
-
-    Raises:
-        JobGraphError: it is no type information.
-    """
+    """The declared type of an operator's results, which must be type information; None means any Python object."""
     if output_type is None:
         return PickledBytesTypeInfo()
     if not isinstance(output_type, TypeInformation):
@@ -77,7 +63,7 @@ def declared_type(output_type: TypeInformation | None) -> TypeInformation:
 
 
 def name_of(func: Any) -> str:
-    """How a message calls a function."""
+    """The name of a function in messages."""
     return str(getattr(func, "__qualname__", None) or repr(func))
 
 
@@ -85,7 +71,7 @@ def _check_arguments(func: Any, method: str, num_arguments: int) -> None:
     try:
         signature = inspect.signature(func)
     except (TypeError, ValueError):
-        return  # some built-in functions do not say what they take
+        return  # the signature of some built-in functions is unknown
     try:
         signature.bind(*[None] * num_arguments)
     except TypeError as error:

@@ -1,7 +1,8 @@
-"""What is checked about schemas and columns while a program is built.
+"""Checks schemas and columns while a program is built.
 
 Side:  pure.
-Rules: every message names the call, the column and its type, and says what to do; pyarrow is loaded only by who has a schema.
+Rules: every function raises JobGraphError if its demands are not met.  The message names the call, the column and its type, and says what
+    to do.  Only programs with a schema import pyarrow.
 """
 
 from collections.abc import Iterable
@@ -32,11 +33,7 @@ _ARROW_NAMES: Final = {
 
 
 def check_schema(schema: Any, method: str) -> Any:
-    """The schema, if it is one with at least one field and no name twice, and its rows can be dealt out.
-
-    Raises:
-        JobGraphError: it is not.
-    """
+    """The schema itself; it must have fields, no name twice, and only types whose rows can be distributed."""
     import pyarrow as pa
 
     if not isinstance(schema, pa.Schema):
@@ -46,12 +43,12 @@ def check_schema(schema: Any, method: str) -> Any:
         raise JobGraphError(f"{method}() needs columns, each with a name of its own: {', '.join(twice) or 'there is none'}")
     for field in schema:
         if not _has_rows_to_take(field.type):
-            raise JobGraphError(f"{method}(): Arrow picks no rows out of {field.name!r}, a {field.type}; cast it, for example to a string")
+            raise JobGraphError(f"{method}(): Arrow cannot select rows of {field.name!r}, a {field.type}; cast it, for example to a string")
     return schema
 
 
 def _has_rows_to_take(kind: Any) -> bool:
-    """Whether Arrow can pick out rows, and they can travel."""
+    """Whether Arrow can select rows of this type, and they can be sent."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -61,11 +58,7 @@ def _has_rows_to_take(kind: Any) -> bool:
 
 
 def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:
-    """What a source reads, a table or a function, and its schema.
-
-    Raises:
-        JobGraphError: it is neither, nor batches that make a table.
-    """
+    """The table or function that a source reads, and its schema; a list of batches must make a table."""
     import pyarrow as pa
 
     if callable(source) and not isinstance(source, pa.RecordBatchReader):
@@ -94,11 +87,7 @@ def _table(source: Any, schema: Any) -> Any:
 
 
 def column_of(schema: Any, column: Any, method: str) -> str:
-    """The name of the column with that name or position.
-
-    Raises:
-        JobGraphError: there is none.
-    """
+    """The name of the column with this name or position."""
     if type(column) is int and -len(schema) <= column < len(schema):
         column = schema.names[column]
     if column not in schema.names:
@@ -107,11 +96,7 @@ def column_of(schema: Any, column: Any, method: str) -> str:
 
 
 def check_key(schema: Any, column: str) -> None:
-    """Refuse columns whose values cannot be keys.
-
-    Raises:
-        JobGraphError: see above, or there is no such column.
-    """
+    """Check that there is such a column, and that its values can be keys."""
     import pyarrow as pa
 
     kinds, kind = pa.types, schema.field(column_of(schema, column, "key_by")).type
@@ -129,11 +114,7 @@ def check_key(schema: Any, column: str) -> None:
 
 
 def check_summable(schema: Any, column: Any) -> str:
-    """The name of a column of numbers.
-
-    Raises:
-        JobGraphError: there is no such column, or it holds no numbers.
-    """
+    """The name of a column, which must hold numbers."""
     import pyarrow as pa
 
     name = column_of(schema, column, "sum")
@@ -144,11 +125,7 @@ def check_summable(schema: Any, column: Any) -> str:
 
 
 def check_comparable(schema: Any, column: Any, method: str) -> str:
-    """The name of a column of values that have an order.
-
-    Raises:
-        JobGraphError: there is no such column, or its values have none.
-    """
+    """The name of a column, whose values must have an order."""
     import pyarrow as pa
 
     name = column_of(schema, column, method)
@@ -162,12 +139,12 @@ def check_comparable(schema: Any, column: Any, method: str) -> str:
         or _is_text(plain)
         or _is_float(plain)
     ):
-        raise JobGraphError(f"{method}({name!r}) compares values, those of a {kind} have no order")
+        raise JobGraphError(f"{method}({name!r}) needs values that have an order; those of a {kind} have none")
     return name
 
 
 def schema_with_sum(schema: Any, column: str) -> Any:
-    """The schema of sums of a column: int64 or float64."""
+    """The schema after a sum, whose column is int64 or float64."""
     import pyarrow as pa
 
     index = schema.get_field_index(column)
@@ -176,11 +153,7 @@ def schema_with_sum(schema: Any, column: str) -> Any:
 
 
 def declared_schema(declared: TypeInformation) -> Any:
-    """The schema of rows, tuples or single values of a declared type.
-
-    Raises:
-        JobGraphError: the type says too little.
-    """
+    """The schema of a declared type, which must be of rows, tuples or single values."""
     import pyarrow as pa
 
     if isinstance(declared, RowTypeInfo):

@@ -1,8 +1,8 @@
-"""``AsyncDataStream``: streams of what coroutines return.
+"""``AsyncDataStream``: asynchronous calls for the records of a stream.
 
 Side:   pure.
-Source: PyFlink ``pyflink.datastream.async_data_stream``; as in Flink, calls with a retry strategy need a timeout.  Beyond PyFlink: a plain
-        coroutine function in place of an ``AsyncFunction``, a ``Duration`` in place of a ``Time``, and a timeout of 0 for none.
+Source: PyFlink ``pyflink.datastream.async_data_stream``; as in Flink, a retry strategy requires a timeout.  Beyond PyFlink: a coroutine
+        function in place of an ``AsyncFunction``, a ``Duration`` in place of a ``Time``, and a timeout of 0 for none.
 """
 
 import inspect
@@ -33,10 +33,10 @@ class AsyncDataStream:
         data_stream: the records to call for.
         async_function: an ``AsyncFunction``, or an ``async def`` function of one record; returns a list.
         timeout: for all attempts of one record together.
-        capacity: how many records may wait for their results at the same time; further input waits.
+        capacity: how many records may wait for their results at once; further input waits.
         output_type: of the results.
 
-    They raise JobGraphError when an argument is wrong; the message says which and what to write instead.
+    They raise JobGraphError for a wrong argument; the message says what to write instead.
     """
 
     @staticmethod
@@ -47,7 +47,7 @@ class AsyncDataStream:
         capacity: int = DEFAULT_CAPACITY,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """Results as soon as they are there; watermarks keep their place among them."""
+        """Emit results as soon as they are complete; watermarks keep their place among them."""
         return _wait("unordered_wait", data_stream, async_function, timeout, capacity, output_type)
 
     @staticmethod
@@ -59,7 +59,7 @@ class AsyncDataStream:
         capacity: int = DEFAULT_CAPACITY,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """As ``unordered_wait``; ``async_retry_strategy`` says which calls are made again, and when."""
+        """As ``unordered_wait``; ``async_retry_strategy`` says which calls are tried again, and when."""
         return _wait("unordered_wait_with_retry", data_stream, async_function, timeout, capacity, output_type, async_retry_strategy)
 
     @staticmethod
@@ -70,7 +70,7 @@ class AsyncDataStream:
         capacity: int = DEFAULT_CAPACITY,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """Results in the order of their records: one that takes long holds up those behind it."""
+        """Emit results in the order of their records: a slow call delays those behind it."""
         return _wait("ordered_wait", data_stream, async_function, timeout, capacity, output_type)
 
     @staticmethod
@@ -82,7 +82,7 @@ class AsyncDataStream:
         capacity: int = DEFAULT_CAPACITY,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """As ``ordered_wait``; ``async_retry_strategy`` says which calls are made again, and when."""
+        """As ``ordered_wait``; ``async_retry_strategy`` says which calls are tried again, and when."""
         return _wait("ordered_wait_with_retry", data_stream, async_function, timeout, capacity, output_type, async_retry_strategy)
 
 

@@ -13,21 +13,21 @@ __all__ = ["AsyncFunction"]
 
 
 class AsyncFunction(Function):
-    """Any number of records for each record, from a coroutine; many of them run at the same time.
+    """Returns any number of records for each record, from a coroutine; many of them run at once.
 
-    Coroutines of all tasks of a process share one event loop: they must not block it.  ``open``, ``close`` and ``timeout`` are called on
-    the task's thread, or, where they are written with ``async def``, on that loop, which is where clients with sessions want to be made.
+    The coroutines of all tasks of a process share one event loop, so they must not block.  ``open``, ``close`` and ``timeout`` run on the
+    task's thread; written with ``async def``, they run on that loop, where clients with sessions should be made.
     """
 
     @abstractmethod
     async def async_invoke(self, value: Any) -> list[Any]:
-        """The records that take the place of ``value``, as a list; ``[]`` for none.
+        """The records that replace ``value``, as a list; ``[]`` for none.
 
         An exception fails the job, unless a retry strategy asks for another attempt.
         """
 
     def timeout(self, value: Any) -> list[Any]:
-        """The records that take the place of ``value`` when the time is over; the coroutine was cancelled before.
+        """The records that replace ``value`` after the timeout; the coroutine was cancelled before.
 
         Raises:
             TimeoutError: unless overridden; it fails the job.

@@ -1,4 +1,4 @@
-"""Predicates for retry strategies that users need again and again.
+"""Common predicates for retry strategies.
 
 Side:   pure.
 Source: PyFlink ``pyflink.datastream.async_retry_predicates``.
@@ -15,7 +15,7 @@ def empty_result_predicate(result: list[Any] | None) -> bool:
 
 
 def has_exception_predicate(error: BaseException | None) -> bool:
-    """Whether there is an exception, whichever."""
+    """Whether there is an exception of any type."""
     return error is not None
 
 

@@ -1,11 +1,10 @@
-"""When an asynchronous call is made again, and after how long.
+"""When an asynchronous call is tried again, and after how long.
 
-Side:       pure.  A strategy is made in the user's program, pickled with the function, and asked on the task's thread.
-Invariants: a strategy has no state of its own: one serves all records of a task, whose attempts are mixed.
-Units:      delays in milliseconds; attempts are counted from 1, so that ``max_attempts`` is the number of repetitions, as in Flink.
-Source:     PyFlink ``pyflink.datastream.async_retry_strategies`` and two interfaces of ``pyflink.datastream.functions``, which live here
-            because the factories need both.  PyFlink's exponential strategy remembers the last delay, which mixes the delays of different
-            records; this one computes it.
+Side:       pure.  A strategy is made in the user's program, pickled with the function, and called on the task's thread.
+Invariants: a strategy has no state: one serves all records of a task, whose attempts are interleaved.
+Units:      delays in milliseconds; attempts count from 1, so ``max_attempts`` is the number of repetitions, as in Flink.
+Source:     PyFlink ``pyflink.datastream.async_retry_strategies``, and two interfaces of ``pyflink.datastream.functions``, because the
+            factories need both.  PyFlink's exponential strategy remembers the last delay, which mixes up records; this one computes it.
 """
 
 from abc import ABC, abstractmethod
@@ -29,35 +28,35 @@ ExceptionPredicate: TypeAlias = Callable[[Exception], bool] | None
 
 
 class AsyncRetryPredicate(ABC):
-    """Which outcomes ask for another attempt."""
+    """Decides which outcomes are tried again."""
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate:
-        """Says of a result whether to try again; None: never."""
+        """Returns whether a result is tried again; None: never."""
 
     @abstractmethod
     def exception_predicate(self) -> ExceptionPredicate:
-        """Says of an exception whether to try again; None: never."""
+        """Returns whether an exception is tried again; None: never."""
 
 
 class AsyncRetryStrategy(ABC):
-    """How often, when and why an asynchronous call is made again."""
+    """Decides how often, when and why an asynchronous call is tried again."""
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Whether there may be another attempt after so many."""
+        """Whether another attempt is allowed after this many."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """How long to wait before the next attempt."""
+        """The delay before the next attempt in milliseconds."""
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """Which outcomes ask for another attempt."""
+        """Decides which outcomes are tried again."""
 
     @staticmethod
     def no_restart() -> "AsyncRetryStrategy":
-        """The first outcome counts."""
+        """Never try again."""
         return NoRetryStrategy()
 
     @staticmethod
@@ -67,7 +66,7 @@ class AsyncRetryStrategy(ABC):
         result_predicate: ResultPredicate,
         exception_predicate: ExceptionPredicate,
     ) -> "AsyncRetryStrategy":
-        """Up to ``max_attempts`` repetitions, always after the same time."""
+        """Try again up to ``max_attempts`` times, always after the same delay."""
         return FixedDelayRetryStrategy(max_attempts, backoff_time_millis, result_predicate, exception_predicate)
 
     @staticmethod
@@ -79,50 +78,46 @@ class AsyncRetryStrategy(ABC):
         result_predicate: ResultPredicate,
         exception_predicate: ExceptionPredicate,
     ) -> "AsyncRetryStrategy":
-        """Up to ``max_attempts`` repetitions, each after ``multiplier`` times the delay before, at most ``max_retry_delay``."""
+        """Try again up to ``max_attempts`` times; each delay is ``multiplier`` times the last one, at most ``max_retry_delay``."""
         return ExponentialBackoffDelayRetryStrategy(
             max_attempts, initial_delay, max_retry_delay, multiplier, result_predicate, exception_predicate
         )
 
 
 class RetryPredicate(AsyncRetryPredicate):
-    """The two predicates as they were given."""
+    """Holds the two predicates."""
 
     def __init__(self, result_predicate: ResultPredicate, exception_predicate: ExceptionPredicate) -> None:
         self._result_predicate = result_predicate
         self._exception_predicate = exception_predicate
 
     def result_predicate(self) -> ResultPredicate:
-        """Says of a result whether to try again."""
+        """Returns whether a result is tried again."""
         return self._result_predicate
 
     def exception_predicate(self) -> ExceptionPredicate:
-        """Says of an exception whether to try again."""
+        """Returns whether an exception is tried again."""
         return self._exception_predicate
 
 
 class NoRetryStrategy(AsyncRetryStrategy):
-    """The first outcome counts."""
+    """Never tries again."""
 
     def can_retry(self, current_attempts: int) -> bool:
-        """Never."""
+        """False."""
         return False
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """Nobody waits: -1."""
+        """-1: there is no next attempt."""
         return -1
 
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """None asks for another attempt."""
+        """No outcome is tried again."""
         return RetryPredicate(None, None)
 
 
 class FixedDelayRetryStrategy(AsyncRetryStrategy):
-    """The same delay before every repetition.
-
-    Raises:
-        JobGraphError: an argument is not positive.
-    """
+    """The same delay before every repetition.  Raises JobGraphError if an argument is not positive."""
 
     def __init__(
         self,
@@ -136,20 +131,20 @@ class FixedDelayRetryStrategy(AsyncRetryStrategy):
         self._predicate = RetryPredicate(result_predicate, exception_predicate)
 
     def can_retry(self, current_attempts: int) -> bool:
-        """Whether there may be another attempt after so many."""
+        """Whether another attempt is allowed after this many."""
         return current_attempts <= self._max_attempts
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """The same for all."""
+        """The delay, the same for all attempts."""
         return self._backoff_time_ms
 
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """The two predicates that were given."""
+        """The two predicates."""
         return self._predicate
 
 
 class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
-    """Every repetition waits ``multiplier`` times as long as the one before, up to ``max_retry_delay``.
+    """Each delay is ``multiplier`` times the last one, at most ``max_retry_delay``.
 
     Raises:
         JobGraphError: an argument is not positive.
@@ -173,11 +168,11 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
         self._predicate = RetryPredicate(result_predicate, exception_predicate)
 
     def can_retry(self, current_attempts: int) -> bool:
-        """Whether there may be another attempt after so many."""
+        """Whether another attempt is allowed after this many."""
         return current_attempts <= self._max_attempts
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """``initial_delay`` after the first attempt, capped from the second on."""
+        """``initial_delay`` after the first attempt, limited from the second on."""
         if current_attempts <= 1:
             return self._initial_delay_ms
         try:
@@ -187,7 +182,7 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
         return int(min(delay_ms, self._max_delay_ms))
 
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """The two predicates that were given."""
+        """The two predicates."""
         return self._predicate
 
 

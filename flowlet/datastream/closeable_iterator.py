@@ -1,6 +1,6 @@
-"""``CloseableIterator``: the records of a running job, as they come.
+"""``CloseableIterator``: the records of a running job.
 
-Side:   pure.  It reads what the client package gives it and owns no thread.
+Side:   pure.  It reads from the client package and owns no thread.
 Source: PyFlink ``CloseableIterator`` (``pyflink.datastream.data_stream``).
 """
 
@@ -14,16 +14,15 @@ __all__ = ["CloseableIterator"]
 
 
 class CloseableIterator:
-    """Iterates over the records of a stream; use it in a ``with`` statement.
+    """Iterates over the records of a stream; use it in a ``with`` statement.  One thread.
 
-    Threading: one thread.
-    Life cycle: at the end of the records it waits for the job and closes itself; closed before, it cancels the job.
+    Life cycle: after the last record it waits for the job and closes itself; closed before that, it cancels the job.
 
     Args:
         submitted: the job, with the one edge to read.
-        on_end: gives back what the job holds; called once.
+        on_end: releases what the job holds; called once.
 
-    Raises: ``next()`` raises ``JobExecutionError`` when the job failed.
+    Raises: ``next()`` raises ``JobExecutionError`` if the job failed.
     """
 
     __slots__ = ("_is_closed", "_job", "_on_end", "_values")
@@ -58,18 +57,18 @@ class CloseableIterator:
         """The next record.
 
         Raises:
-            StopIteration: there is none.
+            StopIteration: there are no more records.
             JobExecutionError: the job failed.
         """
         return next(self)
 
     @property
     def job_client(self) -> JobClient:
-        """The job that makes the records, to watch it or to cancel it.  Not in PyFlink.  The iterator still owns the job."""
+        """The client of the job, which the iterator still owns.  Not in PyFlink."""
         return JobClient(self._job, lambda _: None)
 
     def close(self) -> None:
-        """Cancel the job if it still runs, and give back what it holds; more than once does nothing."""
+        """Cancel the job if it still runs, and release what it holds; idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -86,7 +85,7 @@ class CloseableIterator:
         self.close()
 
     def _finish(self) -> None:
-        """All records were read: a failure of the job after them is the reader's, too."""
+        """After the last record: wait for the job, whose failure concerns the reader, too."""
         self._is_closed = True
         try:
             self._job.wait()

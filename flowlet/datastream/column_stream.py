@@ -1,9 +1,9 @@
-"""Streams of columns: record batches of one schema, which are records with named fields to whoever looks at single ones.
+"""Streams of columns: record batches of one schema.  To a function of single records they are ``Row`` s.
 
 Side:       pure.  Nothing runs before ``execute``.
-Rules:      all of ``DataStream`` works on them, too: a function of one record gets a ``Row``.  What keeps columns is here: functions of
-            batches, keys that are a column, and the built-in aggregations.
-Source:     our own; PyFlink has columns in its Table API only.
+Rules:      all methods of ``DataStream`` work, too.  Columns stay columns in functions of batches, keys that are a column, and built-in
+            aggregations.
+Source:     none in PyFlink's DataStream API, which has columns only in its Table API.
 """
 
 from collections.abc import Callable
@@ -35,10 +35,7 @@ __all__ = ["ColumnStream", "KeyedColumnStream"]
 
 
 class ColumnStream(DataStream):
-    """A stream of record batches.
-
-    ``schema``: a ``pyarrow.Schema``.
-    """
+    """A stream of record batches; ``schema`` is a ``pyarrow.Schema``."""
 
     __slots__ = ("schema",)
 
@@ -47,16 +44,16 @@ class ColumnStream(DataStream):
         self.schema = schema
 
     def map_batches(self, func: Callable[[Any], Any], output_schema: Any = None) -> "ColumnStream":
-        """What a function makes of each ``pyarrow.RecordBatch``: another one, an iterable of some, or None for no rows.
+        """Apply a function to each ``pyarrow.RecordBatch``; it returns a batch, an iterable of batches, or None for no rows.
 
-        How many rows are in a batch is the engine's to decide, so the function must not depend on it.
+        The number of rows in a batch varies, so the function must not depend on it.
 
         Args:
-            func: of one batch; may be a generator function, or an object with ``map_batch(batch)``.
-            output_schema: of what it returns; left out: the same as of what it gets.
+            func: may be a generator function, or an object with ``map_batch(batch)``.
+            output_schema: of the result; None: the same as of the input.
 
         Raises:
-            JobGraphError: an argument is not of its kind.
+            JobGraphError: an argument has the wrong type.
         """
         function = checked_batch_function(func)
         schema = self.schema if output_schema is None else check_schema(output_schema, "map_batches")
@@ -71,11 +68,11 @@ class ColumnStream(DataStream):
     @overload
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream": ...
     def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> "KeyedStream":
-        """The same rows, those of one key in one subtask.
+        """Send all rows with the same key to the same subtask.
 
         Args:
-            key_selector: the name of a column, for which the stream stays one of columns; or a function of one ``Row``.
-            key_type: as on any stream.
+            key_selector: the name of a column (the stream keeps its columns), or a function of one ``Row``.
+            key_type: as for any stream.
 
         Raises:
             JobGraphError: there is no such column, or its values cannot be keys.
@@ -86,11 +83,11 @@ class ColumnStream(DataStream):
         return KeyedColumnStream(self, ColumnKey(key_selector), self.schema)
 
     def to_records(self) -> DataStream:
-        """The same rows as single ``Row`` records."""
+        """The rows as single ``Row`` records."""
         return self._then(ToRecordsTransformation(name="To Records", **self._inherited(PickledBytesTypeInfo())))
 
     def to_arrow(self, schema: Any = None) -> "ColumnStream":
-        """The same rows with another schema, such as one with wider types; without one, this stream."""
+        """The rows with another schema, for example with wider types; None: this stream."""
         return self if schema is None else to_columns(self, schema)
 
     def _partitioned(self, partitioner: StreamPartitioner) -> "ColumnStream":
@@ -102,9 +99,9 @@ class ColumnStream(DataStream):
 
 
 class KeyedColumnStream(KeyedStream):
-    """A stream of columns that is keyed by one of them; a missing key is a key of its own.
+    """A stream of columns keyed by one of them; null is a key, too.
 
-    Aggregations skip nulls: they change nothing, and a result is null until its key has had a value.
+    Aggregations skip nulls; a result is null until its key has had a value.
     """
 
     __slots__ = ("schema",)
@@ -114,22 +111,22 @@ class KeyedColumnStream(KeyedStream):
         self.schema = schema
 
     def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
-        """The first row of each key, with the sum of a column so far, as int64 or float64.
+        """The first row of each key, its column replaced by the sum so far, as int64 or float64.
 
         Args:
-            position_to_sum: the name or position of a column of numbers.
-            emit: ``"row"``: one result for each row; ``"batch"``: one for each key and batch.
+            position_to_sum: name or position of a column of numbers.
+            emit: ``"row"``: one result per row; ``"batch"``: one per key and batch.
         """
         column = check_summable(self.schema, position_to_sum)
         return self._aggregated("Sum", Total(column, skips_nulls=True), emit, schema_with_sum(self.schema, column))
 
     def count(self, *, emit: str = EMIT_ROWS) -> ColumnStream:
-        """Each key with the number of its rows so far, in the columns of the key and ``count``; ``emit``: see ``sum``."""
+        """The number of rows of each key so far, in the key's column and ``count``; ``emit``: see ``sum``."""
         import pyarrow as pa
 
         key = self._key_name
         if key == "count":
-            raise JobGraphError("count() adds a column 'count', and so is the key called: rename it, by map_batches(...)")
+            raise JobGraphError("count() adds a column 'count', but the key has that name; rename the key with map_batches(...)")
         schema = pa.schema([self.schema.field(key), pa.field("count", pa.int64())])
         transformation = CountTransformation(
             name="Count",
@@ -140,19 +137,19 @@ class KeyedColumnStream(KeyedStream):
         return self._columns(transformation, schema)
 
     def min(self, position_to_min: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
-        """The first row of each key, with the smallest value so far in a column; ``emit``: see ``sum``."""
+        """The first row of each key, its column replaced by the lowest value so far; ``emit``: see ``sum``."""
         return self._extreme("min", position_to_min, emit)
 
     def max(self, position_to_max: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
-        """The first row of each key, with the largest value so far in a column; ``emit``: see ``sum``."""
+        """The first row of each key, its column replaced by the highest value so far; ``emit``: see ``sum``."""
         return self._extreme("max", position_to_max, emit)
 
     def min_by(self, position_to_min_by: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
-        """The first row of each key that has the smallest value so far in a column; ``emit``: see ``sum``."""
+        """The row of each key with the lowest value so far in a column, of equal ones the first; ``emit``: see ``sum``."""
         return self._extreme("min_by", position_to_min_by, emit)
 
     def max_by(self, position_to_max_by: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
-        """The first row of each key that has the largest value so far in a column; ``emit``: see ``sum``."""
+        """The row of each key with the highest value so far in a column, of equal ones the first; ``emit``: see ``sum``."""
         return self._extreme("max_by", position_to_max_by, emit)
 
     @overload
@@ -160,7 +157,7 @@ class KeyedColumnStream(KeyedStream):
     @overload
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> KeyedStream: ...
     def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
-        """The same rows keyed in another way; this keying is dropped."""
+        """The rows keyed in another way, which replaces this key."""
         return self._origin.key_by(key_selector, key_type)
 
     @property

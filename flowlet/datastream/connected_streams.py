@@ -1,7 +1,7 @@
 """``ConnectedStreams``: two streams that share one operator.
 
 Side:   pure.
-Source: PyFlink ``pyflink.datastream.data_stream``, where it is found too.
+Source: PyFlink ``pyflink.datastream.data_stream``, which exports it here, too.
 Absent: broadcast streams.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["ConnectedStreams"]
 
 
 class ConnectedStreams:
-    """Two streams, of which one function sees the records of both; made by ``DataStream.connect``."""
+    """Two streams whose records go to one function; made by ``DataStream.connect``."""
 
     __slots__ = ("_then", "stream1", "stream2")
 
@@ -46,35 +46,35 @@ class ConnectedStreams:
         key_selector2: Callable[[Any], Any] | KeySelector,
         key_type: TypeInformation | None = None,
     ) -> "ConnectedStreams":
-        """The same streams, with the records of one key, of whichever stream, in one subtask."""
+        """Key both streams: records of either stream with the same key go to the same subtask."""
         return ConnectedStreams(self.stream1.key_by(key_selector1, key_type), self.stream2.key_by(key_selector2, key_type))
 
     def map(self, func: CoMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
-        """One record for each record of either stream; none where the function returns None."""
+        """Apply a function that returns one record, or None for none, for each record of either stream."""
         function = checked_object(func, "map", CoMapFunction)
         return self._then(CoMapTransformation(name="Co-Map", function=function, **self._inherited(output_type)))
 
     def flat_map(self, func: CoFlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
-        """Any number of records for each record of either stream."""
+        """Apply a function that returns any number of records for each record of either stream."""
         function = checked_object(func, "flat_map", CoFlatMapFunction)
         return self._then(CoFlatMapTransformation(name="Co-Flat Map", function=function, **self._inherited(output_type)))
 
     def process(self, func: CoProcessFunction | KeyedCoProcessFunction, output_type: TypeInformation | None = None) -> "DataStream":
-        """What the function yields for the records of either stream; a ``KeyedCoProcessFunction`` needs both streams keyed.
+        """Apply a process function; a ``KeyedCoProcessFunction`` requires that both streams are keyed.
 
         Raises:
-            JobGraphError: it is something else, only one stream is keyed, or streams without keys meet a function that needs them.
+            JobGraphError: it is no such function, only one stream is keyed, or the function needs keys.
         """
         is_keyed = (self._is_keyed(self.stream1), self._is_keyed(self.stream2))
         if any(is_keyed) and not all(is_keyed):
-            raise JobGraphError("process() on connected streams of which only one is keyed; call key_by(selector1, selector2) on both")
+            raise JobGraphError("process() needs both streams keyed, or neither; call key_by(selector1, selector2)")
         function = checked_object(func, "process", KeyedCoProcessFunction if all(is_keyed) else CoProcessFunction, CoProcessFunction)
         name = "Keyed Co-Process" if all(is_keyed) else "Co-Process"
         return self._then(CoProcessTransformation(name=name, function=function, **self._inherited(output_type)))
 
     @staticmethod
     def _is_keyed(stream: "DataStream") -> bool:
-        transformation = stream._transformation  # what a keyed operator gives is not keyed any more
+        transformation = stream._transformation  # the output of a keyed operator is not keyed
         return isinstance(transformation, PartitionTransformation) and transformation.key_selector is not None
 
     def _inherited(self, output_type: TypeInformation | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``DataStream``: a program as its author writes it, one step at a time.
+"""``DataStream``: the steps of a program.
 
 Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
 Source: PyFlink ``pyflink.datastream.data_stream``.
@@ -63,23 +63,23 @@ if TYPE_CHECKING:
 
 __all__ = ["CloseableIterator", "ConnectedStreams", "DataStream", "DataStreamSink", "KeyedStream", "SplitStream"]
 
-# Called on a stream that was not keyed, these are answered with what to do instead.
+# Called on a stream without keys, these raise NotKeyedError, which says what to do.
 _KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count"})
-# What keyed aggregations give: a result for each record, or one for each key and chunk.
+# What keyed aggregations emit: a result per record, or one per key and chunk.
 EMIT_ROWS, EMIT_BATCHES = "row", "batch"
-# Builds on this one, so it is loaded by name.
+# That module imports this one, so it is loaded by name.
 _COLUMNS_MODULE = "flowlet.datastream.column_stream"
 
 
 class NotKeyedError(JobGraphError, AttributeError):
-    """A method of keyed streams was asked of one that is not keyed."""
+    """A method of keyed streams was called on a stream without keys."""
 
 
 class _Operator:
-    """The settings that streams and sinks share.
+    """The settings of streams and sinks.
 
-    Each setter returns its object; each raises ``JobGraphError`` naming the operator when the value is refused, or when the object
-    stands for a partitioning (``rebalance()``, ``key_by()``, ...), which has no settings.
+    Each setter returns its object.  It raises ``JobGraphError``, naming the operator, if the value is invalid, or if the object stands for
+    a partitioning (``rebalance()``, ``key_by()``, ...), which has no settings.
     """
 
     __slots__ = ("_transformation",)
@@ -88,17 +88,17 @@ class _Operator:
         self._transformation = transformation
 
     def name(self, name: str) -> Self:
-        """Name the operator, for task names, logs and metrics."""
+        """Name the operator, for tasks, logs and metrics."""
         self._settings("name").name = _checked_text(name, "name")
         return self
 
     def uid(self, uid: str) -> Self:
-        """Give the operator an id that stays the same when the program around it changes; unique in the job."""
+        """Give the operator an id that survives changes of the program around it; unique in the job."""
         self._settings("uid").uid = _checked_text(uid, "uid")
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Run the operator as so many subtasks."""
+        """Set the number of subtasks of the operator."""
         transformation = self._settings("set_parallelism")
         check_parallelism(parallelism, f"operator {transformation.operator_name!r}: its")
         if transformation.is_non_parallel and parallelism != 1:
@@ -110,17 +110,17 @@ class _Operator:
         return self
 
     def set_description(self, description: str) -> Self:
-        """Describe the operator, for the execution plan."""
+        """Describe the operator in the execution plan."""
         self._settings("set_description").description = _checked_text(description, "set_description")
         return self
 
     def disable_chaining(self) -> Self:
-        """Run the operator in a task of its own."""
+        """Run the operator in its own task."""
         self._settings("disable_chaining").chaining = ChainingStrategy.NEVER
         return self
 
     def slot_sharing_group(self, slot_sharing_group: str | SlotSharingGroup) -> Self:
-        """Put the operator, and those behind it that say nothing else, into a slot sharing group."""
+        """Put the operator, and operators behind it without a group, into a slot sharing group."""
         transformation = self._settings("slot_sharing_group")
         if not isinstance(slot_sharing_group, SlotSharingGroup):
             slot_sharing_group = SlotSharingGroup(slot_sharing_group)
@@ -128,23 +128,20 @@ class _Operator:
         return self
 
     def _settings(self, method: str) -> Transformation:
-        """The transformation, when it stands for an operator."""
+        """The transformation, if it stands for an operator."""
         if isinstance(self._transformation, UnionTransformation | SideOutputTransformation):
             what = "union" if isinstance(self._transformation, UnionTransformation) else "side output"
-            raise JobGraphError(f"{method}() on a {what}, which is no operator: call it on an operator before or behind it")
+            raise JobGraphError(f"{method}() on a {what}, which is no operator; call it on the operator before or after it")
         if isinstance(self._transformation, PartitionTransformation):
             strategy = self._transformation.partitioner.ship_strategy
             raise JobGraphError(
-                f"{method}() on a {strategy} partitioning, which is no operator: call it on the operator before or behind the partitioning"
+                f"{method}() on a {strategy} partitioning, which is no operator; call it on the operator before or after the partitioning"
             )
         return self._transformation
 
 
 class DataStream(_Operator):
-    """A stream of records; its methods add operators, each of which gives another stream.
-
-    Threading: one thread.
-    """
+    """A stream of records; its methods add operators and return new streams.  One thread."""
 
     __slots__ = ("_environment",)
 
@@ -157,11 +154,11 @@ class DataStream(_Operator):
         return self._settings("get_name").name
 
     def get_type(self) -> TypeInformation:
-        """The type of the records as it was declared; any Python object when it was not."""
+        """The declared type of the records; without one, any Python object."""
         return self._transformation.output_type
 
     def get_execution_environment(self) -> "StreamExecutionEnvironment":
-        """The environment to which this stream belongs."""
+        """The environment of this stream."""
         return self._environment
 
     def get_execution_config(self) -> ExecutionConfig:
@@ -169,7 +166,7 @@ class DataStream(_Operator):
         return self._environment.get_config()
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Set the number of key groups: the most subtasks to which the operator can be rescaled."""
+        """Set the number of key groups: the highest parallelism to which the operator can be rescaled."""
         transformation = self._settings("set_max_parallelism")
         check_max_parallelism(max_parallelism, f"operator {transformation.operator_name!r}: its")
         if transformation.is_non_parallel and max_parallelism != 1:
@@ -178,7 +175,7 @@ class DataStream(_Operator):
         return self
 
     def force_non_parallel(self) -> Self:
-        """Run the operator as one subtask, whatever is asked for later."""
+        """Fix the parallelism of the operator at 1."""
         transformation = self._settings("force_non_parallel")
         transformation.parallelism = 1
         transformation.max_parallelism = 1
@@ -186,7 +183,7 @@ class DataStream(_Operator):
         return self
 
     def set_buffer_timeout(self, timeout_millis: int) -> Self:
-        """Let records wait at most so many milliseconds for their buffer to fill; 0: not at all, -1: the environment's timeout."""
+        """Limit how long records wait for their buffer to fill, in milliseconds; 0: they do not wait, -1: the environment's timeout."""
         transformation = self._settings("set_buffer_timeout")
         if not is_whole_number(timeout_millis) or timeout_millis < -1:
             raise JobGraphError(
@@ -197,35 +194,35 @@ class DataStream(_Operator):
         return self
 
     def start_new_chain(self) -> Self:
-        """Run the operator in another task than the one before it."""
+        """Run the operator in another task than its predecessor."""
         self._settings("start_new_chain").chaining = ChainingStrategy.HEAD
         return self
 
     def map(self, func: Callable[[Any], Any] | MapFunction, output_type: TypeInformation | None = None) -> "DataStream":
-        """One record for each record."""
+        """Apply a function that returns one record for each record."""
         function = checked_function(func, MapFunction, "map", 1)
         return self._then(MapTransformation(name="Map", function=function, **self._inherited(declared_type(output_type))))
 
     def flat_map(self, func: Callable[[Any], Any] | FlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
-        """Any number of records, an iterable, for each record."""
+        """Apply a function that returns an iterable of records for each record."""
         function = checked_function(func, FlatMapFunction, "flat_map", 1)
         return self._then(FlatMapTransformation(name="FlatMap", function=function, **self._inherited(declared_type(output_type))))
 
     def filter(self, func: Callable[[Any], Any] | FilterFunction) -> "DataStream":
-        """The records for which the function says yes."""
+        """Keep the records for which the function returns True."""
         function = checked_function(func, FilterFunction, "filter", 1)
         return self._then(FilterTransformation(name="Filter", function=function, **self._inherited(self.get_type())))
 
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
-        """The same records, those of one key in one subtask.
+        """Send all records with the same key to the same subtask.
 
-        A key is None, a bool, number, str, bytes, date, time, datetime, timedelta, Decimal, Fraction, UUID or path; an Enum member; a
-        scalar of numpy; a tuple, list, frozenset or ``Row`` of keys; a frozen dataclass, or an instance of any class that has ``__eq__``
-        and ``__hash__`` and can be pickled, if it consists of keys.  Keys of different types are different, also where Python calls them
-        equal (1, 1.0 and True); a key must not change.  Anything else fails the job at its first record, with the reason.
+        A key is None, a bool, number, str, bytes, date, time, datetime, timedelta, Decimal, Fraction, UUID or path; an Enum member; a numpy
+        scalar; a tuple, list, frozenset or ``Row`` of keys; a frozen dataclass of keys, or an instance of any class of keys that has
+        ``__eq__`` and ``__hash__`` and can be pickled.  Keys of different types differ, even if Python calls them equal (1, 1.0 and True).
+        A key must not change.  Any other key fails the job at its first record, with the reason.
 
         Raises:
-            JobGraphError: the selector cannot be called with a record, or needs ``open`` or ``close``, which are not called for it yet.
+            JobGraphError: the selector cannot be called with one record, or needs ``open`` or ``close``, which are not called for it yet.
         """
         selector = checked_function(key_selector, KeySelector, "key_by", 1)
         _check_has_no_life_cycle(selector)
@@ -234,28 +231,24 @@ class DataStream(_Operator):
         return KeyedStream(self, selector)
 
     def process(self, func: ProcessFunction, output_type: TypeInformation | None = None) -> "DataStream":
-        """What the function yields for each record; ``yield tag, value`` with an ``OutputTag`` goes to that side output."""
+        """Apply a process function; ``yield tag, value`` with an ``OutputTag`` emits to that side output."""
         function = checked_object(func, "process", ProcessFunction)
         return self._then(ProcessTransformation(name="Process", function=function, **self._inherited(declared_type(output_type))))
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "DataStream":
-        """The same records with the timestamps, and between them the watermarks, of a strategy.
-
-        Raises:
-            JobGraphError: it is no strategy.
-        """
+        """Assign timestamps and emit watermarks, as the strategy says.  Raises JobGraphError if it is no strategy."""
         if not isinstance(watermark_strategy, WatermarkStrategy):
             raise JobGraphError(f"assign_timestamps_and_watermarks() needs a WatermarkStrategy, got {watermark_strategy!r}")
         inherited = self._inherited(self.get_type())
-        # As in Flink: where the records are, so that no exchange lies between a source and its watermarks.
+        # As in Flink, with the parallelism of the input: so no exchange lies between a source and its watermarks.
         inherited["parallelism"] = self._transformation.parallelism
         return self._then(TimestampsAndWatermarksTransformation(name="Timestamps/Watermarks", strategy=watermark_strategy, **inherited))
 
     def get_side_output(self, output_tag: OutputTag) -> "DataStream":
-        """The side output of the operator that makes this stream.
+        """A side output of the operator that makes this stream.
 
         Raises:
-            JobGraphError: it is no tag, or this stream is no operator's.
+            JobGraphError: it is no tag, or this stream is not made by an operator.
         """
         if not isinstance(output_tag, OutputTag):
             raise JobGraphError(f"get_side_output() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}")
@@ -266,10 +259,10 @@ class DataStream(_Operator):
         return DataStream(self._environment, side)
 
     def union(self, *streams: "DataStream") -> "DataStream":
-        """The records of this stream and of the others, in no order between streams; a stream given twice counts twice.
+        """Merge streams, without an order between them; a stream given twice counts twice.
 
         Raises:
-            JobGraphError: something is no stream, belongs to another environment, or has another declared type.
+            JobGraphError: an argument is no stream, belongs to another environment, or has another declared type.
         """
         for stream in streams:
             self._check_companion(stream, "union")
@@ -281,7 +274,7 @@ class DataStream(_Operator):
         return DataStream(self._environment, UnionTransformation(name="Union", streams=transformations, output_type=self.get_type()))
 
     def connect(self, ds: "DataStream") -> ConnectedStreams:
-        """This stream and another one, for one operator that sees the records of both.
+        """Connect this stream and another one to one operator that sees the records of both.
 
         Raises:
             JobGraphError: it is no stream of the same environment.
@@ -290,10 +283,9 @@ class DataStream(_Operator):
         return ConnectedStreams(self, ds)
 
     def split(self, output_selector: Callable[[Any], Any]) -> SplitStream:
-        """Sort the records under names, of which ``SplitStream.select`` reads some; side outputs are the newer way.
+        """Split the records by name, for ``SplitStream.select``; side outputs are the newer way.
 
-        Args:
-            output_selector: a callable that returns the names of a record, or an object with ``select(value)``.
+        ``output_selector`` returns the names of a record: a callable, or an object with ``select(value)``.
         """
         if not callable(output_selector) and not callable(getattr(output_selector, "select", None)):
             raise JobGraphError(f"split() needs a callable or an object with select(value), got {output_selector!r}")
@@ -301,37 +293,36 @@ class DataStream(_Operator):
         return SplitStream(transformation, self._then(transformation).get_side_output)
 
     def to_arrow(self, schema: Any = None) -> "ColumnStream":
-        """The same records as rows of columns, so that what follows works on columns; not in PyFlink.
+        """Convert the records to columns, on which the next operators work.  Not in PyFlink.
 
-        Args:
-            schema: a ``pyarrow.Schema``; left out: that of the declared type, a row or tuple of simple types.
+        ``schema`` is a ``pyarrow.Schema``; None: that of the declared type, a row or tuple of simple types.
 
         Raises:
-            JobGraphError: there is no schema, and no type that has one.
+            JobGraphError: there is no schema, and the type has none.
         """
         stream: ColumnStream = importlib.import_module(_COLUMNS_MODULE).to_columns(self, schema)
         return stream
 
     def rebalance(self) -> "DataStream":
-        """Deal the records to the subtasks of the next operator in turn."""
+        """Send each record to the next subtask in turn."""
         return self._partitioned(Rebalance())
 
     def rescale(self) -> "DataStream":
-        """Deal the records to a few near subtasks of the next operator in turn, so that no subtask talks to all others."""
+        """Send each record to the next of a few subtasks in turn, so that not every subtask talks to all others."""
         return self._partitioned(Rescale())
 
     def shuffle(self) -> "DataStream":
-        """Hand each record to a subtask of the next operator by chance."""
+        """Send each record to a random subtask."""
         return self._partitioned(Shuffle())
 
     def global_(self) -> "DataStream":
-        """Hand all records to the first subtask of the next operator."""
+        """Send all records to the first subtask."""
         return self._partitioned(Global())
 
     def partition_custom(
         self, partitioner: Callable[[Any, int], int] | Partitioner, key_selector: Callable[[Any], Any] | KeySelector
     ) -> "DataStream":
-        """Hand each record to the subtask that ``partitioner(key, num_subtasks)``, or its ``partition`` method, names."""
+        """Send each record to the subtask ``partitioner(key, num_subtasks)``, or ``partitioner.partition(...)``."""
         if not callable(partitioner) and not callable(getattr(partitioner, "partition", None)):
             raise JobGraphError(
                 f"partition_custom() needs a callable or an object with partition(key, num_partitions), got {partitioner!r}"
@@ -339,11 +330,11 @@ class DataStream(_Operator):
         return self._partitioned(Custom(partitioner, checked_function(key_selector, KeySelector, "partition_custom", 1)))
 
     def forward(self) -> "DataStream":
-        """Hand the records to the same subtask of the next operator, which must have the same parallelism."""
+        """Send records to the same subtask of the next operator, which must have the same parallelism."""
         return self._partitioned(Forward())
 
     def broadcast(self, broadcast_state_descriptor: Any = None, *other_broadcast_state_descriptors: Any) -> "DataStream":
-        """Hand every record to every subtask of the next operator.
+        """Send every record to every subtask.
 
         Raises:
             NotSupportedYetError: there is a descriptor: broadcast state is not supported yet.
@@ -355,25 +346,25 @@ class DataStream(_Operator):
         return self._partitioned(Broadcast())
 
     def print(self, sink_identifier: str | None = None) -> "DataStreamSink":
-        """Write each record to the standard output of the TaskManager that has it."""
+        """Print each record on the standard output of its TaskManager."""
         if sink_identifier is not None:
             _checked_text(sink_identifier, "print")
         return self._into(PrintTransformation(name="Print to Std. Out", identifier=sink_identifier, **self._inherited(self.get_type())))
 
     def sink_to(self, sink: Sink) -> "DataStreamSink":
-        """Hand each record to a sink."""
+        """Send each record to a sink."""
         if not isinstance(sink, Sink):
             raise JobGraphError(f"sink_to() needs a sink such as DiscardingSink(), got {sink!r} of type {type(sink).__name__}")
         return self._into(SinkTransformation(name="Sink", sink=sink, **self._inherited(self.get_type())))
 
     def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CloseableIterator | list[Any]:
-        """Run the job now and hand its records to this program.
+        """Run the job now and return its records.
 
-        Without ``limit``: an iterator that must be closed, best by a ``with`` statement.  With it: a list of at most so many records;
-        the job is cancelled once it has them.
+        Without ``limit``: an iterator, to be closed, best by a ``with`` statement.  With it: a list of at most that many records; then the
+        job is cancelled.
 
         Raises:
-            JobGraphError: the program or the limit is not valid.
+            JobGraphError: the program or the limit is invalid.
             JobExecutionError: the job failed.
         """
         if limit is not None and (not is_whole_number(limit) or limit < 1):
@@ -412,9 +403,9 @@ class DataStream(_Operator):
 
 
 class KeyedStream(DataStream):
-    """A stream whose records of one key are in one subtask; made by ``key_by``.
+    """A stream whose records with the same key are in the same subtask; made by ``key_by``.
 
-    It is no operator: it has no name, parallelism or other settings, and its partitioning cannot be replaced.
+    It is no operator: it has no name, parallelism or other settings, and its partitioning is fixed.
     """
 
     __slots__ = ("_origin",)
@@ -424,7 +415,7 @@ class KeyedStream(DataStream):
         self._origin = origin
 
     def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction) -> DataStream:
-        """The result so far of joining the records of each key: one per record, or one per key at the end in BATCH mode."""
+        """Combine the records of each key: a result per record, or in BATCH mode one per key at the end."""
         function = checked_function(func, ReduceFunction, "reduce", 2)
         is_declared = isinstance(function, Aggregation)
         return self._then(
@@ -432,12 +423,12 @@ class KeyedStream(DataStream):
         )
 
     def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The records with the field at a position, or of a name, summed up per key; numbers themselves for position 0.
+        """The first record of each key, its field replaced by the sum so far.
 
         Args:
-            position_to_sum: the field.
-            emit: ``"row"``, a result for each record; or ``"batch"``, one for each key and chunk of records that arrived together: how
-                many that are depends on the network, the last result of each key does not.
+            position_to_sum: position or name of the field; for records that are numbers, 0.
+            emit: ``"row"``: one result per record; ``"batch"``: one per key and chunk.  The size of chunks depends on the network; the last
+                result of each key does not.
         """
         _check_position("sum", position_to_sum)
         emits_batches = _emits_batches("sum", emit)
@@ -446,40 +437,36 @@ class KeyedStream(DataStream):
         )
 
     def count(self, *, emit: str = EMIT_ROWS) -> DataStream:
-        """Each key with the number of its records so far, as a pair; not in PyFlink.
-
-        Args:
-            emit: see ``sum``.
-        """
+        """Pairs of each key and the number of its records so far; ``emit``: see ``sum``.  Not in PyFlink."""
         return self._then(
             CountTransformation(name="Count", emits_batches=_emits_batches("count", emit), **self._inherited(PickledBytesTypeInfo()))
         )
 
     def min(self, position_to_min: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The first record of each key, with the smallest value so far in the field at a position, or of a name; ``emit``: see ``sum``."""
+        """The first record of each key, its field replaced by the lowest value so far; arguments as for ``sum``."""
         return self._extreme("min", position_to_min, emit)
 
     def max(self, position_to_max: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The first record of each key, with the largest value so far in the field at a position, or of a name; ``emit``: see ``sum``."""
+        """The first record of each key, its field replaced by the highest value so far; arguments as for ``sum``."""
         return self._extreme("max", position_to_max, emit)
 
     def min_by(self, position_to_min_by: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The first record of each key that has the smallest value so far in the field; ``emit``: see ``sum``."""
+        """The record of each key with the lowest value so far in a field, of equal ones the first; arguments as for ``sum``."""
         return self._extreme("min_by", position_to_min_by, emit)
 
     def max_by(self, position_to_max_by: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The first record of each key that has the largest value so far in the field; ``emit``: see ``sum``."""
+        """The record of each key with the highest value so far in a field, of equal ones the first; arguments as for ``sum``."""
         return self._extreme("max_by", position_to_max_by, emit)
 
     def process(self, func: KeyedProcessFunction | ProcessFunction, output_type: TypeInformation | None = None) -> DataStream:
-        """As on any stream, with keys and timers."""
+        """As for any stream, with keys and timers."""
         function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
         has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
         declared = self._inherited(declared_type(output_type))
         return self._then(ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared))
 
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
-        """The same records keyed in another way; this keying is dropped."""
+        """The records keyed in another way, which replaces this key."""
         return self._origin.key_by(key_selector, key_type)
 
     def _extreme(self, method: str, position: int | str, emit: str) -> DataStream:
@@ -497,7 +484,7 @@ class KeyedStream(DataStream):
 
 
 class DataStreamSink(_Operator):
-    """The end of a stream; its settings can still be changed."""
+    """The end of a stream, whose settings can still be changed."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""``RuntimeExecutionMode``: whether results are final or running.
+"""``RuntimeExecutionMode``: whether results are running or final.
 
 Side:   pure.
 Source: PyFlink ``pyflink.datastream.execution_mode``.
@@ -10,10 +10,10 @@ __all__ = ["RuntimeExecutionMode"]
 
 
 class RuntimeExecutionMode(Enum):
-    """How keyed aggregations report.
+    """When keyed aggregations emit results.
 
-    STREAMING: every record brings a new running result.  BATCH: one result per key, at the end of the input, which must be bounded.
-    AUTOMATIC: BATCH when every source is bounded, else STREAMING.  In all modes records are pipelined from task to task.
+    STREAMING: a running result for every record.  BATCH: one result per key, at the end of the input, which must be bounded.  AUTOMATIC:
+    BATCH if all sources are bounded, else STREAMING.  In all modes records are pipelined between tasks.
     """
 
     STREAMING = "STREAMING"

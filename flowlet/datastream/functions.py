@@ -2,8 +2,7 @@
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``.
-Absent: window, aggregate and broadcast functions; Java-backed source and sink functions; state and metrics of a
-        ``RuntimeContext``.
+Absent: window, aggregate and broadcast functions; Java-backed source and sink functions; state and metrics of a ``RuntimeContext``.
 """
 
 from abc import abstractmethod
@@ -43,48 +42,48 @@ __all__ = [
 
 
 class MapFunction(Function):
-    """One record for each record."""
+    """Returns one record for each record."""
 
     @abstractmethod
     def map(self, value: Any) -> Any:
-        """The record that takes the place of ``value``."""
+        """The record that replaces ``value``."""
 
 
 class FlatMapFunction(Function):
-    """Any number of records for each record."""
+    """Returns any number of records for each record."""
 
     @abstractmethod
     def flat_map(self, value: Any) -> Any:
-        """An iterable of the records that take the place of ``value``; often a generator."""
+        """An iterable of the records that replace ``value``; often a generator."""
 
 
 class FilterFunction(Function):
-    """Which records stay."""
+    """Decides which records to keep."""
 
     @abstractmethod
     def filter(self, value: Any) -> bool:
-        """Whether ``value`` stays."""
+        """Whether to keep ``value``."""
 
 
 class ReduceFunction(Function):
-    """Two records of one key become one."""
+    """Combines two records of one key."""
 
     @abstractmethod
     def reduce(self, value1: Any, value2: Any) -> Any:
-        """The result so far (``value1``) joined with the next record (``value2``); not changed in place unless both are given up."""
+        """The result so far (``value1``) combined with the next record; neither may be changed in place."""
 
 
 class Partitioner(Function):
-    """Which subtask gets the records of a key."""
+    """Chooses the subtask for a key."""
 
     @abstractmethod
     def partition(self, key: Any, num_partitions: int) -> int:
-        """The number of the subtask, 0 to ``num_partitions - 1``."""
+        """The index of the subtask, 0 to ``num_partitions - 1``."""
 
 
 class KeySelector(Function):
-    """The key of a record."""
+    """Returns the key of a record."""
 
     @abstractmethod
     def get_key(self, value: Any) -> Any:
-        """The key: the same for records that belong together, such as a str, an int or a tuple of these; see ``key_by``."""
+        """The key, for example a str, an int or a tuple of these; see ``key_by``."""

@@ -1,7 +1,7 @@
-"""Where a job is to run, as the options and the environment variables say it.
+"""Where a job runs, from options and environment variables.
 
 Side:  pure.
-Rules: an option of the program beats an environment variable; without either the program brings its own cluster.
+Rules: an option of the program overrides an environment variable; without either, the program starts its own cluster.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _DEFAULT_PORT = 8081  # Flink's rest.port
 
 
 def job_manager_address(configuration: Configuration, variables: Mapping[str, str]) -> tuple[str, int] | None:
-    """Host and port of the JobManager that takes the job; None: an embedded one.
+    """Host and port of the JobManager; None: an embedded one.
 
     Raises:
         ConfigError: an option or variable is no address; the message names it.
@@ -35,11 +35,7 @@ def job_manager_address(configuration: Configuration, variables: Mapping[str, st
 
 
 def is_in_process(variables: Mapping[str, str]) -> bool:
-    """Whether an embedded cluster is to stay in this process.
-
-    Raises:
-        ConfigError: the variable is set to something else than ``inprocess``.
-    """
+    """Whether an embedded cluster stays in this process.  Raises ConfigError if the variable is set to anything but ``inprocess``."""
     value = variables.get(LOCAL_VARIABLE, "").strip().lower()
     if value not in ("", "inprocess"):
         raise ConfigError(f"environment variable {LOCAL_VARIABLE} is {value!r}; unset it, or set it to 'inprocess'")
@@ -47,11 +43,7 @@ def is_in_process(variables: Mapping[str, str]) -> bool:
 
 
 def parsed_address(address: str, where: str) -> tuple[str, int]:
-    """Host and port of ``host:port``.
-
-    Raises:
-        ConfigError: it is something else; names ``where`` it was found.
-    """
+    """Host and port of ``host:port``.  Raises ConfigError if it is not of that form; names ``where`` it was found."""
     host, colon, port = address.strip().removeprefix("http://").rstrip("/").rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal():
         raise ConfigError(f"{where} is {address!r}; it must be host:port, such as 127.0.0.1:{_DEFAULT_PORT}")

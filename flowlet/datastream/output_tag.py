@@ -12,14 +12,14 @@ __all__ = ["OutputTag"]
 
 
 class OutputTag:
-    """Names a side output; a process function emits into it by ``yield tag, value``.
+    """Names a side output; a process function emits into it with ``yield tag, value``.
 
     Args:
         tag_id: not empty.
-        type_info: of its records; any Python object when left out.
+        type_info: of its records; None: any Python object.
 
     Raises:
-        JobGraphError: the id is no text or empty, or the type is none.
+        JobGraphError: an argument has the wrong type, or the id is empty.
     """
 
     __slots__ = ("tag_id", "type_info")

@@ -1,7 +1,7 @@
-"""Functions of two streams and process functions.
+"""Process functions, and functions of two streams.
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
-Source: PyFlink ``pyflink.datastream.functions``, which re-exports them here too.
+Source: PyFlink ``pyflink.datastream.functions``, which exports them, too.
 Absent: broadcast and window functions; keyed state.
 """
 
@@ -17,43 +17,43 @@ __all__ = ["CoFlatMapFunction", "CoMapFunction", "CoProcessFunction", "KeyedCoPr
 
 
 class CoMapFunction(Function):
-    """One record for each record of either of two streams."""
+    """Returns one record for each record of either of two streams."""
 
     @abstractmethod
     def map1(self, value: Any) -> Any:
-        """The record that takes the place of one of the first stream."""
+        """The record that replaces a record of the first stream."""
 
     @abstractmethod
     def map2(self, value: Any) -> Any:
-        """The record that takes the place of one of the second stream."""
+        """The record that replaces a record of the second stream."""
 
 
 class CoFlatMapFunction(Function):
-    """Any number of records for each record of either of two streams."""
+    """Returns any number of records for each record of either of two streams."""
 
     @abstractmethod
     def flat_map1(self, value: Any) -> Iterable[Any] | None:
-        """What takes the place of a record of the first stream; often a generator, None for nothing."""
+        """The records that replace a record of the first stream; often a generator, None for none."""
 
     @abstractmethod
     def flat_map2(self, value: Any) -> Iterable[Any] | None:
-        """What takes the place of a record of the second stream; often a generator, None for nothing."""
+        """The records that replace a record of the second stream; often a generator, None for none."""
 
 
 class _Context(ABC):
-    """About the record that is being processed; not usable afterwards."""
+    """The context of the present record; not valid afterwards."""
 
     @abstractmethod
     def timestamp(self) -> int | None:
-        """Of the record or timer, milliseconds since the epoch; None if it has none."""
+        """Event time of the record or timer in milliseconds since the epoch; None if it has none."""
 
     @abstractmethod
     def timer_service(self) -> TimerService:
-        """Clock and timers."""
+        """The clock, and the timers of the present key."""
 
 
 class _KeyedContext(_Context):
-    """About the record and its key."""
+    """The context of the present record and its key."""
 
     @abstractmethod
     def get_current_key(self) -> Any:
@@ -61,74 +61,74 @@ class _KeyedContext(_Context):
 
 
 class _OnTimerContext(_KeyedContext):
-    """About the timer that fires."""
+    """The context of a timer that fires."""
 
     @abstractmethod
     def time_domain(self) -> TimeDomain:
-        """By which time it fires."""
+        """Whether the timer fires by event time or by processing time."""
 
 
 class ProcessFunction(Function):
-    """Any number of records for each record, with its timestamp at hand, into the main output or side outputs."""
+    """Returns any number of records for each record, to the main output or to side outputs; sees timestamps."""
 
     class Context(_Context):
-        """About the record."""
+        """The context of the present record."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: "ProcessFunction.Context") -> Iterable[Any] | None:
-        """What becomes of a record: an iterable, often a generator; ``(tag, value)`` with an ``OutputTag`` goes to that side output."""
+        """An iterable of the records that replace ``value``, often a generator; ``(tag, value)`` goes to the side output of a tag."""
 
 
 class KeyedProcessFunction(Function):
-    """As ``ProcessFunction``, on a keyed stream and with timers."""
+    """A ``ProcessFunction`` on a keyed stream, with timers."""
 
     class Context(_KeyedContext):
-        """About the record."""
+        """The context of the present record."""
 
     class OnTimerContext(_OnTimerContext):
-        """About the timer."""
+        """The context of a timer that fires."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: "KeyedProcessFunction.Context") -> Iterable[Any] | None:
         """See ``ProcessFunction.process_element``."""
 
     def on_timer(self, timestamp: int, ctx: "KeyedProcessFunction.OnTimerContext") -> Iterable[Any] | None:
-        """A timer fires: what becomes of it, as from ``process_element``."""
+        """The records that a timer emits, as in ``process_element``."""
         return None
 
 
 class CoProcessFunction(Function):
-    """As ``ProcessFunction``, on two streams."""
+    """A ``ProcessFunction`` on two streams."""
 
     class Context(_Context):
-        """About the record."""
+        """The context of the present record."""
 
     @abstractmethod
     def process_element1(self, value: Any, ctx: "CoProcessFunction.Context") -> Iterable[Any] | None:
-        """What becomes of a record of the first stream."""
+        """The records that replace a record of the first stream."""
 
     @abstractmethod
     def process_element2(self, value: Any, ctx: "CoProcessFunction.Context") -> Iterable[Any] | None:
-        """What becomes of a record of the second stream."""
+        """The records that replace a record of the second stream."""
 
 
 class KeyedCoProcessFunction(Function):
-    """As ``KeyedProcessFunction``, on two streams keyed alike."""
+    """A ``KeyedProcessFunction`` on two streams with the same keys."""
 
     class Context(_KeyedContext):
-        """About the record."""
+        """The context of the present record."""
 
     class OnTimerContext(_OnTimerContext):
-        """About the timer."""
+        """The context of a timer that fires."""
 
     @abstractmethod
     def process_element1(self, value: Any, ctx: "KeyedCoProcessFunction.Context") -> Iterable[Any] | None:
-        """What becomes of a record of the first stream."""
+        """The records that replace a record of the first stream."""
 
     @abstractmethod
     def process_element2(self, value: Any, ctx: "KeyedCoProcessFunction.Context") -> Iterable[Any] | None:
-        """What becomes of a record of the second stream."""
+        """The records that replace a record of the second stream."""
 
     def on_timer(self, timestamp: int, ctx: "KeyedCoProcessFunction.OnTimerContext") -> Iterable[Any] | None:
-        """A timer fires: what becomes of it."""
+        """The records that a timer emits."""
         return None

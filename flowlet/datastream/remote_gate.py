@@ -1,7 +1,7 @@
 """A gate that producers outside the cluster push into, as a program declares it.
 
 Side:   pure.
-Source: ours; PyFlink has nothing like it.
+Source: none in PyFlink.
 """
 
 from dataclasses import dataclass
@@ -19,25 +19,18 @@ _TIMES = (Types.LONG(), Types.SQL_TIMESTAMP(), Types.INSTANT(), LocalTimeTypeInf
 
 @dataclass(frozen=True, slots=True)
 class RemoteGate:
-    """What ``from_remote_gate`` reads.
-
-    ``producers``: how many partitions there will be; None: the job ends when the gate is told to finish.
-    """
+    """What ``from_remote_gate`` reads; ``producers``: the number of partitions, None: the job ends when the gate is told to finish."""
 
     name: str
     type_info: TypeInformation
     producers: int | None = None
     key_groups: KeyGroups | None = None
-    """By what producers route; set when the job starts, if a ``key_by`` follows."""
+    """The key by which producers route records; set when the job starts, if a ``key_by`` follows."""
     event_time: str | None = None
-    """The column that says when a record happened; None: nobody does."""
+    """The column with the event time of a record; None: records have none."""
 
     def __post_init__(self) -> None:
-        """Check name, number and column.
-
-        Raises:
-            JobGraphError: one of them is not valid.
-        """
+        """Check name, number and column.  Raises JobGraphError if one of them is not valid."""
         if not is_name(self.name) or not self.name.isprintable() or len(self.name.encode()) > MAX_NAME_BYTES:
             raise JobGraphError(f"a remote gate needs a name of 1 to {MAX_NAME_BYTES} printable bytes, got {self.name!r}")
         if self.producers is not None and (not is_whole_number(self.producers) or self.producers < 1):
@@ -47,9 +40,9 @@ class RemoteGate:
 
     @property
     def event_time_position(self) -> int:
-        """Where in a record the column of ``event_time`` is."""
-        assert isinstance(self.type_info, RowTypeInfo), "checked when it was made"
-        assert self.event_time is not None, "whoever asks has looked"
+        """The position of the column ``event_time`` in a record."""
+        assert isinstance(self.type_info, RowTypeInfo), "checked by __post_init__"
+        assert self.event_time is not None, "the caller tested that there is a column"
         position: int = self.type_info.get_field_names().index(self.event_time)
         return position
 

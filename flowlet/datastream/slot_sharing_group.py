@@ -2,7 +2,7 @@
 
 Side:   pure.
 Source: PyFlink ``pyflink.datastream.slot_sharing_group``.
-Absent: resource specifications (``MemorySize``, CPU cores, external resources): slots are all alike.
+Absent: resource specifications (``MemorySize``, CPU cores, external resources): all slots are equal.
 """
 
 from dataclasses import dataclass
@@ -33,15 +33,11 @@ class SlotSharingGroup:
         return SlotSharingGroup.Builder(name)
 
     class Builder:
-        """Makes a ``SlotSharingGroup``."""
+        """Builds a ``SlotSharingGroup``."""
 
         def __init__(self, name: str) -> None:
             self._name = name
 
         def build(self) -> "SlotSharingGroup":
-            """The group.
-
-            Raises:
-                JobGraphError: the name is empty.
-            """
+            """Build the group.  Raises JobGraphError if the name is empty."""
             return SlotSharingGroup(self._name)

@@ -1,7 +1,7 @@
-"""Sources as a function that emits, and may block.
+"""Sources written as a function that emits records and may block.
 
 Side:   pure.
-Source: Flink ``SourceFunction``, ``SourceContext``; in PyFlink only Java has them.
+Source: Flink ``SourceFunction``, ``SourceContext``; PyFlink has only Java-backed ones.
 """
 
 from abc import ABC, abstractmethod
@@ -11,9 +11,9 @@ __all__ = ["SourceContext", "SourceFunction"]
 
 
 class SourceContext(ABC):
-    """Where a ``SourceFunction`` emits; every method may block while the job cannot keep up, and raises when the job is cancelled.
+    """What a ``SourceFunction`` emits into.  Every method may block while the job is back-pressured, and raises if the job is cancelled.
 
-    Threading: the thread that runs ``run``, and any that it starts.
+    Threading: the thread of ``run``, and any thread that it starts.
     """
 
     @abstractmethod
@@ -22,15 +22,15 @@ class SourceContext(ABC):
 
     @abstractmethod
     def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
-        """Emit a record with its event time, milliseconds since the epoch."""
+        """Emit a record with its event time in milliseconds since the epoch."""
 
     @abstractmethod
     def emit_watermark(self, timestamp: int) -> None:
-        """No record with a smaller or equal timestamp comes any more."""
+        """Emit a watermark: no record with a timestamp up to this one follows."""
 
     @abstractmethod
     def mark_as_temporarily_idle(self) -> None:
-        """Do not let consumers wait for this subtask's watermark until it emits again."""
+        """Make the subtask idle: consumers do not wait for its watermark until it emits again."""
 
     @property
     @abstractmethod
@@ -39,14 +39,14 @@ class SourceContext(ABC):
 
 
 class SourceFunction(ABC):
-    """A source whose ``run`` may block; it has a thread of its own in each subtask.
+    """A source whose ``run`` may block; each subtask runs it on a thread of its own.
 
     Life cycle: ``run`` once; ``cancel``, from another thread, makes it return early.
     """
 
     @abstractmethod
     def run(self, ctx: SourceContext) -> None:
-        """Emit everything, then return; or emit for ever, until ``cancel``."""
+        """Emit all records, then return; or emit until ``cancel``."""
 
     def cancel(self) -> None:  # noqa: B027  # nothing to do for a function that asks its context
         """Make ``run`` return, for example by closing what it waits for."""

@@ -1,7 +1,7 @@
-"""``SplitStream``: one stream sorted under names.
+"""``SplitStream``: one stream split by name.
 
 Side:   pure.
-Source: Flink's ``DataStream.split`` and ``SplitStream.select`` before they gave way to side outputs; not in PyFlink.
+Source: Flink's ``DataStream.split`` and ``SplitStream.select``, which side outputs have replaced; not in PyFlink.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["SplitStream"]
 
 
 class SplitStream:
-    """A stream whose records bear names; made by ``DataStream.split``."""
+    """A stream with names on its records; made by ``DataStream.split``."""
 
     __slots__ = ("_side_output", "_transformation")
 
@@ -28,11 +28,7 @@ class SplitStream:
         self._side_output = side_output
 
     def select(self, *names: str) -> "DataStream":
-        """The records with at least one of the names, each once.
-
-        Raises:
-            JobGraphError: there is no name, or one is no text.
-        """
+        """The records with at least one of the names, each once.  Raises JobGraphError if there is no name, or one is no text."""
         if not names or not all(map(is_name, names)):
             raise JobGraphError(f"select() needs one or more names, got {names!r}")
         selection = frozenset(names)

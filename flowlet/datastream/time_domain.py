@@ -1,4 +1,4 @@
-"""``TimeDomain``: by which time a timer fired.
+"""``TimeDomain``: the time by which a timer fired.
 
 Side:   pure.
 Source: PyFlink ``pyflink.datastream.time_domain``.
@@ -10,7 +10,7 @@ __all__ = ["TimeDomain"]
 
 
 class TimeDomain(Enum):
-    """By the clock or by the watermark."""
+    """Event time (the watermark) or processing time (the clock)."""
 
     EVENT_TIME = 0
     PROCESSING_TIME = 1

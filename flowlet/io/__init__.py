@@ -1,1 +1,1 @@
-"""What stands between the gates, the operators and the partitions of a task."""
+"""What lies between a task's gates, its operators and its partitions: input processors and record writers."""

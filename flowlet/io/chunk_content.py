@@ -1,10 +1,9 @@
-"""Chunks on their way to a task of the same process, which takes them as they are.
+"""Hands chunks to a task of the same process without serializing them.
 
 Hot path, per chunk: no record is looked at.
-
-Side:       task.  The producer's thread makes a content, the consumer's takes it.
-Invariants: whoever writes a chunk has no use for it any more, and nobody can change its records (``chain.settling``); so the consumer
-            may have the very objects.
+Side:       task.  The producer's thread makes a content, the consumer's thread takes it.
+Invariants: the producer drops a chunk that it wrote, and nobody can change its records (``chain.record_copies``); so the consumer may
+            have the very objects.
 Source:     none in Flink; see ``netstack.buffer.content_buffer``.
 """
 
@@ -12,26 +11,23 @@ import pickle
 from collections.abc import Iterator
 from typing import Any, Final
 
-from flowlet.chain.settling import unsettled
+from flowlet.chain.record_copies import unpickled
 from flowlet.columns import ArrayColumn, CodedColumn, Column, ColumnVisitor, ListColumn, ShortTextColumn
 from flowlet.records import Chunk, PickledRecord
 from flowlet.serde.element_serializer import StreamElementSerializer
 
-# Fewer records share a buffer with others as bytes: that is cheaper than a buffer for them alone.  Not measured closely.
+# Fewer records are serialized: sharing a buffer with others is cheaper than a buffer for them alone.  Not measured closely.
 MIN_CONTENT_RECORDS: Final = 64
-# More go as bytes, so that the buffers of a channel hold no more than what was planned for them, times this.
+# Larger chunks are serialized, so that a channel's buffers hold at most this much times their number.
 MAX_CONTENT_BYTES: Final = 1024 * 1024
 _NUM_SAMPLES: Final = 8
-# A larger element is cut in two, so that the consumer never has to hold more than a quarter of its limit of 64 MiB.  Not measured.
+# A larger element is cut in two: so a consumer never holds more than a quarter of its limit of 64 MiB.  Not measured.
 MAX_ELEMENT_BYTES: Final = 16 * 1024 * 1024
-_FIELD_BYTES: Final = 16  # of a value whose size nobody knows
+_FIELD_BYTES: Final = 16  # assumed for a value of unknown size
 
 
 class ChunkContent:
-    """A chunk in the place of its bytes.
-
-    Ownership: of the chunk; ``take`` gives it away.
-    """
+    """A chunk in the place of its serialized bytes; owns the chunk until ``take`` gives it away."""
 
     __slots__ = ("_chunk", "size_bytes")
 
@@ -43,14 +39,14 @@ class ChunkContent:
         return f"<ChunkContent: {len(self._chunk)} records, about {self.size_bytes} bytes>"
 
     def to_bytes(self) -> bytes:
-        """Elements of a size that receivers take, which need no dictionary."""
+        """The serialized elements: of a size that receivers accept, and without references to a dictionary."""
         return b"".join(_elements(StreamElementSerializer(), self._chunk))
 
     def take(self) -> Chunk:
-        """The chunk."""
+        """The chunk; called once."""
         chunk = self._chunk
         if chunk.columns is None:
-            return chunk.with_values(unsettled(chunk.values))
+            return chunk.with_values(unpickled(chunk.values))
         return chunk
 
 
@@ -65,15 +61,15 @@ def _elements(serializer: StreamElementSerializer, chunk: Chunk) -> Iterator[byt
 
 
 def has_objects(chunk: Chunk) -> bool:
-    """Whether there are Python objects in it.
+    """Whether the chunk holds Python objects.
 
-    Arrays alone are as quick as bytes, and narrow ones take less of the cache (bench shuffle-columnar: 8 %).
+    Arrays alone are as fast serialized, and narrow ones take less of the cache (bench shuffle-columnar: 8 %).
     """
     return chunk.columns is None or any(column.has_objects for column in chunk.columns.fields)
 
 
 def estimated_bytes(chunk: Chunk) -> int:
-    """About as many bytes as a chunk takes when it is sent, at least one; from the largest of a few records, or its columns."""
+    """The approximate serialized size in bytes, at least 1: from the columns, or from the largest of a few records."""
     columns = chunk.columns
     if columns is not None:
         return max(1, sum(column.accept(_ESTIMATED_BYTES) for column in columns.fields))

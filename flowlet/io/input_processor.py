@@ -1,17 +1,16 @@
-"""From the gates of a task to the head of its chain.
+"""Leads data from the gates of a task to the head of its chain.
 
-Hot path.  Per buffer: one ``feed``, and one poll, or a part of one that yields a run; per element: one ``type`` test and one call.
-
+Hot path.  Per buffer one ``feed`` and one poll, or a share of a poll that yields a run; per element one ``type`` test and one call.
 Side:       task.
-Invariants: every channel has a deserializer of its own, so that parts of records never mix; a buffer is recycled before its elements are
-            processed, so that its credit is on its way meanwhile, or after them if it is little: then the records are what is waited for;
-            nothing is processed of a channel after its end of data.
-Runs:       while it pays, a gate is asked for as many buffers as the call may process, unless another gate has data, too.  What the call
-            leaves of them, because a mail waits, is processed before anything else is polled, and is data in flight until then.
-            An event is polled alone, when everything before it was processed.  Each buffer is recycled by itself: so its credit is back
-            as early as it can be, and several at once are no cheaper (0.8 us each, 1.0 us in two halves of a run of 8).
-Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput``, ``StreamTaskNetworkOutput``; several gates (a union) take
-            turns as in ``UnionInputGate``, their channels numbered densely in the order of the gates.
+Invariants: each channel has its own deserializer, so parts of records never mix.  A buffer is recycled before its elements are processed:
+            so its credit travels meanwhile.  A small buffer is recycled after them, because then the records are urgent.  Nothing of a
+            channel is processed after its end of data.
+Runs:       where it pays, a gate is polled for several buffers at once, unless another gate has data, too.  What is left of a run when a
+            mail comes is processed before the next poll, and counts as data in flight until then.  An event is polled alone, after
+            everything before it was processed.  Buffers are recycled one by one: so each credit returns as early as it can, and several
+            at once are no cheaper (0.8 us each, 1.0 us in two halves of a run of 8).
+Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput``, ``StreamTaskNetworkOutput``.  The gates of a union take
+            turns as in ``UnionInputGate``; channels are numbered across gates, in order.
 """
 
 from collections import deque
@@ -50,19 +49,20 @@ from netstack.wire.events import (
     StopMode,
 )
 
-# How large the pieces of an unfinished record are in a checkpoint: a segment.  Not measured.
+# The size of the pieces in which a checkpoint keeps an unfinished record: a segment.  Not measured.
 IN_FLIGHT_PIECE_BYTES = 32 * 1024
 
-# Recycling such a buffer may wake the loop, which then gets the core before the records do (bench: latency).  Not measured otherwise.
+# A buffer of at most this size is recycled after its records: recycling may wake the loop, which would get the core before them (bench:
+# latency).  Not measured otherwise.
 _LITTLE_BYTES: Final = 1024
 
-# For one buffer a poll for several costs more than a poll for one, for two as much, for four half, for eight a third (bench: transport).
+# One poll for several costs more than single polls if it finds 1 buffer, as much for 2, half for 4, a third for 8 (bench: transport).
 _LEAST_RUN: Final = 3
-# Fewer were found: records that come alone, local channels, and few channels that all have data yield no runs.  Then so many polls must
-# find one buffer and say that there is more before several are polled at once again.  Not measured.
+# After a poll for several that found fewer, this many single polls must find a buffer and report more before the next one.  Records that
+# come alone, local channels, and few channels that all have data yield no runs.  Not measured.
 _POLLS_AFTER_NO_RUN: Final = 16
 
-# What a checkpointed gate has looked after before it hands it over.
+# Events that a checkpointed gate has already handled when it hands them over.
 _LOOKED_AFTER = CheckpointBarrier | CancelCheckpointMarker | EventAnnouncement | EndOfOutputChannelState
 
 
@@ -71,57 +71,55 @@ def _do_nothing() -> None:
 
 
 class ReadableGate(Protocol):
-    """The part of a gate that is read here: a ``SingleInputGate``, or a ``CheckpointedInputGate`` around one."""
+    """The part of a gate that is read here, of a ``SingleInputGate`` or a ``CheckpointedInputGate`` around one."""
 
     @property
     def num_channels(self) -> int:
-        """How many channels it has."""
+        """The number of channels."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether every channel reached the end of its partition."""
+        """Whether all channels reached the end of their partition."""
 
     def available_future(self) -> AvailabilityFuture:
-        """Done if a poll may find something."""
+        """A future that is done when a poll may find something."""
 
     def poll_next(self) -> BufferOrEvent | None:
-        """The next buffer or event, or None."""
+        """The next buffer or event; None if there is none."""
 
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
-        """What so many polls would find at most, but an event comes alone."""
+        """Up to ``max_items`` buffers, or one event alone."""
 
     def acknowledge_all_records_processed(self, channel_index: int) -> None:
-        """All data of the channel was processed."""
+        """Report that all data of the channel was processed."""
 
 
 class ChainHead(Protocol):
-    """What receives the elements (an operator chain)."""
+    """Receives the elements (an operator chain)."""
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Records, in stream order."""
+        """Process records, in stream order."""
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """The input's watermark rose."""
+        """Process a watermark: the input's event time advanced."""
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """The input became idle or active."""
+        """Process a status: the input became idle or active."""
 
     def process_latency_marker(self, marker: LatencyMarker) -> None:
-        """A latency marker came in."""
+        """Process a latency marker."""
 
 
 class InputProcessor:
-    """Reads all gates of one input, fairly.
-
-    Threading: task thread only, except ``current_watermark``.
+    """Reads all gates of one input, in turns; task thread only, except ``current_watermark``.
 
     Args:
-        gates: at least one, each with its channels already added.
+        gates: at least one, with their channels.
         head: gets the elements.
-        name: of the task, for error messages.
-        on_end: called once, when all data has ended and is to be drained, with the last watermark passed on before.
-        are_checkpointed: whether the gates look after barriers themselves; if not, a barrier is an error of the producer.
-        by_record: hand over one record at a time, each with one call of ``process_input``, for an operator that selects its inputs.
+        name: the task's, for error messages.
+        on_end: called once when all data has ended and is drained, after the last watermark.
+        are_checkpointed: whether the gates handle barriers; if not, a barrier is the producer's error.
+        by_record: each ``process_input`` hands over one record only, for an operator that selects its inputs.
     """
 
     def __init__(
@@ -148,43 +146,45 @@ class InputProcessor:
         self._valve = StatusWatermarkValve(num_channels)
         self._num_channels_with_data = num_channels
         self._next_gate = 0
-        self._run: deque[BufferOrEvent] = deque()  # data that was polled and is not processed, all of one gate
-        self._run_first_channel = 0  # of the gate that was polled last
-        self._num_polls_before_run = 1  # that find one buffer and say that there is more
-        # The futures that already call on_available: a future must not collect one callback per wait.
+        self._run: deque[BufferOrEvent] = deque()  # data that was polled but not processed, all of one gate
+        self._run_first_channel = 0  # number of the first channel of the gate that was polled last
+        self._num_polls_before_run = 1  # single polls that must still find a buffer and report more
+        # Futures that will call on_available: a future must not collect one callback per wait.
         self._watched: list[AvailabilityFuture | None] = [None] * len(self._gates)
         self._on_end = on_end
         self._are_checkpointed = are_checkpointed
         self._queued: deque[tuple[int, StreamElement]] | None = deque() if by_record else None
         self._serializer = StreamElementSerializer()
         self._is_at_end_of_event_time = False
-        self.stop_mode = StopMode.DRAIN  # what the ends of data seen so far ask for
+        self.stop_mode = StopMode.DRAIN  # what the ends of data so far ask for
 
     def __repr__(self) -> str:
         return f"<InputProcessor of {self._name}: {self.waiting_for}, {self._valve!r}>"
 
     @property
     def valve(self) -> StatusWatermarkValve:
-        """What the channels together have reached; look only."""
+        """The watermarks and statuses of the channels; read only."""
         return self._valve
 
     @property
     def current_watermark(self) -> int:
-        """The input's watermark, milliseconds; any thread."""
+        """The input's watermark in milliseconds; any thread."""
         return self._valve.last_output
 
     @property
     def waiting_for(self) -> str:
-        """What a wait for input waits for, in words."""
+        """What the task waits for if there is no input, in words."""
         unfinished = [gate for gate in self._gates if not gate.is_finished]
         awaited = "data" if self._num_channels_with_data else "the end of partition"
         return f"{awaited} on {len(unfinished)} of {len(self._gates)} gates ({self._num_channels_with_data} channels still have data)"
 
     def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
-        """Process up to ``max_buffers`` buffers or events; ``should_stop`` is asked after each of them.
+        """Process up to ``max_buffers`` buffers or events; calls ``should_stop`` after each of them.
 
         Raises:
-            Whatever a gate reports (the producer failed, the connection was lost), SerdeError, UserFunctionError.
+            UserFunctionError: a user function failed.
+            SerdeError: an element cannot be deserialized.
+            NetstackError: a gate failed (the producer failed, the connection was lost).
         """
         if self._queued is not None:
             return self._process_next(self._queued)
@@ -204,13 +204,13 @@ class InputProcessor:
 
     @property
     def is_available(self) -> bool:
-        """Whether a call would find something, an end among others."""
+        """Whether ``process_input`` would find something, including an end."""
         if self._queued or self._run:
             return True
         return all(gate.is_finished for gate in self._gates) or any(map(_has_next, self._gates))
 
     def advance_to_end_of_event_time(self) -> None:
-        """No record comes any more: give the chain the last watermark, unless it had it."""
+        """Send ``MAX_WATERMARK``, unless it was sent: no more records follow."""
         if self._is_at_end_of_event_time or self._valve.last_output >= MAX_WATERMARK.timestamp:
             return
         self._is_at_end_of_event_time = True
@@ -219,10 +219,7 @@ class InputProcessor:
         self._head.process_watermark(MAX_WATERMARK)
 
     def close(self) -> None:
-        """Give back what was polled, forget the elements that are not complete, and their files; idempotent.
-
-        Nothing is processed afterwards.
-        """
+        """Release polled buffers, incomplete elements and their files; idempotent.  Nothing is processed afterwards."""
         polled = [item.buffer for item in self._run if item.buffer is not None]
         self._run.clear()
         recycle_all(polled)
@@ -231,9 +228,9 @@ class InputProcessor:
                 deserializer.close()
 
     def in_flight(self, gate_position: int, channel_index: int) -> Iterator[bytes]:
-        """What was read from a channel and not processed, in stream order.
+        """Serialized data that was read from a channel but not processed, in stream order.
 
-        That is records that wait, the beginning of the next one, and the rest of a run.
+        That is: queued records, the beginning of an incomplete one, and the rest of a run.
         """
         channel = self._first_channel[gate_position] + channel_index
         for queued_channel, element in self._queued or ():
@@ -249,14 +246,14 @@ class InputProcessor:
                     yield bytes(view[start : start + IN_FLIGHT_PIECE_BYTES])
 
     def has_polled(self, gate_position: int, channel_index: int) -> bool:
-        """Whether data of a channel was polled that is not processed: what comes behind it must not be looked at before it."""
+        """Whether polled data of a channel is unprocessed: what follows it must not be looked at yet."""
         channel = self._first_channel[gate_position] + channel_index
         return any(self._run_first_channel + item.channel_index == channel for item in self._run)
 
     def watch(self, on_available: Callable[[], None]) -> None:
-        """Have ``on_available`` called, on any thread, whenever a gate that is empty now gets data; at once if one already has.
+        """Have ``on_available`` called, on any thread, when an empty gate gets data; at once if one has data already.
 
-        Call it with the same callable each time: a future that is being watched already is not watched again.
+        Pass the same callable each time: then no future calls it twice.
         """
         if self._run:
             on_available()
@@ -271,7 +268,7 @@ class InputProcessor:
                 future.add_done_callback(on_available)
 
     def _poll(self, max_items: int) -> BufferOrEvent | None:
-        """The next item of the next gate that has one; up to ``max_items`` of it, of which the others become the run."""
+        """The next item of the next gate that has one; with up to ``max_items - 1`` more items in the run."""
         num_gates = len(self._gates)
         for turn in range(num_gates):
             index = (self._next_gate + turn) % num_gates
@@ -290,7 +287,7 @@ class InputProcessor:
         return None
 
     def _poll_run(self, gate: ReadableGate, max_items: int) -> BufferOrEvent | None:
-        """The first item that a gate has; if no other gate has any, the others become the run."""
+        """The first item of a gate; further items become the run, unless another gate has data."""
         if any(_has_next(other) for other in self._gates if other is not gate):
             return gate.poll_next()
         found = gate.poll_many(max_items)
@@ -307,7 +304,7 @@ class InputProcessor:
         return InputStatus.NOTHING_AVAILABLE
 
     def _process_next(self, queued: deque[tuple[int, StreamElement]]) -> InputStatus:
-        """Hand over one record, or one other element; reads on when there is none."""
+        """Process one record, or one other element; reads on if none is queued."""
         while not queued:
             item = self._poll(1)
             if item is None:
@@ -348,7 +345,7 @@ class InputProcessor:
                 self._process_control(channel, element)
 
     def _elements_of(self, channel: int, buffer: NetworkBuffer) -> list[StreamElement]:
-        """What the buffer completes; it is recycled."""
+        """The elements that the buffer completes; recycles the buffer."""
         try:
             return self._feed(channel, buffer)
         finally:
@@ -372,7 +369,7 @@ class InputProcessor:
             case LatencyMarker():
                 self._head.process_latency_marker(element)
             case RecordAttributes():
-                pass  # no operator takes them
+                pass  # no operator uses them
             case InternalWatermark():
                 raise SerdeError(f"{self._name}: input channel {channel} sent {element}, but it reads only one subpartition")
             case Chunk():
@@ -388,7 +385,7 @@ class InputProcessor:
                 self._head.process_watermark_status(output)
 
     def _process_event(self, channel: int, event: Event) -> bool:
-        """Whether it was the last end of data."""
+        """Process an event; True if it was the last end of data."""
         match event:
             case EndOfData(mode=mode):
                 return self._end_channel(channel, mode)
@@ -399,7 +396,7 @@ class InputProcessor:
             case _ if self._are_checkpointed and isinstance(event, _LOOKED_AFTER):
                 return False
             case _:
-                raise RemoteProtocolError(f"{self._name}: input channel {channel} sent {event}, which tasks do not know yet")
+                raise RemoteProtocolError(f"{self._name}: input channel {channel} sent {event}, which tasks do not support")
 
     def _end_channel(self, channel: int, mode: StopMode) -> bool:
         deserializer = self._deserializers[channel]
@@ -412,7 +409,7 @@ class InputProcessor:
             self.stop_mode = StopMode.NO_DRAIN
         self._num_channels_with_data -= 1
         index = max(i for i, first in enumerate(self._first_channel) if first <= channel)
-        # At once, not when all channels are through: the producer waits for it (CheckpointedInputGate).
+        # At once, not when all channels have ended: the producer waits for it (CheckpointedInputGate).
         self._gates[index].acknowledge_all_records_processed(channel - self._first_channel[index])
         return self._num_channels_with_data == 0
 

@@ -1,14 +1,11 @@
-"""Text keys as codes, for all channels of one writer.
+"""Encodes text keys as codes, for all channels of one writer.
 
-Hot path, per chunk: one dictionary probe per key, in C; Python code only for a key that is new.
-
+Hot path, per chunk: one dictionary probe per key, in C; Python code only for new keys.
 Side:       pure.
-Invariants: a code stands for one text and one channel as long as its generation lasts; a channel knows its codes in the order in which it
-            gets them, and every text is sent before or with the first code that needs it; codes fit into 16 bits.
-Rules:      there are two codes for a text: one among all texts of the writer, by which records are routed, and one among those of its
-            channel, which is sent.  So a channel's dictionary has no gaps, and gets only what concerns it.
-            A full dictionary is emptied, and then all channels begin their next generation.
-Units:      sizes in characters.
+Invariants: within a generation, a code means one text and one channel.  A channel gets its texts in the order of its codes, each no
+            later than the first code that needs it.  Codes fit into 16 bits.
+Rules:      a text has two codes.  The writer's code routes records; the channel's own code is sent.  So a channel's dictionary has no gaps
+            and holds only texts of that channel.  A full dictionary is emptied, which starts the next generation of all channels.
 Source:     hot-path measurements: a dictionary is slow once it leaves the cache, from about 16,384 entries.
 """
 
@@ -29,14 +26,14 @@ CodeArray = NDArray[np.uint16]
 
 MAX_KEYS: Final = 16_384
 UNKNOWN: Final = (1 << 16) - 1  # never a code
-# As many more may come in with one chunk; together they are what 16 bits can tell apart, but for one.
+# One chunk may add this many keys to a dictionary that is almost full: with them all but one of the 16-bit codes are used.
 MAX_CHUNK_KEYS: Final = (1 << 16) - 1 - MAX_KEYS
-# Not measured: far more than 16,384 words, so that it only keeps long texts from filling the memory of both sides.
+# Far more than 16,384 words take: it only keeps long texts from filling the memory of both sides.  Not measured.
 MAX_CHARACTERS: Final = 4 << 20
 
 
 class _Codes(dict[str, int]):
-    """Text -> code; what is new gets the next one."""
+    """Text -> code; a new text gets the next code."""
 
     __slots__ = ("names", "num_characters")
 
@@ -53,12 +50,7 @@ class _Codes(dict[str, int]):
 
 
 class KeyDictionary:
-    """Codes and channels of text keys.
-
-    Args:
-        channels: of the consumers.
-        num_channels: how many there are.
-    """
+    """Codes and channels of text keys; ``channels`` maps their hashes to ``num_channels`` consumers."""
 
     __slots__ = (
         "_channel_of",
@@ -86,21 +78,21 @@ class KeyDictionary:
 
     @property
     def generation(self) -> int:
-        """How often it was emptied."""
+        """How many times it was emptied."""
         return self._generation
 
     @property
     def is_full(self) -> bool:
-        """Whether it must be restarted before the next chunk is coded."""
+        """Whether it must be emptied before it encodes another chunk."""
         return len(self._codes) >= MAX_KEYS
 
     @property
     def is_too_large(self) -> bool:
-        """Whether its texts are so long that it must be restarted without sending what was just coded."""
+        """Whether its texts (in characters) are too long: then it must be emptied, and the last chunk is sent without codes."""
         return self._codes.num_characters > MAX_CHARACTERS
 
     def restart(self) -> None:
-        """Forget everything; what was coded before is sent as what it stands for."""
+        """Empty it and start the next generation; columns encoded before are sent as texts."""
         self._generation += 1
         self.table = NameTable()
         self.texts_of_channel: list[list[str]] = [[] for _ in range(self._num_channels)]
@@ -110,9 +102,9 @@ class KeyDictionary:
         self._recodings: WeakKeyDictionary[NameTable, CodeArray] = WeakKeyDictionary()
 
     def encode(self, keys: Sequence[str]) -> CodeArray:
-        """The code of each key; all are exactly str, there is at least one, and there are at most ``MAX_CHUNK_KEYS``."""
+        """The code of each key; takes 1 to ``MAX_CHUNK_KEYS`` keys, all exactly str."""
         codes = self._codes
-        # 10 ns per key less than np.fromiter over map.
+        # ``itemgetter`` costs 10 ns per key less than ``np.fromiter`` over ``map``.
         found = itemgetter(*keys)(codes) if len(keys) > 1 else (codes[keys[0]],)
         array = np.frombuffer(struct.pack(f"={len(keys)}H", *found), np.uint16)
         if len(self._channel_of) < len(codes):
@@ -120,7 +112,7 @@ class KeyDictionary:
         return array
 
     def try_recode(self, column: CodedColumn) -> CodeArray | None:
-        """The codes of keys that have codes of another table; None if not all are exactly str, or too many are new."""
+        """This dictionary's codes for keys with codes of another table; None if a key is not exactly a str, or too many are new."""
         known = self._recodings.get(column.names)
         if known is None or len(known) < len(column.names):
             grown = np.full(len(column.names), UNKNOWN, np.uint16)
@@ -141,7 +133,7 @@ class KeyDictionary:
         return self._channel_of.take(codes)
 
     def local_codes_of(self, codes: CodeArray) -> CodeArray:
-        """Each code among those of its channel."""
+        """Each code's counterpart in the dictionary of its channel."""
         return self._local_of.take(codes)
 
     def _route_new(self) -> None:
@@ -159,12 +151,7 @@ class KeyDictionary:
 
 
 class ChannelCodes:
-    """What one channel knows of a dictionary.
-
-    Args:
-        dictionary: of the writer.
-        channel: which one.
-    """
+    """What one channel has received of a writer's dictionary."""
 
     __slots__ = ("_channel", "_dictionary", "_generation", "_num_encoded", "_num_sent")
 
@@ -179,13 +166,13 @@ class ChannelCodes:
         return f"<ChannelCodes of channel {self._channel}, generation {self._generation}: {self._num_sent} texts sent>"
 
     def try_encode(self, column: CodedColumn) -> bytes | None:
-        """The column as it is sent, with the texts that the channel lacks; None if it has codes of another table, or none.
+        """The column serialized, with the texts that the channel lacks; None if it is empty or has codes of another table.
 
-        Nothing is taken for sent before ``commit``.
+        Only ``commit`` marks the texts as sent.
         """
         dictionary = self._dictionary
         if column.names is not dictionary.table or not len(column):
-            return None  # another field of the same records may have been encoded
+            return None  # codes of another table: the key is another field of these records
         if self._generation != dictionary.generation:
             self._generation, self._num_sent = dictionary.generation, 0
         codes = dictionary.local_codes_of(column.codes)
@@ -194,5 +181,5 @@ class ChannelCodes:
         return encode_codes(self._generation, self._num_sent, new, codes)
 
     def commit(self) -> None:
-        """What was encoded last is sent."""
+        """Mark the texts of the last ``try_encode`` as sent."""
         self._num_sent, self._num_encoded = max(self._num_sent, self._num_encoded), 0

@@ -1,16 +1,15 @@
-"""Routes records by their keys.
+"""Routes records by key.
 
-Hot path.  Where the key is a field of records in columns (or the record), a text key is turned into codes, and numpy does the rest.  Else
-there are one dictionary probe per record and two bound ``append``.  Keys come with the records: ``chain.key_taker``.
-
+Hot path.  If the key is a field of records in columns (or the record itself), text keys become codes, and numpy does the rest.  Otherwise
+each record costs one dictionary probe and two bound ``append``.  ``chain.key_extractor`` extracted the keys.
 Side:       task.
-Invariants: every way sends a key to the same channel; dictionaries are bounded; records keep their values and types.
-Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner``.  ``key_routes``, ``key_dictionary``.
+Invariants: all ways send a key to the same channel; dictionaries are bounded; records keep their values and types.
+Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner``.
 """
 
 from typing import Any, Final
 
-from flowlet.chain.key_taker import field_taken_by
+from flowlet.chain.key_extractor import create_key_extractor, field_selected_by
 from flowlet.columns import (
     Column,
     Columns,
@@ -21,7 +20,6 @@ from flowlet.io.dictionary_bypass import DictionaryBypass
 from flowlet.io.key_column_router import KeyColumnRouter
 from flowlet.io.key_dictionary import ChannelCodes, KeyDictionary
 from flowlet.io.key_routes import Routes
-from flowlet.io.key_taker_of import key_taker_of
 from flowlet.io.pending_columns import LaneArray, Route
 from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
 from flowlet.keys.column_key import ColumnKey
@@ -32,22 +30,22 @@ from flowlet.records import Chunk
 from netstack.partition.result_partition import ResultPartition
 
 _NUMBERS: Final = frozenset({int, float, bool})
-_INSTANT: Final = "M"  # a numpy kind that cannot be a key
+_INSTANT: Final = "M"  # the numpy kind of timestamps, which cannot be keys
 
 _KeyedColumn = tuple[Column, LaneArray | Route]
 
 
 class KeyGroupsRecordWriter(RecordWriter):
-    """Records with the same key go to the same channel: key -> hash -> key group -> channel.
+    """Sends records with equal keys to the same channel: key -> hash -> key group -> channel.
 
-    Args:
-        partitioner: holds the user's key selector and the consumer's number of key groups.
+    ``partitioner`` holds the user's key selector and the consumer's number of key groups.
     """
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: KeyGroups) -> None:
-        super().__init__(partition, options, partition.num_subpartitions, key_taker_of(partitioner, options, partition.num_subpartitions))
-        self._field = field_taken_by(partitioner.key_selector)
-        self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # then nulls and instants are keys, too
+        keys = create_key_extractor(partitioner, options.subtask, partition.num_subpartitions)
+        super().__init__(partition, options, partition.num_subpartitions, keys)
+        self._field = field_selected_by(partitioner.key_selector)
+        self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # a column's nulls and timestamps can be keys
         self._max_parallelism = partitioner.max_parallelism
         self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
         self._routes = Routes(list(zip(self._appends, [keys.append for keys in self._pending_keys], strict=True)), self._channel_of)
@@ -60,7 +58,7 @@ class KeyGroupsRecordWriter(RecordWriter):
 
     def _collect_columns(self, chunk: Chunk) -> None:
         columns = chunk.columns
-        assert columns is not None, "so said the caller"
+        assert columns is not None, "the caller passes only columns"
         position = self._key_position(columns)
         keyed = None if position is None else self._column_router.try_route(columns.fields[position], position)
         if position is None or keyed is None:
@@ -84,13 +82,13 @@ class KeyGroupsRecordWriter(RecordWriter):
     # ---------------------------------------------------------------- records in a list
 
     def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        assert keys is not None, "there is a key taker"
+        assert keys is not None, "there is a key extractor"
         if not (self._routes_bypass.is_taken() and self._route_by_hashes(keys, values, timestamps)):
             self._route_keys(keys, values, timestamps)
         self._write_long_lists()
 
     def _route_keys(self, keys: list[Any], values: list[Any], timestamps: list[int] | None) -> None:
-        exact = exact_keys(keys)  # the same list when equal keys are the same key
+        exact = exact_keys(keys)  # the same list if equal keys are always the same key
         num_misses_before = self._routes.num_misses
         if exact is keys and timestamps is None:
             self._append_plain(keys, values)
@@ -99,7 +97,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._routes_bypass.judge(len(keys), self._routes.num_misses - num_misses_before, is_full=False)
 
     def _route_by_hashes(self, keys: list[Any], values: list[Any], timestamps: list[int] | None) -> bool:
-        """Hash all keys at once; False if these keys cannot be."""
+        """Route all keys by their hashes at once; False if keys of this kind cannot be hashed together."""
         hashes = try_hashes(keys)
         if hashes is None:
             self._routes_bypass.give_up()
@@ -135,8 +133,8 @@ class KeyGroupsRecordWriter(RecordWriter):
         return operator_index(key_group(key, self._max_parallelism), self._max_parallelism, self._num_channels)
 
     def _collect_listed(self, chunk: Chunk, key: Column | None) -> None:
-        """Take records in columns whose keys are looked at one by one; they are in a column, or are asked for."""
-        assert self.keys is not None, "a writer by key has one"
+        """Collect records in columns whose keys are routed one by one: from ``key``, or from the selector if that is None."""
+        assert self.keys is not None, "a writer by key has a key extractor"
         listed = Chunk(chunk.values, chunk.timestamps)
         listed.keys = self.keys.keys_of(chunk.values) if key is None else key.to_list()
         self.keys.checked(listed)
@@ -144,6 +142,6 @@ class KeyGroupsRecordWriter(RecordWriter):
 
 
 def _with_field(columns: Columns, position: int, column: Column) -> Columns:
-    """The records with another representation of one field."""
+    """The records with one field replaced."""
     fields = tuple([column if index == position else field for index, field in enumerate(columns.fields)])
     return columns.with_fields(fields).with_key_position(columns.key_position)

@@ -1,12 +1,10 @@
-"""Records that wait for their writer as they are, each beside its key.
+"""Keeps records as they are beside their keys, until it is known which channel they go to.
 
-A reader of the same process gets them as they are; for any other one their fields are made columns, behind the point where it is known
-which records go where.
+A reader in the same process gets the records themselves.  For any other reader their fields become columns.
 
 Hot path: C code per field.
-
 Side:       pure.
-Invariants: no value of a field can change (``chain.settling``); the columns stand for records equal in everything.
+Invariants: no value of a field can change (``chain.record_copies``); the columns stand for records that are equal in everything.
 """
 
 from collections.abc import Sequence
@@ -19,19 +17,19 @@ from flowlet.records import Chunk
 from flowlet.serde.flat_classes import flat_class_of, parts_of_dicts
 from flowlet.serde.object_columns import maker_of
 
-_KEY: Final = 1  # the position of the key beside its record
+_KEY: Final = 1  # position of the column of keys, behind the column of records
 
 
 def beside_keys(chunk: Chunk) -> Chunk:
-    """A chunk in a list, with keys, in columns of shape KEYED."""
-    assert chunk.keys is not None, "the key taker gave them"
+    """Convert a chunk of listed records with keys into two columns, records and keys (``Shape.KEYED``)."""
+    assert chunk.keys is not None, "the key extractor gave them"
     fields = (ListColumn(chunk.values), column_of(chunk.keys))
     columns = Columns(len(chunk), fields, Shape.KEYED, key_position=_KEY, record_key=chunk.key_field)
     return Chunk.of_columns(columns, chunk.timestamps)
 
 
 def as_it_is(chunk: Chunk) -> Chunk:
-    """A chunk for a reader of the same process: records beside their keys in a list, others as they are."""
+    """The chunk for a reader in the same process: records beside keys as lists, others unchanged."""
     columns = chunk.columns
     if columns is None:
         return chunk
@@ -50,7 +48,7 @@ def _listed(chunk: Chunk, columns: Columns) -> Chunk:
 
 
 def sendable(chunk: Chunk) -> Chunk:
-    """A chunk of any kind; one of shape KEYED in columns of its fields, of which one is the key, or else as a list with its keys."""
+    """The chunk for another process: records beside keys become columns of their fields, or else lists; others unchanged."""
     columns = chunk.columns
     if columns is None or columns.shape is not Shape.KEYED:
         return chunk
@@ -61,7 +59,7 @@ def sendable(chunk: Chunk) -> Chunk:
 
 
 def _columns_of_fields(values: list[Any], keys: Column, field: int | str) -> Columns | None:
-    """The records by field, with the column of keys in its place; None if they are not all of one kind and of the same fields."""
+    """The records by field, with ``keys`` as column ``field``; None if records differ in type or fields."""
     kind: Any = exact_type(values)
     parts = None if kind is None else _parts_of(values, kind)
     if parts is None:
@@ -77,7 +75,7 @@ def _columns_of_fields(values: list[Any], keys: Column, field: int | str) -> Col
 
 
 def _parts_of(values: list[Any], kind: Any) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]] | None:
-    """The names of the fields of records that are all of one kind (none of tuples), and the fields; None if the records differ in them."""
+    """Names (none for tuples) and values of the fields of records of one type; None if the records differ in their fields."""
     if kind is tuple:
         fields = try_transpose(values)
         return None if fields is None else ((), fields)

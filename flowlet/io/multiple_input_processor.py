@@ -1,10 +1,9 @@
-"""From the gates of a task to the inputs of its head, when it has several.
+"""Leads data from the gates of a task to the inputs of its head, if that has several.
 
 Hot path.  As ``input_processor``; choosing an input costs a few integer operations per ``process_input``.
-
 Side:       task.
-Invariants: no input starves while another one has data: they take turns, each with as many buffers as the caller allows.
-Source:     Flink ``StreamMultipleInputProcessor``, ``StreamTwoInputProcessor`` (which is the same with two).
+Invariants: inputs with data take turns, so none starves; each turn is as many buffers as the caller allows.
+Source:     Flink ``StreamMultipleInputProcessor``; ``StreamTwoInputProcessor`` is the same with two inputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +13,9 @@ from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInp
 
 
 class MultipleInputProcessor:
-    """Reads several inputs, fairly, as far as the operator selects them.
+    """Reads several inputs in turns, as far as the operator selects them; task thread only, except ``current_watermark``.
 
-    Threading: task thread only, except ``current_watermark``.
-
-    Args:
-        inputs: one processor for each input of the head.
-        selection: knows which of them the operator wants.
+    ``inputs`` has one processor per input of the head; ``selection`` knows which of them the operator wants.
     """
 
     def __init__(self, inputs: Sequence[InputProcessor], selection: MultipleInputSelectionHandler) -> None:
@@ -34,17 +29,17 @@ class MultipleInputProcessor:
 
     @property
     def current_watermark(self) -> int:
-        """The smallest watermark of the inputs, milliseconds; any thread."""
+        """The lowest watermark of the inputs in milliseconds; any thread."""
         return min(each.current_watermark for each in self._inputs)
 
     @property
     def waiting_for(self) -> str:
-        """What a wait for input waits for, in words."""
+        """What the task waits for if there is no input, in words."""
         waits = [f"input {index + 1}: {each.waiting_for}" for index, each in enumerate(self._inputs) if self._selection.is_selected(index)]
         return "; ".join(waits)
 
     def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
-        """As ``InputProcessor.process_input``, on the next input whose turn it is."""
+        """As ``InputProcessor.process_input``, on the input whose turn it is."""
         if not self._has_begun:
             self._selection.next_selection()
             self._has_begun = True
@@ -58,17 +53,17 @@ class MultipleInputProcessor:
         return self._selection.update(index, self._inputs[index].process_input(max_buffers, should_stop))
 
     def advance_to_end_of_event_time(self) -> None:
-        """Each input that was not there yet."""
+        """As ``InputProcessor.advance_to_end_of_event_time``, for every input."""
         for each in self._inputs:
             each.advance_to_end_of_event_time()
 
     def close(self) -> None:
-        """As ``InputProcessor.close``, every input."""
+        """As ``InputProcessor.close``, for every input."""
         for each in self._inputs:
             each.close()
 
     def watch(self, on_available: Callable[[], None]) -> None:
-        """As ``InputProcessor.watch``, for the inputs that are selected."""
+        """As ``InputProcessor.watch``, for the selected inputs."""
         for index, each in enumerate(self._inputs):
             if self._selection.is_selected(index):
                 each.watch(on_available)

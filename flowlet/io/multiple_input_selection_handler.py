@@ -1,10 +1,10 @@
-"""Which of several inputs is read next.
+"""Chooses which of several inputs is read next.
 
 Side:       task.
-Invariants: an input that was not selected is not read, unless its data has ended and only the end of its partitions is awaited; inputs that
-            are selected and have something take turns; what is reported as ended was reported once.
-Source:     Flink ``MultipleInputSelectionHandler``, ``InputSelection.fairSelectNextIndex``.  Flink forgets to look at the other inputs when
-            the last one that ends was stopped without draining; here both ends count the same.
+Invariants: only selected inputs are read, and inputs whose data has ended (until their partitions end).  Selected inputs with data take
+            turns.  Each end is reported once.
+Source:     Flink ``MultipleInputSelectionHandler``, ``InputSelection.fairSelectNextIndex``.  Flink does not check the other inputs when
+            the last one to end was stopped without draining; here both kinds of end are treated alike.
 """
 
 from collections.abc import Callable
@@ -16,26 +16,22 @@ from flowlet.operators.input_selection import ALL, MAX_INPUTS, InputSelection
 
 
 class InputStatus(Enum):
-    """What a call left behind."""
+    """What a call of ``process_input`` leaves behind."""
 
     MORE_AVAILABLE = auto()
     NOTHING_AVAILABLE = auto()
-    END_OF_DATA = auto()  # reported once: every channel had its end of data, and all want what is left to be drained
-    STOPPED = auto()  # as END_OF_DATA, but nothing is to be drained
-    END_OF_INPUT = auto()  # every partition ended
+    END_OF_DATA = auto()  # reported once: all channels had their end of data, and are to be drained
+    STOPPED = auto()  # as END_OF_DATA, but without draining
+    END_OF_INPUT = auto()  # all partitions ended
 
 
 _ENDS_OF_DATA: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)
 
 
 class MultipleInputSelectionHandler:
-    """Keeps track of what each input still has; inputs are counted from 0 here, in selections from 1.
+    """Tracks what each of 1 to 63 inputs still has; counts inputs from 0, where selections count from 1.  Task thread only.
 
-    Threading: task thread only.
-
-    Args:
-        num_inputs: 1 to 63.
-        next_selection: asks the operator; None for one that takes whatever comes.
+    ``next_selection`` asks the operator which inputs it wants; None: it wants all.
     """
 
     def __init__(self, num_inputs: int, next_selection: Callable[[], InputSelection] | None = None) -> None:
@@ -45,9 +41,9 @@ class MultipleInputSelectionHandler:
         self._next_selection = next_selection
         self._all = (1 << num_inputs) - 1
         self._selected = self._all
-        self._available = self._all  # may have something; looked at again when it turns out not to
-        self._unfinished = self._all  # not at END_OF_INPUT
-        self._with_data = self._all  # not at END_OF_DATA
+        self._available = self._all  # inputs that may have data; cleared when a read finds none
+        self._unfinished = self._all  # inputs before END_OF_INPUT
+        self._with_data = self._all  # inputs before END_OF_DATA
         self._drains = True
         self._is_end_reported = False
 
@@ -57,12 +53,12 @@ class MultipleInputSelectionHandler:
 
     @property
     def are_all_inputs_finished(self) -> bool:
-        """Whether all partitions of all inputs ended."""
+        """Whether all partitions of all inputs have ended."""
         return not self._unfinished
 
     @property
     def drains(self) -> bool:
-        """Whether no input asked not to be drained, so far."""
+        """Whether all inputs that ended so far are to be drained."""
         return self._drains
 
     def is_selected(self, index: int) -> bool:
@@ -70,31 +66,31 @@ class MultipleInputSelectionHandler:
         return bool(self._selected & self._unfinished & (1 << index))
 
     def is_available(self, index: int) -> bool:
-        """Whether the input may have something."""
+        """Whether the input may have data."""
         return bool(self._available & (1 << index))
 
     def set_available(self, index: int) -> None:
-        """The input may have something."""
+        """Note that the input may have data."""
         self._available |= (1 << index) & self._unfinished
 
     def next_selection(self) -> None:
-        """Ask the operator, once per record."""
+        """Ask the operator for its next selection; once per record."""
         if self._next_selection is None or not self._with_data:
             self._selected = self._all
             return
-        # What has no more data cannot be selected, but the ends of its partitions must be read.
+        # The operator cannot select an input whose data has ended, but the ends of its partitions must be read.
         ended = self._all & ~self._with_data
         self._selected = self._next_selection().mask & self._all | ended
 
     def select_next(self, last: int) -> int | None:
-        """The input to read: the first one behind ``last`` that is selected and may have something; None if there is none.
+        """The first selected input after ``last`` that may have data; None if there is none.
 
         Raises:
-            FlowletError: all inputs that the operator selected have ended, so it would wait for ever.
+            FlowletError: the operator selects only inputs that have ended, so it would wait for ever.
         """
         candidates = self._selected & self._unfinished
         if not candidates & self._with_data and self._with_data:
-            raise FlowletError("an operator selects only inputs that have ended; select those that still have data, or all")
+            raise FlowletError("an operator selects only inputs that have ended; select inputs that still have data, or all of them")
         candidates &= self._available
         if not candidates:
             return None
@@ -103,7 +99,7 @@ class MultipleInputSelectionHandler:
         return (first & -first).bit_length() - 1
 
     def update(self, index: int, status: InputStatus) -> InputStatus:
-        """Take in what one input reported; returns what that means for all together."""
+        """Note the status of one input; returns the status of all inputs together."""
         bit = 1 << index
         match status:
             case InputStatus.MORE_AVAILABLE:

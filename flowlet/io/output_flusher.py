@@ -1,11 +1,11 @@
-"""Makes written records visible within the buffer timeout.
+"""Makes written records visible to readers within the buffer timeout.
 
-Side:       shared.  Armed by the task thread, fires on the loop thread.
-Invariants: the timer is armed whenever bytes were written that no flush has seen; at most one timer is armed for each timeout; an idle task
-            arms none.  After a flush that failed, the next write fails too.
+Side:       shared.  The task thread arms the timer; it fires on the loop thread.
+Invariants: a timer is armed while written bytes are unflushed, at most one per timeout; an idle task arms none.  After a failed flush the
+            next write raises its error.
 Units:      milliseconds.
-Source:     Flink ``OutputFlusher``, ``RecordWriter.checkErroneous``.  Flink's flusher runs every timeout, written or not;
-            this one is armed by the first write, which flushes as early and costs an idle task nothing.
+Source:     Flink ``OutputFlusher``, ``RecordWriter.checkErroneous``.  Flink flushes at every timeout, even if nothing was written.  Here
+            the first write arms the timer: it flushes as early and costs an idle task nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,22 +15,22 @@ from netstack.timers import Cancellable, ScheduleTimer
 
 
 class Flushable(Protocol):
-    """Something with buffered bytes (a result partition)."""
+    """A result partition, or anything else with buffered bytes."""
 
     def flush_all(self) -> None:
-        """Make them visible to readers; any thread."""
+        """Make buffered bytes visible to readers; any thread."""
 
 
 class OutputFlusher:
-    """Flushes a task's partitions some time after the first unflushed write.
+    """Flushes partitions ``timeout_ms`` (> 0) after the first unflushed write.
 
     Threading: ``arm`` and ``close`` on the task thread; the timer fires on the loop thread.
 
     Args:
         targets: what to flush.
-        timeout_ms: > 0.
-        schedule_timer: runs a callable on the loop thread after so many seconds; may be called from any thread.
-        on_error: told when a flush failed; on the loop thread.
+        timeout_ms: milliseconds.
+        schedule_timer: calls a function on the loop thread after a delay in seconds; may be called from any thread.
+        on_error: gets the error of a failed flush, on the loop thread.
     """
 
     def __init__(
@@ -51,11 +51,7 @@ class OutputFlusher:
         return f"<OutputFlusher every {self._timeout_s * 1000:g} ms, {'armed' if self._is_armed else 'at rest'}>"
 
     def arm(self) -> None:
-        """Bytes were written: flush them within the timeout.
-
-        Raises:
-            Exception: what an earlier flush raised.
-        """
+        """Schedule a flush, because bytes were written; raises the error of an earlier flush."""
         if self._error is not None:
             raise self._error
         if self._is_armed or self._is_closed:
@@ -64,7 +60,7 @@ class OutputFlusher:
         self._timer = self._schedule_timer(self._timeout_s, self._fire)
 
     def close(self) -> None:
-        """Flush no more."""
+        """Cancel the timer; nothing is flushed afterwards."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -84,14 +80,9 @@ class OutputFlusher:
 
 
 class OutputFlushers:
-    """The flushers of one task: one for each timeout that its outputs have.
+    """The flushers of one task, one for each timeout of its outputs; task thread only.
 
-    Threading: the task thread.
-
-    Args:
-        outputs: what to flush, and its buffer timeout in milliseconds; 0 and -1 need no flusher.
-        schedule_timer: see ``OutputFlusher``.
-        on_error: see ``OutputFlusher``.
+    ``outputs`` are the partitions with their buffer timeouts; 0 and -1 need no flusher.  See ``OutputFlusher`` for the other arguments.
     """
 
     def __init__(
@@ -109,11 +100,11 @@ class OutputFlushers:
         return f"<OutputFlushers {list(self._flushers.values())!r}>"
 
     def arm_of(self, timeout_ms: int) -> Callable[[], None] | None:
-        """What a writer of an output with this timeout calls when it wrote; None if it need not."""
+        """What a writer with this timeout calls after it wrote; None if it need not call anything."""
         flusher = self._flushers.get(timeout_ms)
         return None if flusher is None else flusher.arm
 
     def close(self) -> None:
-        """Flush no more."""
+        """Cancel all timers; nothing is flushed afterwards."""
         for flusher in self._flushers.values():
             flusher.close()

@@ -1,12 +1,11 @@
-"""Records in columns that wait to be written, and their way into the lanes of a writer.
+"""Keeps records in columns until they are written, and splits them by channel.
 
 Hot path, per chunk: C code per column.
-
 Side:       pure.
-Invariants: the records of a lane keep their order; nothing is made of them but columns.
-Source:     hot-path measurements: two or three lanes are cheapest by looking for the rows of each (two columns into two lanes: 2.4 ns per
-            row; ``np.compress``, which looks for them once per column, 3.7), more by one stable sort of the lanes (7.5 ns), which is a
-            radix sort as long as they have at most 16 bits.
+Invariants: the records of a lane keep their order, and stay columns.
+Source:     hot-path measurements.  For two or three lanes it is cheapest to find the rows of each lane (two columns into two lanes: 2.4 ns
+            per row; ``np.compress`` finds them once per column, 3.7).  For more lanes one stable sort is (7.5 ns), which is a radix sort
+            for integers of up to 16 bits.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,18 +18,14 @@ from flowlet.columns import Columns, try_concatenate
 from flowlet.records import Chunk, Int64Array
 
 LaneArray = NDArray[np.uint16]
-# Gives records as they are to be sent, and their lanes; alone or together with others for which it was given.
+# Returns the records as they are sent, and the lane of each; takes one chunk, or several joined ones that have the same route.
 Route = Callable[[Columns], tuple[Columns, LaneArray]]
 
 _MAX_MASKS: Final = 3
 
 
 class PendingColumns:
-    """Chunks in columns, all with timestamps or all without.
-
-    Args:
-        num_lanes: how many there are; at most 65,536.
-    """
+    """Waiting chunks of columns, all with timestamps or all without; ``num_lanes`` is at most 65,536."""
 
     __slots__ = ("_chunks", "_lanes", "_num_lanes", "num_rows")
 
@@ -44,18 +39,16 @@ class PendingColumns:
         return f"<PendingColumns: {self.num_rows} rows>"
 
     def add(self, chunk: Chunk, lanes: LaneArray | Route | None) -> None:
-        """Keep a chunk that has columns.
+        """Keep a chunk of columns.
 
-        Args:
-            chunk: the records.
-            lanes: of each record, or what finds them out, which is cheaper for many at once; None: all go to lane 0.
+        ``lanes``: the lane of each record, or a function that finds it later, for many records at once; None: all go to lane 0.
         """
         self._chunks.append(chunk)
         self._lanes.append(lanes)
         self.num_rows += len(chunk)
 
     def take(self) -> Iterator[tuple[int, Chunk]]:
-        """All that waits, lane by lane, in as few chunks as the columns allow."""
+        """Remove all waiting records: (lane, chunk) pairs, in as few chunks as the columns allow."""
         chunks, lanes = self._chunks, self._lanes
         self._chunks, self._lanes, self.num_rows = [], [], 0
         tables = [chunk.columns for chunk in chunks]
@@ -81,7 +74,7 @@ class PendingColumns:
             return iter(((0, chunk),))
         assert chunk.columns is not None, "only columns wait here"
         split = _by_masks if self._num_lanes <= _MAX_MASKS else _by_sorting
-        # Before they are split: then they have not to be moved in their full width.
+        # Narrowed before the split, so that the split moves fewer bytes.
         return split(chunk.columns.narrowed(), chunk.timestamp_array, lanes, self._num_lanes)
 
 
@@ -115,5 +108,5 @@ def _by_sorting(columns: Columns, timestamps: Int64Array | None, lanes: LaneArra
 
 
 def lanes_of(lanes: Any) -> LaneArray:
-    """Any array or list of lanes, as lanes are kept."""
+    """Any array or list of lanes as a ``LaneArray``."""
     return np.asarray(lanes, np.uint16)

@@ -1,13 +1,11 @@
-"""What all record writers do: pending records, serialization, control elements, flushes.
+"""The base class of record writers: pending records, serialization, watermarks and statuses, flushes.
 
 Hot path, per chunk.
-
 Side:       task.
-Invariants: records of one channel keep their order; a watermark, a status or a latency marker comes behind every record that was collected
-            before it; after ``flush_pending`` nothing is pending, so that flushers never have to know about pending records.
+Invariants: records of one channel keep their order.  Watermarks, statuses and latency markers follow all records collected before them.
+            After ``flush_pending`` no record is pending, so flushers need not know about pending records.
 Units:      milliseconds, bytes.
-Source:     Flink ``RecordWriter``, ``RecordWriterOutput``.
-            Cleared lists and the bounds below: hot-path measurements (tuples want 1,000-2,000 records per serialized chunk).
+Source:     Flink ``RecordWriter``, ``RecordWriterOutput``.  Cleared lists and the bounds below: hot-path measurements.
 """
 
 import random
@@ -16,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowlet.chain.key_taker import MIN_COLUMN_ROWS, KeyTaker
+from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.columns import Shape
 from flowlet.io.chunk_content import MAX_CONTENT_BYTES, MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, estimated_bytes, has_objects
 from flowlet.io.key_dictionary import ChannelCodes
@@ -26,13 +24,12 @@ from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.partition.result_partition import ResultPartition
 
-# Tuples want 1,000-2,000 records per serialized chunk; 8,000 are 25 % slower (out of cache).
+# Serialized chunks of 1,000-2,000 tuples are best; 8,000 are 25 % slower (out of cache).
 MAX_PENDING_RECORDS = 2_000
-# Records that wait as they are leave the cache if there are more of them (bench programs, two TaskManagers: 4,000 cost 10 % more).
+# More records than this, kept as they are, leave the cache (bench programs, two TaskManagers: 4,000 cost 10 % more).
 MAX_KEYED_RECORDS = 1_000
-# Columns are cheaper the longer they are, up to 65,536 records for numbers (see Source).  Counts by codes take 30, 24 and 22 ns per record
-# in chunks of 4,000, 8,000 and 16,000 (5,000 keys).  What comes in longer chunks is not joined but goes out as it came; chunks longer
-# than a part are cut.
+# Longer columns are cheaper, up to 65,536 records for numbers (hot-path measurements).  Counting by codes takes 30, 24 and 22 ns per record
+# in chunks of 4,000, 8,000 and 16,000 (5,000 keys).  Longer chunks are not joined with others; those longer than a part are cut.
 MAX_PENDING_ROWS_PER_LANE = 16_000
 MAX_PENDING_ROWS = 32_768
 MAX_PART_ROWS = 65_536
@@ -42,9 +39,8 @@ MAX_PART_ROWS = 65_536
 class RecordWriterOptions:
     """How one edge is written.
 
-    ``buffer_timeout_ms`` 0: flush the partition with every ``flush_pending`` that wrote; > 0: call ``on_written``, which must be cheap,
-    when there are written, not yet flushed bytes; -1: flush never.  ``rng`` draws channels;
-    ``subtask`` is the producer's, for error messages.
+    ``buffer_timeout_ms``: 0: ``flush_pending`` flushes the partition whenever it wrote; > 0: it calls ``on_written``, which must be cheap;
+    -1: it never flushes.  ``rng`` draws channels.  ``subtask`` is the producer's, for error messages.
     """
 
     buffer_timeout_ms: int
@@ -53,31 +49,21 @@ class RecordWriterOptions:
     rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
-        """Check the timeout.
-
-        Raises:
-            ValueError: it is below -1.
-        """
+        """Check the timeout.  Raises ValueError if it is below -1."""
         if self.buffer_timeout_ms < -1:
-            raise ValueError(f"a buffer timeout is -1 (never), 0 (at once) or milliseconds, got {self.buffer_timeout_ms}")
+            raise ValueError(f"a buffer timeout is -1 (never flush), 0 (flush at once) or milliseconds, got {self.buffer_timeout_ms}")
 
 
 class RecordWriter(ABC):
-    """One output of a chain (an operator ``Output``).
+    """One output of a chain (an operator ``Output``); task thread only.  Takes over every chunk.
 
-    Threading: task thread only.
-    Ownership: takes over every chunk; the values are dropped as soon as they are serialized.
-
-    Args:
-        partition: where the bytes go.
-        options: how the edge is flushed.
-        num_lanes: how many pending lists there are: one per channel, or one for all.
-        keys: takes the keys of records when they are emitted; None: nobody needs any.
+    There are ``num_lanes`` pending lists: one per channel, or one for all.  ``keys`` extracts the key of each record when it is emitted;
+    None: the consumer needs no keys.
     """
 
-    takes_pickled_records = True
+    takes_pickled_records = True  # read by ChunkingOutput: a PickledRecord is written as it is
 
-    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, num_lanes: int, keys: KeyTaker | None = None) -> None:
+    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, num_lanes: int, keys: KeyExtractor | None = None) -> None:
         self.keys = keys
         self._partition = partition
         self._num_channels = partition.num_subpartitions
@@ -85,22 +71,22 @@ class RecordWriter(ABC):
         self._pending: list[list[Any]] = [[] for _ in range(num_lanes)]
         self._pending_timestamps: list[list[int]] = [[] for _ in range(num_lanes)]
         self._pending_keys: list[list[Any]] = [[] for _ in range(num_lanes)]
-        # Lists are emptied, never replaced: routes hold these.
+        # Lists are emptied, never replaced: routes hold these bound methods.
         self._appends = [pending.append for pending in self._pending]
         self._timestamp_appends = [pending.append for pending in self._pending_timestamps]
-        # Where there are columns waiting, no lists are, and the other way round: records keep their order.
+        # Either columns wait or lists do, never both: so records keep their order.
         self._columns = PendingColumns(num_lanes)
         self._max_pending_rows = min(num_lanes * MAX_PENDING_ROWS_PER_LANE, MAX_PENDING_ROWS)
         self._max_keyed_rows = MAX_KEYED_RECORDS
-        self._codes: list[ChannelCodes] = []  # one for each lane, if keys have codes
-        self._has_timestamps = False  # of the pending records, all or none
-        self._has_keys = False  # of the pending records in lists, all or none
+        self._codes: list[ChannelCodes] = []  # one per lane, if text keys have codes
+        self._has_timestamps = False  # whether the pending records do; all or none
+        self._has_keys = False  # whether the pending listed records do; all or none
         self._flushes_always = options.buffer_timeout_ms == 0
         self._on_written = options.on_written if options.buffer_timeout_ms > 0 else None
         self._rng = options.rng
-        self._is_dirty = False  # bytes were written since the last flush_pending
+        self._is_dirty = False  # whether bytes were written since the last flush_pending
         self._is_idle = False  # the status announced last
-        self._is_stopped = False  # whatever comes is dropped
+        self._is_stopped = False  # whether everything is dropped from now on
 
     def __repr__(self) -> str:
         num_pending = sum(map(len, self._pending)) + self._columns.num_rows
@@ -108,11 +94,11 @@ class RecordWriter(ABC):
 
     @property
     def has_waiting_columns(self) -> bool:
-        """Whether a few more rows are cheaper in columns, since others wait for them there."""
+        """Whether columns wait: then even a few rows are cheaper as columns."""
         return self._columns.num_rows > 0
 
     def collect(self, chunk: Chunk) -> None:
-        """Route the records; they are written at the latest by ``flush_pending``.
+        """Route records; ``flush_pending`` writes them at the latest.
 
         Raises:
             UserFunctionError: the key selector failed; names the record.
@@ -143,18 +129,18 @@ class RecordWriter(ABC):
         self._has_timestamps = has_timestamps
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Broadcast a watermark behind all records; dropped while the announced status is idle."""
+        """Broadcast a watermark behind all records; dropped while the last announced status is idle."""
         if not self._is_idle and not self._is_stopped:
             self._broadcast(watermark)
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Broadcast a status behind all records, unless it is the one announced last."""
+        """Broadcast a status behind all records, unless it is the last announced one."""
         if status.is_idle is not self._is_idle and not self._is_stopped:
             self._is_idle = status.is_idle
             self._broadcast(status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Send a marker behind all records to one channel, drawn at random: it measures one way, and many soon measure all."""
+        """Send a marker behind all records to one random channel: it measures one path, many markers measure all."""
         if self._is_stopped:
             return
         # Flink RecordWriter.randomEmit.
@@ -163,11 +149,11 @@ class RecordWriter(ABC):
         self._partition.emit_record(self._serializer.serialize(marker), self._rng.randrange(self._num_channels))
 
     def stop(self) -> None:
-        """Drop what comes from now on: the data was ended without draining, so consumers take no more; nothing may be pending."""
+        """Drop everything from now on: the data ended without draining, so consumers accept no more.  Nothing may be pending."""
         self._is_stopped = True
 
     def flush_pending(self) -> None:
-        """Write what is pending; then flush the partition, or ask for a flush in time, as the buffer timeout says."""
+        """Write pending records; then flush the partition, or request a flush, as the buffer timeout says."""
         if self._columns.num_rows:
             self._write_columns()
         else:
@@ -182,11 +168,11 @@ class RecordWriter(ABC):
 
     @abstractmethod
     def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        """Take at most ``MAX_PENDING_RECORDS`` records, at least one, and what ``KeyTaker`` took of each."""
+        """Collect 1 to ``MAX_PENDING_RECORDS`` records, with what the ``KeyExtractor`` returned for each."""
 
     @abstractmethod
     def _collect_columns(self, chunk: Chunk) -> None:
-        """Take a chunk that has columns, and not more rows than a part."""
+        """Collect a chunk of columns, of at most ``MAX_PART_ROWS`` rows."""
 
     def _add_columns(self, chunk: Chunk, lanes: LaneArray | Route | None) -> None:
         if not self._columns.num_rows:
@@ -197,7 +183,7 @@ class RecordWriter(ABC):
             self._write_columns()
 
     def _append_each(self, channels: list[int], values: list[Any], timestamps: list[int] | None) -> None:
-        """Append each record to the lane of its channel."""
+        """Append each record to the list of its channel."""
         appends = self._appends
         for channel, value in zip(channels, values):  # noqa: B905 - same length by construction, and strict costs in the hot loop
             appends[channel](value)
@@ -260,7 +246,7 @@ class RecordWriter(ABC):
         if keys:
             chunk.keys = keys.copy()
         self._write_chunk(chunk, lane)
-        # Emptied, never replaced: see above.
+        # Emptied, never replaced: see the constructor.
         del values[:]
         del timestamps[:]
         del keys[:]
@@ -282,7 +268,7 @@ class RecordWriter(ABC):
         self._write_chunk(chunk.slice(half, len(chunk)), lane)
 
     def _hand_over(self, chunk: Chunk, lane: int) -> bool:
-        """Give a consumer of this process the chunk itself; False if it has to be sent."""
+        """Hand the chunk itself to a consumer in this process; False if it must be serialized."""
         if not self._partition.takes_contents(lane) or not has_objects(chunk):
             return False
         chunk = as_it_is(chunk)
@@ -295,21 +281,21 @@ class RecordWriter(ABC):
     def _mark_dirty(self) -> None:
         if not self._is_dirty:
             self._is_dirty = True
-            # Asked for before the write as well: the write may block for a buffer, which consumers free only of what was flushed.
+            # Requested before the write, too: the write may wait for a buffer, and consumers free only buffers that were flushed.
             if self._on_written is not None:
                 self._on_written()
 
 
 class LaneRecordWriter(RecordWriter):
-    """Knows the lane of every record without more ado."""
+    """Knows the lane of every record without its key."""
 
     @abstractmethod
     def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        """Append each record, and its timestamp if there is one, to the pending lists of its lane."""
+        """Append each record, and its timestamp if there are any, to the lists of its lane."""
 
     @abstractmethod
     def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
-        """The lane of each record of a chunk that has columns; None: all go to lane 0."""
+        """The lane of each record of a chunk of columns; None: all go to lane 0."""
 
     def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         self._route(values, timestamps, keys)

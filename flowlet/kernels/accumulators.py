@@ -1,9 +1,8 @@
-"""Sums and extremes by slot, in numpy arrays.
+"""Sums and extremes per slot, in numpy arrays.
 
 Hot path, per chunk (see ``running``).
-
 Side:       pure.
-Invariants: a call that gives None changed nothing: then the numbers are beyond what the arrays can do exactly.
+Invariants: a call that returns None, because the arrays cannot compute the result exactly, changed nothing.
 Units:      running results are in the order of the grouping.
 """
 
@@ -19,44 +18,40 @@ from flowlet.kernels.running import accumulate, running_sums
 
 _NEGATIVE_ZERO_BITS: Final = -(2**63)
 _NO_ROW: Final = -1
-# Sorting the rows of few slots costs less than comparing all rows.  Not measured closely.
+# For few slots, sorting the rows costs less than comparing all of them.  Not measured closely.
 _MIN_ROWS_PER_SLOT: Final = 8
 
 
 class Accumulator(Protocol):
-    """One number by slot."""
+    """One number per slot."""
 
-    identity: Any  # changes no number that it is combined with
+    identity: Any  # combined with any number, it gives that number
 
     def takes(self, values: NDArray[Any]) -> bool:
-        """Whether values of this type and kind can be combined."""
+        """Whether values of this dtype can be combined exactly."""
 
     def grow(self, num_slots: int) -> None:
-        """Make room for so many slots; comes before what uses them."""
+        """Make room for ``num_slots`` slots; call before they are used."""
 
     def advance(self, grouping: Grouping, values: NDArray[Any]) -> NDArray[Any] | None:
-        """The running results."""
+        """Combine all values; returns the result after each row, or None if it would not be exact."""
 
     def advance_once(self, slots: NDArray[Any], values: NDArray[Any]) -> bool:
-        """Combine all values without running results; False if that is not possible."""
+        """Combine all values without running results; False if the result would not be exact."""
 
     def at(self, slots: NDArray[Any]) -> NDArray[Any]:
-        """The result of each slot."""
+        """The result of each of these slots."""
 
     def load(self, values: NDArray[Any]) -> None:
-        """Begin with these results, for slots 0, 1, 2, ..."""
+        """Start with these results, for slots 0, 1, 2, ..."""
 
 
 class SumAccumulator:
-    """Exact sums of int64; sums of float64 in the order of the rows.
-
-    Args:
-        dtype: one of the two.
-    """
+    """Exact sums of int64; sums of float64 in the order of the rows.  ``dtype`` is one of the two."""
 
     def __init__(self, dtype: "np.dtype[Any]") -> None:
         self._is_int = dtype == np.int64
-        # -0.0, not 0.0: 0.0 + -0.0 is 0.0.
+        # Not 0.0, because 0.0 + -0.0 is 0.0.
         self.identity: Any = 0 if self._is_int else -0.0
         self._sums = np.empty(0, dtype)
         self._bound = Int64Bound(self._sums)
@@ -85,7 +80,7 @@ class SumAccumulator:
         """See ``Accumulator``."""
         if self._is_int and not self._bound.fits_loosely(values):
             return False
-        # Quick only for exactly these types (hot-path measurements, 2); one value after the other, so floats are exact.
+        # Fast only for exactly these dtypes (hot-path measurements, 2).  Adds one value after the other, so floats are exact.
         with np.errstate(over="ignore", invalid="ignore"):
             np.add.at(self._sums, slots.astype(np.intp, copy=False), values)
         return True
@@ -101,11 +96,9 @@ class SumAccumulator:
 
 
 class ExtremeAccumulator:
-    """Smallest or largest int64 or float64; floats only as long as their order is total: no NaN, no -0.0.
+    """The smallest or largest int64 or float64; refuses floats without a total order (NaN, -0.0).
 
-    Args:
-        dtype: one of the two.
-        is_largest: which.
+    ``dtype`` is one of the two; ``is_largest`` says which extreme.
     """
 
     def __init__(self, dtype: "np.dtype[Any]", *, is_largest: bool) -> None:
@@ -146,7 +139,7 @@ class ExtremeAccumulator:
 
 
 class LastRows:
-    """Which row of each key is its last one; keeps its scratch memory."""
+    """Finds the last row of each key; keeps its scratch memory."""
 
     __slots__ = ("_scratch",)
 
@@ -160,13 +153,13 @@ class LastRows:
             self._scratch = np.empty(2 * num_slots, np.int64)
         if num_slots * _MIN_ROWS_PER_SLOT <= len(slots):
             return self._of_few(slots, rows, num_slots)
-        # Of several rows for one slot the last one written stays.
+        # If several rows write to one slot, the last row stays.
         self._scratch[slots] = rows
         is_last: NDArray[np.bool_] = self._scratch.take(slots) == rows
         return is_last.nonzero()[0]
 
     def _of_few(self, slots: NDArray[Any], rows: IndexArray, num_slots: int) -> IndexArray:
-        """As ``of``: looks through the slots instead of the rows."""
+        """As ``of``, but scans the slots instead of the rows."""
         last = self._scratch[:num_slots]
         last.fill(_NO_ROW)
         last[slots] = rows

@@ -1,7 +1,7 @@
-"""Whether sums stay within 64 bits, known before they are made.
+"""Tells in advance whether sums stay within 64 bits.
 
 Side:       pure.
-Invariants: ``fits`` may say no where the sums would fit, never yes where one does not.
+Invariants: ``fits`` may refuse sums that would fit; it never accepts one that does not.
 """
 
 from typing import Final
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from flowlet.kernels.grouping import Grouping
 
 _LIMIT: Final = 2**63 - 1
-# Sums of magnitudes as floats are off by far less than this.
+# Float sums of magnitudes are off by far less than this.
 _SAFE_LIMIT: Final = float(2**63) * (1 - 2**-20)
 
 
 class Int64Bound:
-    """No running sum is larger than this, in magnitude."""
+    """An upper bound for the magnitude of all running sums."""
 
     __slots__ = ("_bound",)
 
@@ -25,16 +25,13 @@ class Int64Bound:
         self._bound = magnitude(sums)
 
     def fits_loosely(self, values: NDArray[np.int64]) -> bool:
-        """Whether the values can be added, as far as a glance at them tells; if so, they are expected to be."""
+        """Whether the values surely can be added, from their maximum alone; if so, they count as added."""
         return self._grows(magnitude(values) * len(values))
 
     def fits(self, grouping: Grouping, values: NDArray[np.int64], sums: NDArray[np.int64]) -> bool:
-        """Whether the values can be added; if so, they are expected to be.
+        """Whether the values can be added; if so, they count as added.
 
-        Args:
-            grouping: of the rows.
-            values: in the order of the rows.
-            sums: of all keys before, by code.
+        ``values`` are in the order of the rows; ``sums`` are those of all keys before, by code.
         """
         self._bound = magnitude(sums)
         return self._grows(magnitude(values) * int(grouping.lengths.max())) or self._fit_closely(grouping, values, sums)
@@ -50,12 +47,12 @@ class Int64Bound:
         largest = np.add.reduceat(magnitudes, grouping.starts) + np.abs(sums[grouping.codes].astype(np.float64))
         if not (largest < _SAFE_LIMIT).all():
             return False
-        self._bound = _LIMIT  # looked at anew before the next sum
+        self._bound = _LIMIT  # computed again before the next sum
         return True
 
 
 def magnitude(values: NDArray[np.int64]) -> int:
-    """The largest absolute value; 0 for none."""
+    """The largest absolute value; 0 if there are no values."""
     if not len(values):
         return 0
     return max(int(values.max()), -int(values.min()))

@@ -1,13 +1,12 @@
-"""``sum``, ``min``, ``max``, ``min_by`` and ``max_by`` of columns by key.
+"""``sum``, ``min``, ``max``, ``min_by`` and ``max_by`` per key, on columns.
 
-Hot path, per chunk: slots of keys, rows by key, one accumulator, and for each other field what its key's first record (or the record with
-the extreme) had (``bench shuffle``, ``bench shuffle-columnar``).
-
+Hot path, per chunk: slots of keys, rows by key, one accumulator; every other field comes from its key's first record, or from the record
+with the extreme (``bench shuffle``, ``bench shuffle-columnar``).
 Side:       pure.
-Invariants: results are those of a loop over single records.  A chunk that cannot be done exactly so is refused before anything changed;
-            then ``keys`` and ``columns`` are the state for whoever goes on record by record, and nothing else is ever taken once the
-            refused chunk brought keys.
-Rules:      a null in the field changes nothing, where nulls are skipped at all; until a key has a value its result is null.
+Invariants: results equal those of a loop over single records.  A chunk that cannot be computed exactly is refused before anything changes.
+            Then ``keys`` and ``columns`` are the state with which the caller goes on record by record.  If the refused chunk brought keys,
+            all later chunks are refused.
+Rules:      where nulls are skipped, a null in the field changes nothing.  A key without a value yet has a null as its result.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from flowlet.kernels.slot_index import SlotArray, SlotIndex
 
 
 class Aggregate(Enum):
-    """What is kept per key."""
+    """The aggregation, named as in PyFlink."""
 
     SUM = "sum"
     MIN = "min"
@@ -38,23 +37,23 @@ class Aggregate(Enum):
 
     @property
     def is_sum(self) -> bool:
-        """Whether it adds."""
+        """Whether it adds values."""
         return self is Aggregate.SUM
 
     @property
     def is_largest(self) -> bool:
-        """Whether the largest value is looked for."""
+        """Whether it looks for the largest value."""
         return self in (Aggregate.MAX, Aggregate.MAX_BY)
 
     @property
     def keeps_record(self) -> bool:
-        """Whether the whole record with the extreme is kept, instead of the first one."""
+        """Whether it keeps the whole record with the extreme, instead of the key's first record."""
         return self in (Aggregate.MIN_BY, Aggregate.MAX_BY)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What all records look like."""
+    """The form that all records must have."""
 
     shape: Shape
     num_fields: int
@@ -62,11 +61,11 @@ class Layout:
 
     @classmethod
     def of(cls, columns: Columns) -> "Layout":
-        """That of a table."""
+        """The layout of columns."""
         return cls(columns.shape, len(columns.fields), columns.field_names)
 
     def position(self, field: int | str | None) -> int | None:
-        """Where a field is, as records themselves see it; None if they have no such field.  Field None: the record, if it is a scalar."""
+        """The position of a field; None if records have no such field.  ``field`` None means the record itself, if it is a scalar."""
         if field is None:
             return 0 if self.shape is Shape.SCALAR else None
         if isinstance(field, str):
@@ -80,10 +79,10 @@ class ColumnarReduction:
     """The running result of each key, in columns.
 
     Args:
-        aggregate: what is kept.
-        field: of the records, by position or name; None: the records, which are scalars.
-        num_fields: of the tuples that records must be; None: anything with that field.
-        skips_nulls: whether a null in the field is as good as no record, and None and instants are keys; else chunks with one are refused.
+        aggregate: what is computed.
+        field: position or name of a field; None: records are scalars.
+        num_fields: the length that tuples must have; None: any record with the field will do.
+        skips_nulls: whether nulls in the field are skipped, and None and instants can be keys; else such chunks are refused.
     """
 
     def __init__(self, aggregate: Aggregate, field: int | str | None, *, num_fields: int | None = None, skips_nulls: bool = False) -> None:
@@ -92,13 +91,13 @@ class ColumnarReduction:
         self._num_fields = num_fields
         self._skips_nulls = skips_nulls
         self._index = SlotIndex(allows_null=skips_nulls)
-        self._layout: Layout | None = None  # from the first records on, as everything below
+        self._layout: Layout | None = None  # set by the first records, like everything below
         self._position = 0
-        self._stores: list[FieldStore] = []  # of all fields; that of the one that is aggregated holds what its records had
-        self._key_fields: set[int] | None = None  # which fields of each key's first record are the key; None: there are no keys
+        self._stores: list[FieldStore] = []  # one per field; for the aggregated field, the values that the kept records had
+        self._key_fields: set[int] | None = None  # the fields that are the key in each key's first record; None: there are no keys
         self._accumulator: Accumulator | None = None
-        self._kind: NumberKind | None = None  # of the field
-        self._has_value: NDArray[np.bool_] | None = None  # by slot; None: all have
+        self._kind: NumberKind | None = None  # of the field's numbers
+        self._has_value: NDArray[np.bool_] | None = None  # by slot; None: every key has one
         self._num_slots = 0
         self._last_rows = LastRows()
 
@@ -109,7 +108,7 @@ class ColumnarReduction:
         return self._num_slots
 
     def advance(self, columns: Columns, keys: Column) -> Columns | None:
-        """The result after each record, or None: see above."""
+        """The result after each record; None if the chunk is refused."""
         return None if self._has_refused_keys else self._advance(columns, keys)
 
     def _advance(self, columns: Columns, keys: Column) -> Columns | None:
@@ -130,7 +129,7 @@ class ColumnarReduction:
         return self._output(slots, grouping.unsorted(results), has_value, self._same(columns, keys))
 
     def advance_batch(self, columns: Columns, keys: Column) -> tuple[Columns, IndexArray] | None:
-        """The result of each key after its last record among these, and those records' rows; or None."""
+        """The result of each key after its last record among these, and those records' rows; None if the chunk is refused."""
         found = None if self._has_refused_keys else self._start_rows(columns, keys)
         if found is None:
             return None
@@ -152,11 +151,11 @@ class ColumnarReduction:
 
     def keys(self) -> list[Any]:
         """The exact key of each record of ``columns``."""
-        # The last keys of the index may be of a chunk that was refused.
+        # The index may end with keys of a refused chunk.
         return self._index.keys()[: self._num_slots]
 
     def columns(self) -> Columns | None:
-        """The result of each key, in the order of first sight; None if there is none."""
+        """The result of each key, in order of first sight; None if there are no keys."""
         if self._layout is None or not self._num_slots:
             return None
         slots = np.arange(self._num_slots)
@@ -167,8 +166,8 @@ class ColumnarReduction:
         return self._output(slots, self._accumulator.at(slots), has_value)
 
     def load(self, keys: list[Any], columns: Columns) -> bool:
-        """Begin with a result for each of these exact keys; False if that is not possible, and then not with anything."""
-        assert not self._num_slots, "nothing came before"
+        """Start with a result for each of these exact keys; if that is impossible, False, and every chunk is refused."""
+        assert not self._num_slots, "loaded before the first records"
         numbers = self._start(columns)
         if numbers is None or not self._index.load(keys):
             return False
@@ -187,7 +186,7 @@ class ColumnarReduction:
         return self._index.num_slots > self._num_slots
 
     def _start_rows(self, columns: Columns, keys: Column) -> tuple[Numbers, SlotArray, int] | None:
-        """The field's numbers, the slots, and how many slots there are then; None if they are not for this."""
+        """The field's numbers, the slots, and the number of slots after these rows; None if the chunk is refused."""
         numbers = self._start(columns)
         slots = None if numbers is None else self._index.slots(keys)
         if numbers is None or slots is None:
@@ -199,7 +198,7 @@ class ColumnarReduction:
         return numbers, slots, self._index.num_slots
 
     def _accept(self, columns: Columns, numbers: Numbers) -> None:
-        """The first records decide what all must be like."""
+        """Let the first records define the layout."""
         if not self._stores:
             self._stores = [store_for(column, is_replaced=self._aggregate.keeps_record) for column in columns.fields]
         self._kind = numbers.kind
@@ -207,7 +206,7 @@ class ColumnarReduction:
         self._accumulator.grow(self._index.num_slots)
 
     def _start(self, columns: Columns) -> Numbers | None:
-        """The field's numbers; None if they are not for this."""
+        """The field's numbers; None if the chunk is refused."""
         if not self._is_of_layout(columns):
             return None
         numbers = columns.fields[self._position].numbers()
@@ -252,7 +251,7 @@ class ColumnarReduction:
     # -- what is kept of each key's records
 
     def _first_rows(self, grouping: Grouping) -> IndexArray:
-        """The first row of each key that is new, in the order of their slots."""
+        """The first row of each new key, in the order of their slots."""
         is_new = grouping.codes >= self._num_slots
         return grouping.order.take(grouping.starts[is_new])
 
@@ -277,7 +276,7 @@ class ColumnarReduction:
         return None if has_value.all() else grouping.unsorted(has_value)
 
     def _advance_records(self, columns: Columns, grouping: Grouping, numbers: Numbers, num_slots: int) -> Columns | None:
-        """``advance`` where the whole record is kept."""
+        """``advance`` for aggregations that keep the whole record."""
         assert self._accumulator is not None, "made by _start"
         is_new = grouping.codes >= self._num_slots
         before = self._accumulator.at(grouping.codes)
@@ -286,7 +285,7 @@ class ColumnarReduction:
         assert results is not None, "extremes are always among the values"
         changes = new_extremes(grouping, in_order, results, before, is_new=is_new)
         rows = rows_of_extremes(grouping, changes)
-        # Where a key's record is older than these rows: the number of its group, behind them.
+        # A record that is older than these rows is denoted by the number of its group, behind the rows.
         older = columns.num_rows + grouping.spread(np.cumsum(~is_new) - 1)
         sources = grouping.unsorted(np.where(rows < 0, older, rows))
         old_slots = grouping.codes[~is_new]
@@ -310,25 +309,25 @@ class ColumnarReduction:
         has_value: NDArray[np.bool_] | None,
         same: Sequence[tuple[int, Column]] = (),
     ) -> Columns:
-        """The results with the other fields; ``same`` are those whose columns are known."""
-        assert self._kind is not None, "something came in"
+        """The results with all other fields; ``same`` are fields whose columns are known."""
+        assert self._kind is not None, "there were records"
         known = dict(same)
         known[self._position] = _column_of(self._kind, results, has_value)
         return self._columns([known[index] if index in known else store.take(slots) for index, store in enumerate(self._stores)])
 
     def _same(self, columns: Columns, keys: Column) -> list[tuple[int, Column]]:
-        """The key's own field, where it is that of the first records, too, and each record's key is as good as the first one's."""
+        """The key's field, if it is the key in the first records, too, and each record's key may stand for the first one."""
         if not self._key_fields or not self._index.are_plain:
             return []
         return [(index, keys) for index in _positions_of(keys, columns) & self._key_fields]
 
     def _columns(self, fields: list[Column]) -> Columns:
-        assert self._layout is not None, "something came in"
+        assert self._layout is not None, "there were records"
         return Columns(len(fields[0]), tuple(fields), self._layout.shape, self._layout.field_names)
 
 
 def _are_same(values: list[Any], keys: list[Any]) -> bool:
-    """Equal, and of the same types: an exact key may stand for an instance of a subclass."""
+    """Whether they are equal and of the same types: an exact key may stand for an instance of a subclass."""
     return values == keys and list(map(type, values)) == list(map(type, keys))
 
 
@@ -337,10 +336,10 @@ def _positions_of(keys: Column, columns: Columns) -> set[int]:
 
 
 def _first_rows(slots: SlotArray, first_slot: int, end_slot: int) -> IndexArray:
-    """The first row of each of the slots from ``first_slot`` up to ``end_slot``, all of which occur."""
+    """The first row of each slot from ``first_slot`` to before ``end_slot``; all of them occur."""
     rows = np.flatnonzero(slots >= first_slot)[::-1]
     first_row = np.empty(end_slot - first_slot, np.intp)
-    # Of several rows for one slot the last one written stays: the first.
+    # If several rows write to one slot, the last one stays; in reverse order that is the first.
     first_row[slots.take(rows) - first_slot] = rows
     return first_row
 

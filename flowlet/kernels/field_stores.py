@@ -1,9 +1,8 @@
-"""One value of one field for each slot.
+"""The values of one field, one per slot.
 
-Hot path, per chunk: numbers in arrays; anything else in a list that is read through its slots as dictionary codes, without a copy.
-
+Hot path, per chunk: numbers in arrays; all else in a list, which is read as a dictionary with slots as codes, without a copy.
 Side:       pure.
-Invariants: what is read are exactly the values that were stored, types and all.
+Invariants: reading returns exactly the stored values, with their types.
 """
 
 from typing import Any, Protocol
@@ -19,7 +18,7 @@ _MIN_CAPACITY = 1_024
 
 
 def grown(array: NDArray[Any], num_slots: int, filler: Any) -> NDArray[Any]:
-    """The array, or a longer one that begins with it, with room for so many slots."""
+    """The array with room for ``num_slots`` slots: itself, or a longer copy."""
     if num_slots <= len(array):
         return array
     longer = np.full(max(num_slots, 2 * len(array), _MIN_CAPACITY), filler, array.dtype)
@@ -31,28 +30,23 @@ class FieldStore(Protocol):
     """The values of one field by slot."""
 
     def append(self, column: Column) -> "FieldStore":
-        """Add the values of the next slots; gives the store that has them all from now on."""
+        """Add the values of the next slots; returns the store to use from now on."""
 
     def take(self, slots: NDArray[Any]) -> Column:
-        """The value of each of these slots."""
+        """The values of these slots."""
 
     def take_either(self, column: Column, slots: IndexArray, sources: IndexArray) -> Column:
-        """For each source a row of the column, or, from the column's length on, the value of the slot with that number in ``slots``."""
+        """Per source, a row of the column if it is below the column's length, else the value of slot ``slots[source - length]``."""
 
     def replace(self, slots: IndexArray, column: Column) -> "FieldStore":
-        """Put other values into slots, each of which occurs once; gives the store that has them."""
+        """Replace the values of slots, each of which occurs once; returns the store to use from now on."""
 
     def column(self) -> Column:
         """All values; nobody changes it."""
 
 
 class NumberStore:
-    """int64 or float64; of ints in other representations, too.
-
-    Args:
-        dtype: one of the two.
-        is_replaced: whether values are replaced.
-    """
+    """Values of int64 or float64 (``dtype``), and ints of narrower types; ``is_replaced`` says whether values are replaced."""
 
     __slots__ = ("_array", "_is_replaced", "_size")
 
@@ -106,7 +100,7 @@ class NumberStore:
 
 
 class ObjectStore:
-    """Any values, of which none is replaced as a rule: what is taken shares them."""
+    """Any values, rarely replaced: what is read shares them with the store."""
 
     __slots__ = ("_table",)
 
@@ -127,7 +121,7 @@ class ObjectStore:
         return _either(column, self.take(slots), sources)
 
     def replace(self, slots: IndexArray, column: Column) -> FieldStore:
-        """See ``FieldStore``; what was taken before keeps the old values."""
+        """See ``FieldStore``; columns read before keep the old values."""
         return ReplacedObjectStore(self._table.names.copy()).replace(slots, column)
 
     def column(self) -> Column:
@@ -136,7 +130,7 @@ class ObjectStore:
 
 
 class ReplacedObjectStore:
-    """Any values."""
+    """Any values that are often replaced."""
 
     __slots__ = ("_values",)
 
@@ -168,8 +162,8 @@ class ReplacedObjectStore:
 
 
 def store_for(column: Column, *, is_replaced: bool) -> FieldStore:
-    """An empty store that suits a column, and whose values may be replaced if so."""
-    numbers = None if column.may_have_nulls else column.numbers()  # nulls may come later
+    """An empty store that suits the column."""
+    numbers = None if column.may_have_nulls else column.numbers()  # a later chunk may have nulls
     if numbers is None or numbers.is_valid is not None or numbers.kind.is_instant:
         return ReplacedObjectStore() if is_replaced else ObjectStore()
     return NumberStore(numbers.array.dtype, is_replaced=is_replaced)

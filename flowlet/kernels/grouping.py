@@ -1,10 +1,9 @@
 """The rows of a chunk by key: sorted once, used by every aggregation.
 
-Hot path.  A stable sort of 16-bit codes is a radix sort, 5 ns per row; numpy sorts wider integers by merging, 54 ns.  So wider codes are
-sorted by halves (``bench shuffle-columnar``).
-
+Hot path.  A stable sort of 16-bit codes is a radix sort, 5 ns per row.  numpy merges wider integers, 54 ns, so these are sorted by halves
+(``bench shuffle-columnar``).
 Side:       pure.
-Invariants: ``order`` lists the rows group by group, those of one group in their order; groups are in the order of their codes.
+Invariants: ``order`` lists rows group by group, in the order of their codes; rows of one group keep their order.
 """
 
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ IndexArray = NDArray[np.intp]
 
 _HALF_BITS: Final = 16
 _MAX_HALF: Final = 1 << _HALF_BITS
-# Counting per code reads and writes a place for each code there is; beyond so many per row the borders are looked for instead.
-# Not measured closely.
+# Counting reads and writes one place per possible code; with more codes per row than this, searching the borders is cheaper.  Not
+# measured closely.
 _MAX_CODES_PER_ROW: Final = 2
 
 
@@ -26,7 +25,7 @@ _MAX_CODES_PER_ROW: Final = 2
 class Grouping:
     """Which rows belong to which key.
 
-    ``order``: row numbers, sorted by code.  ``codes``: those that occur, ascending.  ``starts``, ``lengths``: of each one's run in
+    ``order``: row numbers, sorted by code.  ``codes``: those that occur, ascending.  ``starts``, ``lengths``: of each code's run in
     ``order``.
     """
 
@@ -40,7 +39,7 @@ class Grouping:
 
     @property
     def ends(self) -> IndexArray:
-        """Behind the last row of each group, as a position in ``order``."""
+        """The end of each group, exclusive, as a position in ``order``."""
         return self.starts + self.lengths
 
     def sorted(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -48,18 +47,18 @@ class Grouping:
         return values.take(self.order)
 
     def unsorted(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The opposite of ``sorted``."""
+        """The inverse of ``sorted``."""
         rows = np.empty_like(values)
         rows[self.order] = values
         return rows
 
     def spread(self, of_groups: NDArray[Any]) -> NDArray[Any]:
-        """One value per group as one per row, sorted."""
+        """One value per group, repeated for each of its rows, group by group."""
         return np.repeat(of_groups, self.lengths)
 
 
 def group(codes: NDArray[Any], num_codes: int) -> Grouping:
-    """The grouping of codes below ``num_codes``."""
+    """Group rows by code; all codes are below ``num_codes``."""
     if num_codes <= _MAX_HALF:
         order = codes.astype(np.uint16, copy=False).argsort(kind="stable")
     else:
@@ -78,7 +77,7 @@ def group(codes: NDArray[Any], num_codes: int) -> Grouping:
 
 
 def _argsort_wide(codes: NDArray[np.uint32]) -> IndexArray:
-    """By the lower halves, then by the upper ones; both sorts are stable."""
+    """Sort by the lower halves, then by the upper halves; both sorts are stable."""
     order = codes.astype(np.uint16).argsort(kind="stable")
     upper = (codes >> np.uint32(_HALF_BITS)).astype(np.uint16).take(order)
     return order.take(upper.argsort(kind="stable"))

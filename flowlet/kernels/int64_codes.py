@@ -1,11 +1,10 @@
-"""A dense code for each of arbitrarily many 64-bit integers.
+"""Dense codes for any number of 64-bit integers.
 
 Hot path.  Keys that lie close together are looked up in a table, 1 ns each (``key_window``).  Others by open addressing in numpy, many
 keys at once: 3 ns per key for 1,000 distinct ones (``bench shuffle-columnar``; sorting and searching takes 48, a dictionary 70).
-
 Side:       pure.
-Invariants: the codes are 0, 1, 2, ... in the order in which keys were first seen; at most a quarter of the table is filled, so that probes
-            are short.
+Invariants: codes are 0, 1, 2, ... in the order in which keys were first seen.  At most a quarter of the table is filled, so probes are
+            short.
 Source:     multiplicative hashing (Knuth, The Art of Computer Programming, volume 3, 6.4), linear probing.
 """
 
@@ -17,11 +16,11 @@ from numpy.typing import NDArray
 from flowlet.keys.key_window import KeyWindow
 
 Int64Array = NDArray[np.int64]
-CodeArray = NDArray[np.intp]  # not narrower: numpy turns any other index into this type, at 2 ns each
+CodeArray = NDArray[np.intp]  # not narrower: numpy converts any other index to this type, 2 ns each
 
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio
 _HASH_BITS: Final = 64
-_MIN_BITS: Final = 14  # 256 KiB; 1,000 keys then seldom meet: 8 -> 5 ns per key
+_MIN_BITS: Final = 14  # 256 KiB; with 1,000 keys collisions are rare: 8 -> 5 ns per key
 _MAX_LOAD: Final = 4  # slots per key
 _MIN_KEYS: Final = 1_024
 _EMPTY: Final = -1
@@ -29,13 +28,13 @@ _BLOCK_KEYS: Final = 1 << 13
 
 
 class Int64Codes:
-    """Key -> code; grows, forgets nothing."""
+    """Key -> code; grows, and never removes a key."""
 
     __slots__ = ("_codes", "_keys", "_shift", "_slot_keys", "_window", "num_codes")
 
     def __init__(self) -> None:
         self.num_codes = 0
-        self._keys = np.empty(_MIN_KEYS, np.int64)  # by code; the first num_codes are filled
+        self._keys = np.empty(_MIN_KEYS, np.int64)  # by code; the first num_codes places are in use
         self._make_table(_MIN_BITS)
         self._window = KeyWindow(self._find)
 
@@ -44,11 +43,11 @@ class Int64Codes:
 
     @property
     def keys(self) -> Int64Array:
-        """The keys by code; a view, true until the next call of ``add``."""
+        """The keys by code; a view, valid until the next ``add``."""
         return self._keys[: self.num_codes]
 
     def add(self, keys: Int64Array) -> CodeArray:
-        """The code of each key; keys that are new get the next codes, in order."""
+        """The code of each key; new keys get the next codes, in order."""
         if not len(keys):
             return np.empty(0, np.intp)
         places = self._window.places(keys)
@@ -61,7 +60,7 @@ class Int64Codes:
         return codes
 
     def _find_or_learn(self, keys: Int64Array) -> CodeArray:
-        # The window does not see what was learned past it.
+        # The window does not contain keys that were learned without it.
         codes = self._find(keys)
         new = np.flatnonzero(codes == _EMPTY)
         if new.size:
@@ -70,7 +69,7 @@ class Int64Codes:
         return codes
 
     def _find(self, keys: Int64Array) -> CodeArray:
-        """The code of each key, -1 where there is none; block by block, so that all that is in between stays in the cache."""
+        """The code of each key, -1 for unknown ones; block by block, so that intermediate arrays stay in the cache."""
         if len(keys) <= _BLOCK_KEYS:
             return self._find_block(keys)
         blocks = [self._find_block(keys[start : start + _BLOCK_KEYS]) for start in range(0, len(keys), _BLOCK_KEYS)]
@@ -79,7 +78,7 @@ class Int64Codes:
     def _find_block(self, keys: Int64Array) -> CodeArray:
         slots = self._home(keys)
         slot_keys, codes, mask = self._slot_keys, self._codes, len(self._codes) - 1
-        # An empty slot holds some key, too; its code says that it is none.
+        # An empty slot contains some key, too; its code marks it as empty.
         wrong = np.flatnonzero(slot_keys.take(slots) != keys)
         while wrong.size:
             at = slots[wrong]
@@ -93,7 +92,7 @@ class Int64Codes:
         return (keys.view(np.uint64) * _MULTIPLIER >> self._shift).view(np.int64)
 
     def _learn(self, keys: Int64Array) -> None:
-        """Add distinct keys that are not there."""
+        """Add distinct new keys."""
         total = self.num_codes + len(keys)
         if total > len(self._keys):
             grown = np.empty(max(total, 2 * len(self._keys)), np.int64)
@@ -112,14 +111,14 @@ class Int64Codes:
         self._codes = np.full(1 << bits, _EMPTY, np.intp)
 
     def _insert(self, first: int) -> None:
-        """Put the keys from code ``first`` on into the table: all at once, then again those whose slot another one got."""
+        """Enter the keys from code ``first`` on into the table: all at once, then those again whose slot another key took."""
         keys = self._keys[first : self.num_codes]
         slots, mask = self._home(keys), len(self._codes) - 1
         left = np.arange(len(keys))
         while left.size:
             at = slots[left]
             free = self._codes[at] == _EMPTY
-            # Of several for one slot the last one written stays.
+            # If several keys write to one slot, the last one stays.
             self._codes[at[free]] = left[free] + first
             is_placed = self._codes[at] == left + first
             self._slot_keys[at[is_placed]] = keys[left[is_placed]]
@@ -128,7 +127,7 @@ class Int64Codes:
 
 
 def _firsts(keys: Int64Array) -> Int64Array:
-    """Each different key once, in the order of first sight."""
+    """The distinct keys, in order of first sight."""
     _, positions = np.unique(keys, return_index=True)
     positions.sort()
     return keys[positions]

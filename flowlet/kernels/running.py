@@ -1,12 +1,11 @@
-"""Running results per key and row: sum, count, smallest and largest, and the row that has them.
+"""Running results per key and row: sum, count, minimum and maximum, and the row that has them.
 
-Hot path.  Exact sums of int64 by one cumulative sum over all groups, 12 ns per row with the sort; anything whose operations must happen
-one after the other (floats, extremes) by ``accumulate``, group by group where they are long, many groups at once where they are short.
-
+Hot path.  Exact sums of int64 are one cumulative sum over all groups, 12 ns per row with the sort.  Operations that must run one after the
+other (on floats, extremes) use ``accumulate``: long groups one by one, short groups many at once.
 Side:       pure.
-Invariants: each result is the one that a loop over the rows, with a dictionary by key, gives; integers do not leave 64 bits
-            (``Int64Bound`` says so before), floats are added in the order of their rows.
-Units:      results are in the order of ``Grouping.order``; initial values one per group.
+Invariants: results equal those of a loop over the rows with a dictionary by key.  Integers stay within 64 bits (``Int64Bound`` checks that
+            first).  Floats are added in the order of their rows.
+Units:      results are in the order of ``Grouping.order``; there is one initial value per group.
 """
 
 from typing import Any, Final
@@ -17,21 +16,19 @@ from numpy.typing import NDArray
 from flowlet.kernels.grouping import Grouping, IndexArray
 
 Int64Array = NDArray[np.int64]
-# From here on a group has a call of its own (1 us); shorter ones share one, in a matrix that is at least half full.  Not measured closely.
+# Groups of at least this length get a call each (1 us); shorter ones share one, as a matrix that is at least half full.  Not measured
+# closely.
 _LONG_GROUP: Final = 64  # a power of two
 _FROM_STATE: Final = -1
 
 
 def running_sums(grouping: Grouping, values: Int64Array, initial: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Sums of integers so far, and those after the last row of each group.
+    """The sum after each row, and after the last row of each group.
 
-    Args:
-        grouping: of the rows.
-        values: in the order of the rows.
-        initial: the sum of each group before them.
+    ``values`` are in the order of the rows; ``initial`` are the sums before them.
     """
     sums: Int64Array = values.take(grouping.order)
-    # Over the borders of the groups: what was before a group is taken away again, modulo 2**64 if it must be.
+    # One sum across all groups: the total before each group is subtracted again, modulo 2**64 if it overflowed.
     sums.cumsum(out=sums)
     last = sums.take(grouping.ends - 1)
     offsets = initial.copy()
@@ -48,16 +45,12 @@ def running_counts(grouping: Grouping, initial: Int64Array) -> tuple[Int64Array,
 
 
 def accumulate(ufunc: np.ufunc, grouping: Grouping, in_order: NDArray[Any], initial: NDArray[Any]) -> NDArray[Any]:
-    """``ufunc`` of the result so far and the next value, one after the other within each group.
+    """Apply ``ufunc`` to the result so far and the next value, one after the other within each group.
 
-    Args:
-        ufunc: of two arguments.
-        grouping: of the rows.
-        in_order: the values, group by group; overwritten.
-        initial: where each group begins, of the same type.
+    ``in_order`` are the values, group by group, and are overwritten.  ``initial`` are the results before them, of the same type.
     """
     starts, lengths = grouping.starts, grouping.lengths
-    # Python's floats become infinite, or NaN, without a word.
+    # As Python's floats, these become infinite or NaN without a warning.
     with np.errstate(over="ignore", invalid="ignore"):
         in_order[starts] = ufunc(initial, in_order[starts])
         is_long = lengths >= _LONG_GROUP
@@ -74,12 +67,12 @@ def accumulate(ufunc: np.ufunc, grouping: Grouping, in_order: NDArray[Any], init
 
 
 def _accumulate_short(ufunc: np.ufunc, in_order: NDArray[Any], starts: IndexArray, lengths: IndexArray) -> None:
-    """Groups of similar lengths as the columns of a matrix, whose unused ends repeat each group's last row."""
+    """Process groups of similar lengths as columns of a matrix, padded with each group's last row."""
     steps = np.arange(int(lengths.max()))
     places = starts + np.minimum(steps[:, np.newaxis], lengths - 1)
     matrix = in_order.take(places)
     ufunc.accumulate(matrix, axis=0, out=matrix)
-    # What came out behind the end of a group is nobody's.
+    # Results in the padding are not used.
     is_inside = steps[:, np.newaxis] < lengths
     in_order[places[is_inside]] = matrix[is_inside]
 
@@ -87,14 +80,14 @@ def _accumulate_short(ufunc: np.ufunc, in_order: NDArray[Any], starts: IndexArra
 def new_extremes(
     grouping: Grouping, in_order: NDArray[Any], running: NDArray[Any], initial: NDArray[Any], *, is_new: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Whether each value, group by group, is the one that its group has from now on: of equal ones the first stays.
+    """Whether each value becomes its group's extreme; of equal values the first one stays.
 
     Args:
         grouping: of the rows.
         in_order: the values, group by group.
-        running: the extremes so far, each with its own row's value.
+        running: the extreme after each row.
         initial: the extreme of each group before them.
-        is_new: whether the group has no row before them.
+        is_new: whether the group has no rows before them.
     """
     changes = np.empty(len(in_order), np.bool_)
     np.not_equal(running[1:], running[:-1], out=changes[1:])
@@ -104,9 +97,9 @@ def new_extremes(
 
 
 def rows_of_extremes(grouping: Grouping, changes: NDArray[np.bool_]) -> IndexArray:
-    """For each place, group by group, the row whose value is the extreme so far; -1 where it is older than these rows."""
+    """The row of each extreme so far, group by group; -1 if it is older than these rows."""
     places = np.where(changes, np.arange(len(changes)), 0)
-    # Where a group begins without a change a mark keeps the group before it out.
+    # A mark at the start of each group keeps out the extreme of the group before it.
     places[grouping.starts] = grouping.starts
     np.maximum.accumulate(places, out=places)
     rows: IndexArray = grouping.order.take(places)

@@ -1,10 +1,9 @@
-"""From a column of keys to the slot of each key's state.
+"""Maps a column of keys to the slots of their state.
 
-Hot path.  Dictionary codes are looked up in an array per table of names, integers in a hash table in numpy, Arrow's texts once per distinct
-one; short texts in a hash table in numpy, anything else in a dictionary (``bench shuffle``, ``bench shuffle-columnar``).
-
+Hot path.  Dictionary codes are looked up in an array per table of names; integers and short texts in a hash table in numpy; Arrow's texts
+once per distinct one; all else in a dictionary (``bench shuffle``, ``bench shuffle-columnar``).
 Side:       pure.
-Invariants: slots are 0, 1, 2, ... in the order in which keys were first seen; two keys share one exactly if they are the same key
+Invariants: slots are 0, 1, 2, ... in the order in which keys were first seen.  Two keys share a slot exactly if they are the same key
             (``flowlet.keys.exact_keys``).  All keys of an index are of one kind; a column of another kind is refused.
 """
 
@@ -40,13 +39,13 @@ SlotArray = NDArray[np.intp]
 
 _CANONICAL_NAN: Final = 0x7FF8 << 48
 _UNKNOWN: Final = -1
-_MIN_TEXTS: Final = 256  # fewer are quicker in a dictionary; not measured closely
-_FLOAT_FIELDS: Final = 2  # of the exact key of a float: its type, its bits
+_MIN_TEXTS: Final = 256  # fewer are faster in a dictionary; not measured closely
+_FLOAT_FIELDS: Final = 2  # the exact key of a float has its type and its bits
 _INSTANTS: Final = frozenset({datetime.datetime, datetime.date})
 
 
 class KeyKind(Enum):
-    """What all keys of an index are."""
+    """What kind all keys of an index are."""
 
     INT = "int"
     FLOAT = "float"
@@ -64,25 +63,23 @@ class Slots(dict[Any, int]):
 
 
 class SlotIndex(ColumnVisitor[SlotArray | None]):
-    """Key -> slot; grows, forgets nothing.
+    """Key -> slot; grows, and never removes a key.
 
-    Args:
-        allows_null: whether the keys are those of a column (``ColumnKey``): then instants and dates are the numbers that it gives.  Else a
-            column of numpy's or Arrow's instants is refused.
+    ``allows_null``: keys come from a column (``ColumnKey``), whose instants and dates are numbers; else columns of instants are refused.
     """
 
     __slots__ = ("_allows_null", "_are_plain", "_kind", "_null_slot", "_numbers", "_objects", "_tables", "_texts")
 
     def __init__(self, *, allows_null: bool = False) -> None:
         self._allows_null = allows_null
-        self._kind: KeyKind | None = None  # from the first key on
+        self._kind: KeyKind | None = None  # set by the first key
         self._are_plain = True
         self._objects = Slots()
-        self._texts: TextCodes | None = None  # in the place of objects, while all keys are short texts; made when needed, too
+        self._texts: TextCodes | None = None  # used instead of objects while all keys are short texts; made on demand
         self._numbers = Int64Codes()  # ints, instants in their unit, or the bits of floats
-        self._null_slot: int | None = None  # among numbers
-        # Code -> slot, as far as the table was known.  A table goes when its channel begins the next one.  Not made before it is needed:
-        # it cannot be pickled.
+        self._null_slot: int | None = None  # for numbers
+        # Code -> slot for each table, as far as it was known; a table disappears when its channel starts the next one.  Made on demand,
+        # because it cannot be pickled.
         self._tables: WeakKeyDictionary[NameTable, SlotArray] | None = None
 
     def __repr__(self) -> str:
@@ -90,13 +87,13 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
 
     @property
     def num_slots(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         num_texts = 0 if self._texts is None else self._texts.num_codes
         return len(self._objects) + num_texts + self._numbers.num_codes + (self._null_slot is not None)
 
     @property
     def are_plain(self) -> bool:
-        """Whether keys with one slot are the same in every bit, so that any of them stands for the first one."""
+        """Whether keys with the same slot are bitwise equal, so that any of them may stand for the first one."""
         return self._are_plain and self._kind is not KeyKind.FLOAT
 
     def keys(self) -> list[Any]:
@@ -111,8 +108,8 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
         return keys
 
     def load(self, keys: list[Any]) -> bool:
-        """Give the slots 0, 1, 2, ... to these exact keys, all different; False if they are not all of one kind."""
-        assert not self.num_slots, "no key came before"
+        """Assign slots 0, 1, 2, ... to these distinct exact keys; False if they are not all of one kind."""
+        assert not self.num_slots, "loaded before the first keys"
         plain = [key for key in keys if key is not None]
         kinds = set(map(type, plain))
         if kinds == {int}:
@@ -135,7 +132,7 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
         return True
 
     def slots(self, column: Column) -> SlotArray | None:
-        """The slot of each key; None if the keys are of another kind than those before, or cannot be keys."""
+        """The slot of each key; None if they are of another kind than the keys before, or cannot be keys."""
         return column.accept(self)
 
     def visit_any(self, column: Column) -> SlotArray | None:
@@ -192,7 +189,7 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
         slots = np.empty(len(keys), np.intp)
         codes = self._numbers.add(keys[is_valid])
         if self._null_slot is None:
-            # Where the first null is: behind the keys that were seen before it.
+            # The slot of the first null comes after those of the keys seen before it.
             seen = codes[: int(is_valid.argmin())]
             self._null_slot = max(num_before, int(seen.max(initial=-1)) + 1)
         slots[is_valid] = self._past_null(codes)
@@ -212,7 +209,7 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
             try:
                 return self._of_numbers(ArrayColumn(np.fromiter(values, np.int64, len(values))))
             except OverflowError:
-                return None  # such keys would be of both kinds
+                return None  # there would be keys of both kinds
         if kind is float:
             return self._of_numbers(ArrayColumn(np.fromiter(values, np.float64, len(values))))
         kinds = set(map(type, values))
@@ -227,7 +224,7 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
             exact = exact_keys(values)
         except KeyTypeError:
             return None
-        # Of two instants without a time zone that are the same key one may have a fold.
+        # Two datetimes without a time zone can be the same key and differ in ``fold``.
         self._are_plain = self._are_plain and exact is values and datetime.datetime not in kinds
         return np.fromiter(map(self._objects.__getitem__, exact), np.intp, len(values))
 
@@ -239,7 +236,7 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
         return self._texts.add(column.packed16)
 
     def _try_texts(self, values: list[str]) -> SlotArray | None:
-        """The slots of texts that are all short, as others were; None: they are objects."""
+        """The slots if all texts, now and before, are short; None: they must become objects."""
         if self._objects or (self._texts is None and len(values) < _MIN_TEXTS):
             return None
         short = try_short_texts(values)
@@ -253,7 +250,7 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
     # -- codes
 
     def _table(self, names: NameTable) -> SlotArray:
-        """Code -> slot, -1 where the code was not used so far; as long as the table is."""
+        """Code -> slot, -1 for codes not used so far; as long as the table."""
         if self._tables is None:
             self._tables = WeakKeyDictionary()
         remap = self._tables.get(names)
@@ -267,7 +264,7 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
         slots: SlotArray = remap.take(codes)
         if slots.min(initial=0) != _UNKNOWN:
             return slots
-        # Only names that occur are keys: others came with records that a filter dropped.
+        # Only names that occur are keys: others may belong to records that a filter dropped.
         fresh = _firsts(codes[slots == _UNKNOWN])
         added = self._of_values([names[code] for code in fresh.tolist()])
         if added is None:
@@ -300,12 +297,12 @@ def _unknown(num_codes: int) -> SlotArray:
 
 
 def _firsts(codes: NDArray[Any]) -> NDArray[np.intp]:
-    """The different codes in the order of first sight; mostly there are few."""
+    """The distinct codes in order of first sight; usually few."""
     return np.array([*dict.fromkeys(codes.tolist())], np.intp)
 
 
 def _float_bits(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """One pattern for every NaN."""
+    """The bits of floats, the same for every NaN."""
     bits: NDArray[np.int64] = values.view(np.int64)
     is_nan = np.isnan(values)
     return np.where(is_nan, _CANONICAL_NAN, bits) if is_nan.any() else bits

@@ -1,11 +1,10 @@
-"""A dense code for each of arbitrarily many short texts.
+"""Dense codes for any number of short texts.
 
-Hot path.  Open addressing in numpy, all texts of a column at once: their misses of the cache overlap, where those of a dictionary come one
-after the other (10**6 texts: 400 -> 60 ns; ``bench shuffle``).
-
+Hot path.  Open addressing in numpy, all texts of a column at once.  So their cache misses overlap, where those of a dictionary follow each
+other (10**6 texts: 400 -> 60 ns; ``bench shuffle``).
 Side:       pure.
-Invariants: the codes are 0, 1, 2, ... in the order in which texts were first seen; at most a third of the table is filled, so that probes
-            are short.
+Invariants: codes are 0, 1, 2, ... in the order in which texts were first seen.  At most a third of the table is filled, so probes are
+            short.
 Source:     as ``int64_codes``.
 """
 
@@ -26,13 +25,13 @@ _MIN_TEXTS: Final = 1_024
 
 
 class TextCodes:
-    """Text -> code; grows, forgets nothing."""
+    """Text -> code; grows, and never removes a text."""
 
     __slots__ = ("_packed16", "_shift", "_table", "num_codes")
 
     def __init__(self) -> None:
         self.num_codes = 0
-        self._packed16 = np.zeros((_MIN_TEXTS, 2), np.uint64)  # by code; the first num_codes are filled
+        self._packed16 = np.zeros((_MIN_TEXTS, 2), np.uint64)  # by code; the first num_codes places are in use
         self._make_table(_MIN_BITS)
 
     def __repr__(self) -> str:
@@ -43,7 +42,7 @@ class TextCodes:
         return texts_of(self._packed16[: self.num_codes])
 
     def add(self, packed16: Packed16Array) -> CodeArray:
-        """The code of each text; those that are new get the next codes, in order."""
+        """The code of each text; new texts get the next codes, in order."""
         codes = self._find(packed16)
         new = np.flatnonzero(codes == _EMPTY)
         if new.size:
@@ -52,7 +51,7 @@ class TextCodes:
         return codes.astype(np.intp)
 
     def _find(self, packed16: Packed16Array) -> NDArray[np.int32]:
-        """The code of each text, -1 where there is none."""
+        """The code of each text, -1 for unknown ones."""
         places = self._homes(packed16)
         codes: NDArray[np.int32] = self._table.take(places)
         wrong = self._wrong(codes, packed16)
@@ -61,7 +60,7 @@ class TextCodes:
         return codes
 
     def _find_beside(self, packed16: Packed16Array, places: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The code of each text, behind places that others have."""
+        """The code of each text whose first places are taken by other texts."""
         codes = np.empty(len(packed16), np.int32)
         left, mask = np.arange(len(packed16)), len(self._table) - 1
         while left.size:
@@ -72,15 +71,15 @@ class TextCodes:
         return codes
 
     def _wrong(self, codes: NDArray[np.int32], packed16: Packed16Array) -> NDArray[np.intp]:
-        """Where a code is that of another text."""
-        # Where there is no code, the last text is looked at, whatever it is.
+        """Indexes of codes that belong to another text."""
+        # A code of -1 reads the last text; the result for it is not used.
         return np.flatnonzero(differ(take_packed16(self._packed16, codes), packed16) & (codes != _EMPTY))
 
     def _homes(self, packed16: Packed16Array) -> NDArray[np.int64]:
         return (mixed(packed16) >> self._shift).view(np.int64)
 
     def _learn(self, packed16: Packed16Array) -> None:
-        """Add different texts that are not there."""
+        """Add distinct new texts."""
         total = self.num_codes + len(packed16)
         if total > len(self._packed16):
             grown = np.zeros((max(total, 2 * len(self._packed16)), 2), np.uint64)
@@ -98,26 +97,26 @@ class TextCodes:
         self._table = np.full(1 << bits, _EMPTY, np.int32)
 
     def _insert(self, first: int) -> None:
-        """Put the texts from code ``first`` on into the table: all at once, then again those whose place another one got."""
+        """Enter the texts from code ``first`` on into the table: all at once, then those again whose place another text took."""
         codes = np.arange(first, self.num_codes, dtype=np.int32)
         places, mask = self._homes(self._packed16[first : self.num_codes]), len(self._table) - 1
         while codes.size:
             is_free = self._table.take(places) == _EMPTY
-            # Of several for one place the last one written stays.
+            # If several texts write to one place, the last one stays.
             self._table[places[is_free]] = codes[is_free]
             is_left = self._table.take(places) != codes
             codes, places = codes[is_left], (places[is_left] + 1) & mask
 
 
 def _firsts(packed16: Packed16Array) -> Packed16Array:
-    """Each different text once, in the order of first sight."""
+    """The distinct texts, in order of first sight."""
     hashes = mixed(packed16)
     order = hashes.argsort(kind="stable")
     in_order = hashes.take(order)
     is_first = np.ones(len(order), np.bool_)
     np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
     repeated = np.flatnonzero(~is_first)
-    if differ(take_packed16(packed16, order[repeated]), take_packed16(packed16, order[repeated - 1])).any():  # two texts with one hash
+    if differ(take_packed16(packed16, order[repeated]), take_packed16(packed16, order[repeated - 1])).any():  # two texts, one hash
         _, positions = np.unique(packed16.view(f"S{PACKED16.itemsize}")[:, 0], return_index=True)
     else:
         positions = order[is_first]

@@ -1,1 +1,1 @@
-"""The mailbox of a task: letters to its thread, the loop that reads them, and where its time goes."""
+"""The mailbox of a task, the loop that runs its mails, and the measurement of its time."""

@@ -1,9 +1,9 @@
-"""Lets out what a mail emitted.
+"""Flushes the record writers after each mail.
 
 Side:       task.
-Invariants: nothing that a mail emitted stays in a record writer after it, as nothing of the default action does.
-Source:     no counterpart in Flink, whose writers hold no pending records.  Timers and results of asynchronous calls are emitted by mails,
-            also while an operator yields inside a long default action: their records must not wait for its end.
+Invariants: after a mail, as after the default action, no record that it emitted is pending in a record writer.
+Source:     none in Flink, whose writers hold no pending records.  Timers and asynchronous results are emitted by mails, even while an
+            operator yields inside a long default action: their records must not wait for its end.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,7 @@ T = TypeVar("T")
 
 
 class FlushingActionExecutor:
-    """Runs the actions of mails, each followed by a flush.
-
-    Args:
-        flush: writes what is pending; cheap when nothing is.
-        inner: runs action and flush together.
-    """
+    """Runs the actions of mails with ``inner``, each followed by ``flush``, which is cheap when nothing is pending."""
 
     __slots__ = ("_flush", "_inner")
 
@@ -32,7 +27,7 @@ class FlushingActionExecutor:
         return f"<FlushingActionExecutor around {self._inner!r}>"
 
     def call(self, action: Callable[[], T]) -> T:
-        """Run it now, on this thread; its exception is the caller's, and then nothing is flushed."""
+        """Run the action now, on this thread.  If it raises, nothing is flushed."""
         return self._inner.call(lambda: self._run(action))
 
     def _run(self, action: Callable[[], T]) -> T:

@@ -1,8 +1,9 @@
-"""One letter for the mailbox thread, and how it is treated.
+"""One mail for the mailbox thread, and how it is treated.
 
 Side:       shared.  Made on any thread, run on the mailbox thread.
-Invariants: a mail never changes; ``priority`` is what yields of operators see, ``sender_priority`` what the end of an operator sees.
-Source:     Flink ``Mail``, ``MailOptionsImpl``.  ``WrappingRuntimeException`` has no counterpart: Python's errors need no wrapping.
+Invariants: a mail never changes.  ``priority`` decides which yields of operators see it; ``sender_priority`` decides at the end of an
+            operator.
+Source:     Flink ``Mail``, ``MailOptionsImpl``; without ``WrappingRuntimeException``, because Python's errors need no wrapping.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ MAX_PRIORITY: Final = 2**31 - 1
 
 
 class MailOptions(Enum):
-    """How a mail is treated: in order, invisible to the yields of operators, or ahead of all others."""
+    """DEFAULT: run in order.  DEFERRABLE: hidden from the yields of operators.  URGENT: before all other mails."""
 
     DEFAULT = auto()
     DEFERRABLE = auto()
@@ -24,17 +25,17 @@ class MailOptions(Enum):
 
 
 class Mail:
-    """One action for the mailbox thread.
+    """An action for the mailbox thread.
 
-    ``priority`` does not order: a take for priority p sees only mails of priority >= p, so that an operator that yields never runs the
-    mails of the operators before it.  A deferrable mail has the lowest priority whatever its sender's.
+    ``priority`` does not order mails: a take for priority p sees only mails of priority >= p, so an operator that yields never runs mails
+    of the operators before it.  A deferrable mail always has the lowest priority.
 
     Args:
-        action: called without arguments on the mailbox thread; if it has a method ``cancel``, that is called when the mail is dropped.
-        priority: index of the operator in the chain, or MIN_PRIORITY / MAX_PRIORITY.
-        description: ``%`` format, expanded only when somebody looks.
-        args: arguments of ``description``.
-        options: one of ``MailOptions``.
+        action: called without arguments on the mailbox thread.  If it has a method ``cancel``, that is called when the mail is dropped.
+        priority: index of the operator in the chain, or MIN_PRIORITY or MAX_PRIORITY.
+        description: a ``%`` format, expanded with ``args`` only on demand.
+        args: for ``description``.
+        options: how the mail is treated.
         action_executor: runs the action.
     """
 
@@ -61,11 +62,11 @@ class Mail:
         return self._description % self._args if self._args else self._description
 
     def run(self) -> None:
-        """Run the action; its exception is the caller's."""
+        """Run the action; raises what it raises."""
         self._action_executor.call(self._action)
 
     def try_cancel(self) -> bool:
-        """Tell whoever waits for the result that it will not come; False when nobody can wait for it."""
+        """Cancel the action, so that nobody waits for its result; False if it cannot be cancelled."""
         cancel = getattr(self._action, "cancel", None)
         if cancel is None:
             return False

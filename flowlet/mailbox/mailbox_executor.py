@@ -1,8 +1,7 @@
-"""How operators and other threads get work done on the task thread.
+"""Runs work of operators and other threads on the task thread.
 
-Side:   shared for ``execute`` and ``submit``, task for everything that runs mails.
-Source: Flink ``MailboxExecutor``, ``MailboxExecutorImpl``.
-Absent: a rejection of its own: a mailbox that takes no more mails raises MailboxClosedError.
+Side:   shared for ``execute`` and ``submit``, task for methods that run mails.
+Source: Flink ``MailboxExecutor``, ``MailboxExecutorImpl``; MailboxClosedError in place of ``RejectedExecutionException``.
 """
 
 from collections.abc import Callable
@@ -16,12 +15,12 @@ from flowlet.mailbox.task_mailbox import TaskMailbox
 
 T = TypeVar("T")
 
-# Mails may post mails while an operator ends.  More rounds than this: they post themselves for ever.  Not measured.
+# While an operator ends, mails may post mails.  After this many rounds they seem to do so for ever.  Not measured.
 _MAX_LAST_ROUNDS = 1_000
 
 
 class _FutureAction(Generic[T]):
-    """A mail's action whose result, or whose being dropped, ends up in a future."""
+    """The action of a mail; its result, error or cancellation goes into ``future``."""
 
     __slots__ = ("_command", "future")
 
@@ -37,7 +36,7 @@ class _FutureAction(Generic[T]):
         except BaseException as error:
             self.future.fail(error)
             if not isinstance(error, Exception):
-                raise  # a cancellation is the task's own business as well
+                raise  # a cancellation also concerns the task itself
         else:
             self.future.complete(result)
 
@@ -48,7 +47,10 @@ class _FutureAction(Generic[T]):
 class MailboxExecutor:
     """Puts mails of one priority into a task's mailbox.
 
-    Threading: ``execute`` and ``submit`` from any thread; the rest on the mailbox thread.
+    Threading: ``execute`` and ``submit`` from any thread, all other methods on the mailbox thread.
+
+    Raises: ``execute`` and ``submit`` raise MailboxClosedError if the mailbox is quiesced or closed, methods that run mails if it is
+        closed.
     """
 
     def __init__(
@@ -71,51 +73,36 @@ class MailboxExecutor:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the task waits and has no mail."""
+        """Whether the default action is suspended and no mail waits."""
         return self._is_idle()
 
     @property
     def should_interrupt(self) -> bool:
-        """Whether an urgent mail waits: long work in one mail, as a thousand timers, should post its rest as a mail (FLINK-20217)."""
+        """Whether an urgent mail waits: then long work in one mail, such as many timers, should post its rest as a mail (FLINK-20217)."""
         return self._mailbox.has_urgent_mail
 
     def execute(self, action: Callable[[], object], description: str, *args: object, options: MailOptions = MailOptions.DEFAULT) -> None:
-        """Have ``action`` run on the mailbox thread; an exception out of it fails the task.
-
-        Raises:
-            MailboxClosedError: the task takes no more mails.
-        """
+        """Run ``action`` on the mailbox thread; if it raises, the task fails."""
         mail = Mail(action, self._priority, description, *args, options=options, action_executor=self._action_executor)
         self._mailbox.put_threadsafe(mail)
 
     def submit(
         self, command: Callable[[], T], description: str, *args: object, options: MailOptions = MailOptions.DEFAULT
     ) -> MailboxFuture[T]:
-        """As ``execute``; result or exception goes into the future, which is cancelled if the task ends before.
+        """As ``execute``, but its result or error goes into the future, which is cancelled if the task ends first.
 
-        A coroutine awaits the future, another thread asks for its ``result``, this task's thread calls ``yield_until`` with it.
-
-        Raises:
-            MailboxClosedError: the task takes no more mails.
+        A coroutine awaits the future, another thread calls ``result``, the mailbox thread calls ``yield_until`` with it.
         """
         action = _FutureAction(command, MailboxFuture(lambda: self._mailbox.is_mailbox_thread))
         self.execute(action, description, *args, options=options)
         return action.future
 
     def yield_(self) -> None:
-        """Run one mail of at least this executor's priority; waits for one.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
-        """
+        """Wait for a mail of at least this executor's priority, and run it."""
         self._run_mail(self._mailbox.take(self._priority))
 
     def try_yield(self) -> bool:
-        """Run one mail of at least this executor's priority; False when there is none.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
-        """
+        """Run one mail of at least this executor's priority; False if there is none."""
         mail = self._mailbox.try_take(self._priority)
         if mail is None:
             return False
@@ -123,12 +110,9 @@ class MailboxExecutor:
         return True
 
     def yield_until(self, signal: Signal) -> None:
-        """Run mails of at least this executor's priority until the signal is given; sleeps in between.
+        """Run mails of at least this executor's priority until the signal is done; sleeps while there are none.
 
-        Works on a quiesced mailbox too: the signal needs no mail to wake the task (FLINK-14231).
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
+        Works on a quiesced mailbox, too: the signal wakes the task without a mail (FLINK-14231).
         """
         if signal.is_done:
             return
@@ -141,11 +125,10 @@ class MailboxExecutor:
             signal.remove_done_callback(wake)
 
     def run_last_mails(self) -> None:
-        """Run every mail of at least this executor's priority, deferrable ones and those that they post too; for the end of an operator.
+        """Run all mails of at least this executor's priority, also deferrable ones and those that they post; for the end of an operator.
 
         Raises:
             FlowletError: mails keep posting mails.
-            MailboxClosedError: the mailbox is closed.
         """
         for _ in range(_MAX_LAST_ROUNDS):
             for _ in range(max(1, self._mailbox.num_mails)):
@@ -153,4 +136,4 @@ class MailboxExecutor:
                 if mail is None:
                     return
                 self._run_mail(mail)
-        raise FlowletError(f"after {_MAX_LAST_ROUNDS} rounds the mails of an operator that ends still post mails: {self._mailbox!r}")
+        raise FlowletError(f"an operator cannot end: its mails still post mails after {_MAX_LAST_ROUNDS} rounds; {self._mailbox!r}")

@@ -1,10 +1,9 @@
-"""A result that one side of a task makes and the other waits for: mailbox thread, event loop, any other thread.
+"""A result that one thread of a task produces and another thread, or a coroutine, waits for.
 
 Side:       shared.  Any thread completes, cancels, adds callbacks or waits; a coroutine awaits on its own loop.
-Invariants: the first outcome stays; callbacks run once, after the outcome is there, on the thread that brought it, under no lock.
-Source:     Flink ``CompletableFuture`` as ``MailboxExecutor`` and ``StreamTask`` use it.  An own class because a
-            ``concurrent.futures.Future`` costs 2.7 us each, and because waiting for a mail on the mailbox thread must be refused.
-Absent:     chains of futures (``thenApply``): a mail or a callback does the next step.
+Invariants: the first outcome stays.  Callbacks run once, after the outcome is set, on the thread that set it, under no lock.
+Source:     Flink ``CompletableFuture`` in ``MailboxExecutor`` and ``StreamTask``, without chaining (``thenApply``): a mail or a callback
+            does the next step.  A ``concurrent.futures.Future`` costs 2.7 us, and could not refuse a wait on the mailbox thread.
 """
 
 import asyncio
@@ -22,17 +21,17 @@ T = TypeVar("T")
 
 
 class Signal(Protocol):
-    """Something that becomes done once: an ``AvailabilityFuture`` of a gate or a pool, or a ``MailboxFuture``."""
+    """Becomes done once: an ``AvailabilityFuture`` of a gate or a pool, or a ``MailboxFuture``."""
 
     @property
     def is_done(self) -> bool:
-        """Whether it happened."""
+        """Whether it is done."""
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
-        """Call once it happened, on the thread on which it did; at once if it already did."""
+        """Call ``callback`` once when it is done, on the thread that completed it; at once if it is done already."""
 
     def remove_done_callback(self, callback: Callable[[], None]) -> None:
-        """Forget one callback that was not called yet."""
+        """Remove a callback that was not called yet."""
 
 
 class _State(Enum):
@@ -47,12 +46,11 @@ _OUTCOMES = frozenset({_State.COMPLETED, _State.FAILED, _State.CANCELLED})
 
 
 class MailboxFuture(Generic[T]):
-    """A value or an error that is there later.
+    """A value or an error that is set later.
 
     Threading: every method from any thread; ``await`` on any event loop.
 
-    Args:
-        is_producer_thread: tells whether the calling thread is the one that has to bring the outcome; it may not wait for it.
+    ``is_producer_thread`` tells whether the calling thread is the one that must set the outcome, and so may not wait for it.
     """
 
     __slots__ = ("_error", "_is_producer_thread", "_lock", "_signal", "_state", "_value")
@@ -60,9 +58,9 @@ class MailboxFuture(Generic[T]):
     def __init__(self, is_producer_thread: Callable[[], bool] | None = None) -> None:
         self._is_producer_thread = is_producer_thread
         self._lock = threading.Lock()
-        self._state = _State.PENDING  # Guarded by _lock for writes; an outcome never changes, so that a bare read of one is safe.
-        self._value: T | None = None  # Written before the state that says so.
-        self._error: BaseException | None = None  # Written before the state that says so.
+        self._state = _State.PENDING  # Guarded by _lock for writes.  An outcome never changes, so it may be read without.
+        self._value: T | None = None  # Written before the state.
+        self._error: BaseException | None = None  # Written before the state.
         self._signal = AvailabilityFuture()
 
     def __repr__(self) -> str:
@@ -71,7 +69,7 @@ class MailboxFuture(Generic[T]):
     # -- the side that brings the outcome
 
     def try_start(self) -> bool:
-        """The work begins, from now on ``cancel`` is too late; False when it was not."""
+        """Start the work, after which ``cancel`` is too late; False if it was started, cancelled or completed before."""
         with self._lock:
             if self._state is not _State.PENDING:
                 return False
@@ -79,16 +77,16 @@ class MailboxFuture(Generic[T]):
             return True
 
     def complete(self, value: T) -> bool:
-        """Bring the value; False when there is an outcome already."""
+        """Set the value; False if there is an outcome already."""
         return self._end(_State.COMPLETED, value=value)
 
     def fail(self, error: BaseException) -> bool:
-        """Bring the error; False when there is an outcome already."""
+        """Set the error; False if there is an outcome already."""
         return self._end(_State.FAILED, error=error)
 
     def cancel(self) -> bool:
-        """There will be no outcome; False when there is one already, or somebody works on it."""
-        return self._end(_State.CANCELLED, error=CancelledError("the mail was dropped, or nobody wanted its result any more"))
+        """Cancel; False if there is an outcome already, or the work has started."""
+        return self._end(_State.CANCELLED, error=CancelledError("the mail was dropped, or its result was no longer wanted"))
 
     def _end(self, state: _State, *, value: T | None = None, error: BaseException | None = None) -> bool:
         with self._lock:
@@ -103,20 +101,20 @@ class MailboxFuture(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether there is an outcome."""
+        """Whether there is an outcome: a value, an error or a cancellation."""
         return self._signal.is_done
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the outcome is that there is none."""
+        """Whether it was cancelled."""
         return self._state is _State.CANCELLED
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once there is an outcome, on the thread that brings it; at once if there is one."""
+        """Call ``callback`` once when there is an outcome, on the thread that sets it; at once if there is one."""
         self._signal.add_done_callback(callback)
 
     def remove_done_callback(self, callback: Callable[[], None]) -> None:
-        """Forget one ``callback`` that was not called yet."""
+        """Remove a ``callback`` that was not called yet."""
         self._signal.remove_done_callback(callback)
 
     def result_nowait(self) -> T:
@@ -125,7 +123,7 @@ class MailboxFuture(Generic[T]):
         Raises:
             WouldBlock: there is no outcome yet.
             concurrent.futures.CancelledError: it was cancelled, or the mailbox was closed before the mail ran.
-            BaseException: the error that was brought.
+            BaseException: the error that was set.
         """
         if not self._signal.is_done:
             raise WouldBlock(f"{self!r} has no outcome yet")
@@ -134,19 +132,19 @@ class MailboxFuture(Generic[T]):
         return cast("T", self._value)
 
     def result(self, timeout_s: float | None = None) -> T:
-        """Wait for the value, at most ``timeout_s`` seconds.
+        """Wait at most ``timeout_s`` seconds for the value.
 
         Raises:
             TimeoutError: there is no outcome yet.
-            RuntimeError: called on the thread that has to bring the outcome: it would wait for ever.
+            RuntimeError: called on the thread that must set the outcome, which would wait for ever.
             concurrent.futures.CancelledError: as ``result_nowait``.
-            BaseException: the error that was brought.
+            BaseException: the error that was set.
         """
         self._wait(timeout_s)
         return self.result_nowait()
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
-        """As ``result``, but returns the error instead of raising it; None when there is a value."""
+        """As ``result``, but returns the error; None if there is a value."""
         self._wait(timeout_s)
         return self._error
 
@@ -154,7 +152,9 @@ class MailboxFuture(Generic[T]):
         if self._signal.is_done:
             return
         if self._is_producer_thread is not None and self._is_producer_thread():
-            raise RuntimeError(f"{self!r} is waited for on the mailbox thread, which alone can complete it; yield until it is done instead")
+            raise RuntimeError(
+                f"{self!r} cannot be waited for on the mailbox thread, which alone can complete it; call yield_until instead"
+            )
         wakeup = threading.Lock()
         wakeup.acquire()
         self._signal.add_done_callback(wakeup.release)
@@ -163,7 +163,7 @@ class MailboxFuture(Generic[T]):
             raise TimeoutError(f"{self!r} has no outcome after {timeout_s} s")
 
     def __await__(self) -> Generator[object, None, T]:
-        """Wait on the event loop of the calling coroutine; the loop goes on meanwhile."""
+        """Wait on the running event loop of the calling coroutine, without blocking it."""
         if not self._signal.is_done:
             yield from self._wait_on_loop(asyncio.get_running_loop())
         return self.result_nowait()
@@ -176,7 +176,7 @@ class MailboxFuture(Generic[T]):
                 waiter.set_result(None)
 
         def wake_threadsafe() -> None:
-            # A loop that was closed has nobody left who waits.
+            # A closed loop has no waiter left.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(wake)
 

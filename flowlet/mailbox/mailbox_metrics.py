@@ -1,12 +1,12 @@
-"""How long mails wait, how many run, how many are queued.
+"""Measures how long mails wait, how many run, and how many are queued.
 
 Side:       shared.  The mailbox thread measures, a timer's thread posts, any thread reads.
-Invariants: at most one measuring mail or one timer is under way, so that a stuck task gathers none; whatever a reader gets is one
-            consistent tuple, replaced by a single attribute store.
-Units:      a monotonic clock's nanoseconds inside, milliseconds and mails per second outside.
-Source:     Flink ``MailboxMetricsController``: a measuring mail per second, a histogram of the last 60; ``mailboxMailsPerSecond`` over the
-            last minute as ``MeterView``, ``mailboxLatencyMs``, ``mailboxQueueSize``.
-Absent:     a thread that updates meters: the measuring mails take the samples, and a reader takes the time up to now along.
+Invariants: at most one measuring mail or one timer is pending, so they do not pile up in a stuck task.  A reader gets one consistent tuple,
+            which a single attribute store replaces.
+Units:      nanoseconds of a monotonic clock inside; milliseconds and mails per second outside.
+Source:     Flink ``MailboxMetricsController`` (one measuring mail per second, a histogram of the last 60), ``MeterView`` for
+            ``mailboxMailsPerSecond``, ``mailboxLatencyMs``, ``mailboxQueueSize``.  No thread updates meters here: measuring mails take the
+            samples, and a reader adds the time since the last one.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from flowlet.mailbox.mail import MIN_PRIORITY, Mail
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from netstack.timers import Cancellable, ScheduleTimer
 
-# Flink's ``MailboxMetricsController``: once a second, 60 values.
+# Flink's ``MailboxMetricsController``: one value per second, 60 values.
 MEASUREMENT_INTERVAL_MS = 1_000
 NUM_SAMPLES = 60
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
-_METER_WINDOW_NS = 60 * _NS_PER_S  # Flink's ``MeterView`` looks back as far.
+_METER_WINDOW_NS = 60 * _NS_PER_S  # as Flink's ``MeterView``
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyHistogram:
-    """The waits of the last measuring mails, in milliseconds; zeros when there are none."""
+    """How long the last measuring mails waited, in milliseconds; zeros if there were none."""
 
     count: int
     min_ms: float
@@ -39,7 +39,7 @@ class LatencyHistogram:
 
 @dataclass(frozen=True, slots=True)
 class MailboxMetrics:
-    """``mailboxMailsPerSecond``, ``mailboxLatencyMs`` and ``mailboxQueueSize`` of one task."""
+    """Flink's ``mailboxMailsPerSecond``, ``mailboxLatencyMs`` and ``mailboxQueueSize`` of one task."""
 
     mails_per_second: float
     latency: LatencyHistogram
@@ -47,7 +47,7 @@ class MailboxMetrics:
 
 
 def histogram_of(latencies_ns: tuple[int, ...]) -> LatencyHistogram:
-    """Summarise; a percentile is the smallest value that at least so many percent do not exceed."""
+    """Summarise nanoseconds; a percentile p is the smallest value that at least p percent of the values do not exceed."""
     if not latencies_ns:
         return LatencyHistogram(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     ordered = sorted(latencies_ns)
@@ -68,15 +68,15 @@ def histogram_of(latencies_ns: tuple[int, ...]) -> LatencyHistogram:
 
 
 class LatencyProbe:
-    """Sends itself a mail every so often and looks at how long it took.
+    """Posts a mail to itself at intervals and measures how long it waits.
 
     Threading: ``start`` and ``close`` on the mailbox thread, ``metrics`` on any.
     Life cycle: ``start`` once -> ``close`` in every state, any number of times.
 
     Args:
-        mailbox: the one to measure.
-        num_mails_processed: how many mails the task has run.
-        schedule_timer: runs a callable after so many seconds, on any thread.
+        mailbox: the mailbox to measure.
+        num_mails_processed: returns how many mails the task has run.
+        schedule_timer: calls a function after a delay in seconds, on any thread.
         clock_ns: monotonic.
         interval_ms: from the end of one measurement to the next.
     """
@@ -107,18 +107,18 @@ class LatencyProbe:
         return f"<LatencyProbe {len(self._latencies_ns)} samples, {'closed' if self._is_closed else 'open'}>"
 
     def start(self) -> None:
-        """Take the first measurement now."""
+        """Post the first measuring mail."""
         self._post()
 
     def close(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _post(self) -> None:
         posted_ns = self._clock_ns()
-        # Refused when the task ends: then nobody needs the measurement.
+        # The mailbox refuses the mail when the task ends; then nobody needs the measurement.
         self._mailbox.try_put_threadsafe(Mail(lambda: self._measure(posted_ns), MIN_PRIORITY, "measure the mailbox's latency"))
 
     def _measure(self, posted_ns: int) -> None:
@@ -134,7 +134,7 @@ class LatencyProbe:
         return tuple(sample for sample in samples[:-1] if now_ns - sample[0] <= _METER_WINDOW_NS) + samples[-1:]
 
     def metrics(self) -> MailboxMetrics:
-        """What is known now."""
+        """The present values; any thread."""
         return MailboxMetrics(self._mails_per_second(), histogram_of(self._latencies_ns), self._mailbox.num_mails)
 
     def _mails_per_second(self) -> float:

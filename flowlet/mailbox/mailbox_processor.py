@@ -1,10 +1,10 @@
 """The loop of one task: mails first, then the default action.
 
 Side:       task.  ``all_actions_completed``, ``suspend``, ``send_control_mail`` and ``Suspension.resume`` from any thread.
-Invariants: ``_suspension is None`` exactly when the default action may run; a mail sees every effect of the mails before it; an exception
-            out of a mail or of the default action leaves the loop unchanged.
-Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxController``.  Flink turns its idle timer on and off around
-            mails; here a wait begins when the thread parks and ends when it wakes, which measures the same.
+Invariants: the default action may run exactly when ``_suspension`` is None.  A mail sees all effects of the mails before it.  An error of a
+            mail or of the default action leaves the loop unchanged.
+Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxController``.  Flink stops its idle timer around mails; here a
+            wait lasts from the park of the thread to its wake-up, which measures the same.
 """
 
 from collections.abc import Callable
@@ -22,20 +22,20 @@ from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskAct
 from flowlet.mailbox.task_mailbox import MailboxState, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 
-# Mails may post mails while the task ends.  More rounds than this: they post themselves for ever.  Not measured.
+# While a task ends, mails may post mails.  After this many rounds they seem to do so for ever.  Not measured.
 _MAX_DRAIN_ROUNDS = 1_000
 
 
 class LoopState(Enum):
-    """Whether the loop goes on."""
+    """Whether the loop runs."""
 
     RUNNING = auto()
-    SUSPENDED = auto()  # left by ``suspend``; another ``run_mailbox_loop`` continues
-    COMPLETED = auto()  # left by ``all_actions_completed``; for good
+    SUSPENDED = auto()  # left by ``suspend``; the next ``run_mailbox_loop`` continues
+    COMPLETED = auto()  # left by ``all_actions_completed``, for good
 
 
 class Suspension:
-    """The right to let a suspended default action run again."""
+    """Lets a suspended default action run again."""
 
     __slots__ = ("_processor", "kind", "waiting_for")
 
@@ -48,12 +48,12 @@ class Suspension:
         return f"<Suspension {self.kind.name} for {self.waiting_for}>"
 
     def resume(self) -> None:
-        """Let the default action run again; any thread, any number of times, also after the mailbox was closed."""
+        """Let the default action run again; any thread, any number of times, even after the mailbox was closed."""
         self._processor.resume(self)
 
 
 class MailboxController:
-    """What a default action may ask of the loop that runs it."""
+    """What a default action may tell the loop that runs it."""
 
     __slots__ = ("_processor",)
 
@@ -61,11 +61,11 @@ class MailboxController:
         self._processor = processor
 
     def all_actions_completed(self) -> None:
-        """The default action is never to run again; the loop ends."""
+        """End the loop: the default action never runs again."""
         self._processor.all_actions_completed()
 
     def suspend_default_action(self, kind: WaitKind, waiting_for: str) -> Suspension:
-        """Do not call the default action until the suspension is resumed; the wait is accounted to ``kind``.
+        """Do not call the default action until the suspension is resumed; the wait counts as ``kind``.
 
         Raises:
             RuntimeError: called on another thread, or the default action is suspended already.
@@ -73,11 +73,7 @@ class MailboxController:
         return self._processor.suspend_default_action(kind, waiting_for)
 
     def suspend_until(self, signal: Signal, kind: WaitKind, waiting_for: str) -> None:
-        """As ``suspend_default_action``; the signal (a gate has data, a pool has buffers) resumes it, at once if it was given already.
-
-        Raises:
-            RuntimeError: as ``suspend_default_action``.
-        """
+        """As ``suspend_default_action``; the signal (a gate has data, a pool has buffers) resumes it, at once if it is done already."""
         signal.add_done_callback(self._processor.suspend_default_action(kind, waiting_for).resume)
 
 
@@ -85,15 +81,15 @@ DefaultAction = Callable[[MailboxController], None]
 
 
 class MailboxProcessor:
-    """Runs mails and the default action of one task, on one thread, or on another one in its place.
+    """Runs mails and the default action of one task, on its thread or on one that stands in for it.
 
-    Threading: the loop runs on the mailbox's thread; the four methods named in the module header may be called from any.
+    Threading: the loop runs on the mailbox's thread; any thread may call the four methods named in the module header.
 
     Args:
         default_action: processes a bounded piece of input.
         mailbox: the task's.
-        timings: learns when the thread waits, and for what.
-        action_executor: runs the mails of this loop's executors; control mails it does not, so that no lock can hold up a cancellation.
+        timings: records when the thread waits, and for what.
+        action_executor: runs the mails of this loop's executors.  It does not run control mails, so no lock can delay a cancellation.
     """
 
     def __init__(
@@ -111,9 +107,9 @@ class MailboxProcessor:
         self._state = LoopState.RUNNING  # Written by the mailbox thread.
         self._suspension: Suspension | None = None  # Written by the mailbox thread; read anywhere for display.
         self._num_mails = 0  # Written by the mailbox thread.
-        self._context = Context()  # Written by the mailbox thread before it parks: its own, for who stands in for it.
+        self._context = Context()  # Written by the mailbox thread before it parks: its context variables, for a thread that stands in.
         self._action_executor = action_executor
-        self._waiting_probe: LatencyProbe | None = None  # Mailbox thread, once the loop runs: starts after the first ordinary mail.
+        self._waiting_probe: LatencyProbe | None = None  # Mailbox thread once the loop runs; starts after the first ordinary mail.
         self._probe: LatencyProbe | None = None
 
     def __repr__(self) -> str:
@@ -121,7 +117,7 @@ class MailboxProcessor:
 
     @property
     def waiting_for(self) -> str | None:
-        """Why the default action does not run now, in words; None when it does.  Any thread."""
+        """What the suspended default action waits for, in words; None if it is not suspended.  Any thread."""
         suspension = self._suspension
         return None if suspension is None else suspension.waiting_for
 
@@ -141,19 +137,19 @@ class MailboxProcessor:
         return self._suspension is not None and not self._mailbox.has_mail and self._mailbox.state is MailboxState.OPEN
 
     def executor(self, priority: int = MIN_PRIORITY) -> MailboxExecutor:
-        """An executor whose mails run in this loop."""
+        """An executor that puts mails for this loop."""
         return MailboxExecutor(
             self._mailbox, priority, is_idle=lambda: self.is_idle, run_mail=self._run_mail, action_executor=self._action_executor
         )
 
     def measure_latency(self, probe: LatencyProbe) -> None:
-        """Have the probe started by the first ordinary mail, and closed with the loop; before the loop runs, once."""
+        """Start the probe after the first ordinary mail, and close it with the loop; call once, before the loop runs."""
         self._probe = self._waiting_probe = probe
 
     # -- the loop
 
     def run_mailbox_loop(self) -> None:
-        """Run until all actions are completed or the loop is suspended; parks the thread while there is nothing to do.
+        """Run until all actions are completed or the loop is suspended; parks the thread while there is no work.
 
         Raises:
             RuntimeError: called on another thread than the mailbox's.
@@ -166,7 +162,7 @@ class MailboxProcessor:
                 self._default_action(self._controller)
 
     def run_mailbox_step(self) -> bool:
-        """Run one mail, or else the default action once; False when there was neither.  For tests."""
+        """Run one mail, or else the default action once; False if there was neither.  For tests."""
         self._enter()
         self._mailbox.create_batch()
         mail = self._mailbox.try_take_from_batch()
@@ -181,7 +177,7 @@ class MailboxProcessor:
     def _enter(self) -> None:
         self._mailbox.check_mailbox_thread()
         if self._mailbox.state is not MailboxState.OPEN:
-            raise MailboxClosedError(f"the loop cannot run: {self._mailbox!r}")
+            raise MailboxClosedError(f"the loop cannot run, because its mailbox is not open: {self._mailbox!r}")
         self._timings.end_wait()
         if self._state is LoopState.SUSPENDED:
             self._state = LoopState.RUNNING
@@ -209,17 +205,17 @@ class MailboxProcessor:
             self._timings.end_wait()
 
     def try_run_parked(self, suspension: Suspension, action: DefaultAction, now_ns: int) -> bool:
-        """Any thread: instead of resuming ``suspension``, run ``action`` in the place of the thread that waits; False if it does not wait.
+        """Run ``action`` on the calling thread in the place of the waiting mailbox thread, instead of resuming ``suspension``.  Any thread.
 
-        ``action`` sees the context variables of that thread (decimal contexts, what its log lines name), and changes none of the caller's.
-        The wait ends at ``now_ns``, which is taken note of only behind ``action``: what arrived waits for it already.
-        ``action`` works as the default action does, and suspends it again if there is nothing left to do; if it does not, or raises,
-        the mailbox's own thread goes on with the default action, or with the error.  It must not block, and takes no mails.
+        Returns False if the mailbox thread does not wait.  ``action`` sees the context variables of that thread (decimal contexts, log
+        fields), and changes none of the caller's.  The wait ends at ``now_ns``, which is noted only after ``action``, so that the arrived
+        data need not wait.  Like the default action, ``action`` suspends it again when there is no more work.  If it does not, or raises,
+        the mailbox thread goes on with the default action, or with the error.  It must not block, and takes no mails.
         """
         if self._suspension is not suspension or not self._mailbox.try_borrow():
             return False
         try:
-            if self._suspension is suspension:  # it may have been another one a moment ago
+            if self._suspension is suspension:  # it may have changed before try_borrow
                 self._run_borrowed(action, now_ns)
         finally:
             self._mailbox.give_back()
@@ -229,7 +225,7 @@ class MailboxProcessor:
         self._suspension = None
         try:
             self._context.run(action, self._controller)
-        except BaseException as error:  # noqa: BLE001 - it belongs to the task, whose own thread raises it
+        except BaseException as error:  # noqa: BLE001 - the error is the task's: the mailbox thread raises it
             self.send_control_mail(partial(_raise, error), "raise what was raised in its place")
             return
         finally:
@@ -249,15 +245,15 @@ class MailboxProcessor:
     # -- control
 
     def send_control_mail(self, action: Callable[[], object], description: str, *args: object) -> bool:
-        """Have ``action`` run before all ordinary mails, also inside an operator's yield; False when the mailbox takes no more."""
+        """Run ``action`` before all ordinary mails, even inside an operator's yield; False if the mailbox accepts no more mails."""
         return self._mailbox.try_put_threadsafe(Mail(action, MAX_PRIORITY, description, *args, options=MailOptions.URGENT))
 
     def all_actions_completed(self) -> None:
-        """End the loop for good, after the mails that are urgent already; any thread."""
+        """End the loop for good, after the urgent mails that wait already; any thread."""
         self.send_control_mail(self._complete, "all actions completed")
 
     def suspend(self) -> None:
-        """Make ``run_mailbox_loop`` return; calling it again goes on.  Any thread."""
+        """Make ``run_mailbox_loop`` return; the next call continues.  Any thread."""
         self.send_control_mail(self._suspend, "suspend the loop")
 
     def _complete(self) -> None:
@@ -276,9 +272,9 @@ class MailboxProcessor:
         return self._suspension
 
     def resume(self, suspension: Suspension) -> None:
-        """See ``Suspension.resume``; a suspension that is not the current one is ignored."""
+        """See ``Suspension.resume``; ignores a suspension that is not the current one."""
         if self._suspension is not suspension:
-            return  # set before the suspension is given out: whoever holds a current one sees it
+            return  # outdated: the current one is stored before it is given out
         if self._mailbox.is_mailbox_thread:
             self._suspension = None
         else:
@@ -287,20 +283,16 @@ class MailboxProcessor:
     # -- ending
 
     def run_all_mails(self) -> None:
-        """Run every mail that is there, and those that they post, until there is none.
-
-        Raises:
-            FlowletError: mails keep posting mails.
-        """
+        """Run all mails, and those that they post, until there are none.  Raises FlowletError if mails keep posting mails."""
         for _ in range(_MAX_DRAIN_ROUNDS):
             if not self._mailbox.create_batch():
                 return
             while (mail := self._mailbox.try_take_from_batch()) is not None:
                 self._run_mail(mail)
-        raise FlowletError(f"after {_MAX_DRAIN_ROUNDS} rounds mails still post mails: {self._mailbox!r}")
+        raise FlowletError(f"the task cannot end: mails still post mails after {_MAX_DRAIN_ROUNDS} rounds; {self._mailbox!r}")
 
     def quiesce_when_empty(self) -> None:
-        """Run all mails, then take no more: a mail that was accepted, or that such a mail posts, has run.
+        """Run all mails, then accept no more: every accepted mail has run, and those that they posted.
 
         Raises:
             FlowletError: mails keep posting mails.
@@ -309,10 +301,10 @@ class MailboxProcessor:
             self.run_all_mails()
             if self._mailbox.try_quiesce():
                 return
-        raise FlowletError(f"after {_MAX_DRAIN_ROUNDS} rounds mails still arrive: {self._mailbox!r}")
+        raise FlowletError(f"the task cannot end: mails still arrive after {_MAX_DRAIN_ROUNDS} rounds; {self._mailbox!r}")
 
     def close(self) -> None:
-        """Close the mailbox and cancel the mails that are left."""
+        """Close the mailbox and cancel the remaining mails."""
         if self._probe is not None:
             self._probe.close()
         for mail in self._mailbox.close():

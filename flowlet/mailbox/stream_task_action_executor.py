@@ -1,10 +1,9 @@
-"""How the actions of a task are run: plainly, or one at a time with whoever else holds a lock.
+"""Runs the actions of a task: directly, or under a lock.
 
-Side:       shared.  Any thread may run actions; which ones, the task decides.
-Invariants: an executor runs the action on the calling thread, exactly once, and lets its exception through.
-Source:     Flink ``StreamTaskActionExecutor``, ``SynchronizedStreamTaskActionExecutor``: a source whose user code runs on a thread of its
-            own emits under the same lock that the task's mails take.
-Absent:     separate variants for actions with and without a result: a Python callable has one kind of call.
+Side:       shared.  The task decides which actions it runs this way.
+Invariants: an executor runs the action on the calling thread, exactly once, and lets its exception pass.
+Source:     Flink ``StreamTaskActionExecutor``, ``SynchronizedStreamTaskActionExecutor``: a source whose user function runs on its own
+            thread emits under the lock that the task's mails take.
 """
 
 import threading
@@ -19,11 +18,11 @@ class StreamTaskActionExecutor(Protocol):
     """Runs an action of a task."""
 
     def call(self, action: Callable[[], T]) -> T:
-        """Run it now, on this thread; its result, or its exception, is the caller's."""
+        """Run the action now, on this thread; returns its result, raises its exception."""
 
 
 class ImmediateActionExecutor:
-    """Runs the action, nothing else."""
+    """Runs the action without a lock."""
 
     __slots__ = ()
 
@@ -31,7 +30,7 @@ class ImmediateActionExecutor:
         return "<ImmediateActionExecutor>"
 
     def call(self, action: Callable[[], T]) -> T:
-        """Run it now, on this thread."""
+        """Run the action now, on this thread."""
         return action()
 
 
@@ -39,13 +38,7 @@ IMMEDIATE: Final = ImmediateActionExecutor()
 
 
 class SynchronizedActionExecutor:
-    """Runs every action under one lock.
-
-    Threading: any thread; a thread that holds the lock may run another action inside.
-
-    Args:
-        mutex: reentrant; the executor's own when left out.
-    """
+    """Runs every action under one reentrant lock (``mutex``, or its own); any thread."""
 
     __slots__ = ("mutex",)
 
@@ -56,6 +49,6 @@ class SynchronizedActionExecutor:
         return f"<SynchronizedActionExecutor {self.mutex!r}>"
 
     def call(self, action: Callable[[], T]) -> T:
-        """Run it on this thread, as soon as nobody else runs one."""
+        """Run the action on this thread as soon as no other thread runs one."""
         with self.mutex:
             return action()

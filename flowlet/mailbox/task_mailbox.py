@@ -1,13 +1,12 @@
-"""The letter box of one task: every thread puts, one thread takes.
+"""The mailbox of one task: any thread puts mails, one thread takes them.
 
-Side:       shared.  ``put_threadsafe`` and its relatives from any thread; everything else on the mailbox thread, checked.
-Invariants: urgent mails come before all others, first in first out among themselves; a mail is returned once; a parked thread implies that
-            no mail it may take is there; no callback runs under the lock.
-Life cycle: OPEN (put and take) -> QUIESCED (take only) -> CLOSED (nothing).
-Source:     Flink ``TaskMailbox``, ``TaskMailboxImpl``.  Flink keeps urgent mails reversed at the head of its queue; a deque of their own
-            gives the same order and needs no moves that could hold ordinary mails up (FLINK-39898).  Flink's ``runExclusively`` calls out
-            under the lock; here the action runs without it, and what it puts is enqueued in one step.
-Absent:     a bound on the number of mails (Flink has none either).
+Side:       shared.  ``put_threadsafe`` and its relatives from any thread; all else on the mailbox thread, which is checked.
+Invariants: urgent mails come before all others; each kind is first in, first out.  A mail is returned once.  While the thread is parked,
+            there is no mail that it may take.  No callback runs under the lock.
+Life cycle: OPEN (put and take) -> QUIESCED (take only) -> CLOSED (neither).
+Source:     Flink ``TaskMailbox``, ``TaskMailboxImpl``; the number of mails is unbounded there, too.  Flink keeps urgent mails reversed at
+            the head of its queue.  Their own deque gives the same order without moves that could delay ordinary mails (FLINK-39898).
+            Flink's ``runExclusively`` runs the action under the lock.  Here it runs without, and its mails are enqueued in one step.
 """
 
 import threading
@@ -23,12 +22,12 @@ from flowlet.mailbox.mailbox_future import Signal
 
 __all__ = ["MAX_PRIORITY", "MIN_PRIORITY", "Mail", "MailOptions", "MailboxState", "MailboxStatistics", "TaskMailbox"]
 
-# Flink waits in slices of 1 s too: a look at the queue that no put asked for.  It must never find anything (``num_rescued_wakeups``).
+# Flink waits in slices of 1 s, too: a look that must never find a mail (``num_rescued_wakeups``).
 _PARK_SLICE_S: Final = 1.0
 
 
 class MailboxState(Enum):
-    """What the mailbox still does."""
+    """What the mailbox accepts."""
 
     OPEN = auto()
     QUIESCED = auto()
@@ -41,30 +40,33 @@ class MailboxStatistics:
 
     num_put: int
     num_parks: int
-    num_rescued_wakeups: int  # mails found by the periodic look only: a lost wake-up, must be 0
+    num_rescued_wakeups: int  # mails found only by the periodic look: lost wake-ups, must be 0
 
 
 class TaskMailbox:
-    """Queue of mails with priorities, urgent mails and batches.
+    """A queue of mails with priorities, urgent mails and batches.
 
     Threading: ``put_threadsafe``, ``try_put_threadsafe``, ``put_all_threadsafe``, ``run_exclusively``, ``wake_threadsafe``, ``statistics``
-    and ``repr`` from any thread; the rest from the thread that called ``bind_to_current_thread``, and raises RuntimeError elsewhere.
+    and ``repr`` from any thread.  The rest only from the thread that called ``bind_to_current_thread``; elsewhere it raises RuntimeError.
+
+    Raises: methods that put raise MailboxClosedError, and enqueue nothing, if the mailbox is quiesced or closed; methods that take, if it
+    is closed.
     """
 
     def __init__(self, name: str = "task") -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._state = MailboxState.OPEN  # Guarded by _lock; written by the mailbox thread only, which may read it without.
+        self._state = MailboxState.OPEN  # Guarded by _lock.  Only the mailbox thread writes it, and may read it without the lock.
         self._urgent: deque[Mail] = deque()  # Guarded by _lock; emptiness read anywhere, one pass stale is fine.
         self._queue: deque[Mail] = deque()  # Guarded by _lock; emptiness read anywhere, one pass stale is fine.
         self._batch: deque[Mail] = deque()  # Mailbox thread only.
-        self._parked_for: int | None = None  # Guarded by _lock: the least priority that the parked thread waits for.
-        self._is_lent = False  # Guarded by _lock: while the thread is parked, another one may stand in for it.
-        # Raw lock, held except between the release by the put that ends a park and the acquire by the parked thread.
+        self._parked_for: int | None = None  # Guarded by _lock: the lowest priority that the parked thread accepts; None: not parked.
+        self._is_lent = False  # Guarded by _lock: whether another thread may stand in for the parked one.
+        # A raw lock.  The put that ends a park releases it, and the parked thread acquires it; at all other times it is held.
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
-        self._thread_id: int | None = None  # Written once by the mailbox thread; changed by who stands in for it, who changes it back.
-        self._owner_id: int | None = None  # Guarded by _lock: the mailbox thread, while another one stands in for it.
+        self._thread_id: int | None = None  # Written once by the mailbox thread; a thread that stands in for it changes it and restores it.
+        self._owner_id: int | None = None  # Guarded by _lock: the mailbox thread while another one stands in for it.
         self._num_put = 0  # Guarded by _lock.
         self._num_parks = 0  # Written by the mailbox thread.
         self._num_rescued_wakeups = 0  # Written by the mailbox thread.
@@ -74,7 +76,7 @@ class TaskMailbox:
         return f"<TaskMailbox {self._name} {self._state.name}, {self.num_mails} mails{parked}>"
 
     def bind_to_current_thread(self) -> None:
-        """Make the calling thread the mailbox thread; once."""
+        """Make the calling thread the mailbox thread; call once."""
         if self._thread_id not in (None, threading.get_ident()):
             raise RuntimeError(f"mailbox {self._name} already belongs to thread {self._thread_id}")
         self._thread_id = threading.get_ident()
@@ -86,50 +88,38 @@ class TaskMailbox:
 
     @property
     def state(self) -> MailboxState:
-        """The state; from other threads possibly outdated at once."""
+        """The state; on other threads it may be outdated at once."""
         return self._state
 
     def check_mailbox_thread(self) -> None:
         """Raise RuntimeError unless called on the mailbox thread."""
         if not self.is_mailbox_thread:
-            raise RuntimeError(f"mailbox {self._name} was used from thread {threading.get_ident()}, it belongs to {self._thread_id}")
+            raise RuntimeError(f"mailbox {self._name} belongs to thread {self._thread_id}, but thread {threading.get_ident()} used it")
 
     # -- putting: any thread
 
     def put_threadsafe(self, mail: Mail) -> None:
-        """Enqueue one mail and wake the mailbox thread if it waits for it.
-
-        Raises:
-            MailboxClosedError: the mailbox is quiesced or closed.
-        """
+        """Enqueue a mail, and wake the mailbox thread if it waits for such a mail."""
         if not self.try_put_threadsafe(mail):
             raise MailboxClosedError(f"mailbox {self._name} is {self._state.name}, refused the mail {mail!r}")
 
     def try_put_threadsafe(self, mail: Mail) -> bool:
-        """As ``put_threadsafe``, but answers False when no mails are taken any more."""
+        """As ``put_threadsafe``, but returns False if the mailbox is quiesced or closed."""
         return self._put((mail,))
 
     def put_all_threadsafe(self, mails: Sequence[Mail]) -> None:
-        """Enqueue all mails in one step: ``quiesce`` and ``close`` come before all of them or after all of them.
-
-        Raises:
-            MailboxClosedError: the mailbox is quiesced or closed; none was enqueued.
-        """
+        """Enqueue all mails in one step: ``quiesce`` and ``close`` come before all of them or after all of them."""
         if not self._put(mails):
             raise MailboxClosedError(f"mailbox {self._name} is {self._state.name}, refused {len(mails)} mails")
 
     def run_exclusively(self, action: Callable[[Callable[[Mail], None]], None]) -> None:
-        """Call ``action`` with a function that puts; all that it puts is enqueued in one step when it returns, nothing if it raises.
-
-        Raises:
-            MailboxClosedError: the mailbox was quiesced or closed meanwhile; none was enqueued.
-        """
+        """Call ``action`` with a function that puts mails; they are enqueued in one step when it returns, and dropped if it raises."""
         mails: list[Mail] = []
         action(mails.append)
         self.put_all_threadsafe(mails)
 
     def wake_threadsafe(self) -> None:
-        """End the park of the mailbox thread, if it is parked, without a mail; in every state.  Whoever waits looks again."""
+        """Wake the mailbox thread without a mail if it is parked; it looks at its signal again.  In every state."""
         with self._lock:
             if self._parked_for is None:
                 return
@@ -155,12 +145,12 @@ class TaskMailbox:
 
     @property
     def has_mail(self) -> bool:
-        """Whether any mail is there; cheap, for the default action's loop.  One put in progress may be missed until the next look."""
+        """Whether a mail waits; cheap, for the default action's loop.  It may miss a put in progress."""
         return bool(self._batch or self._urgent or self._queue)
 
     @property
     def has_urgent_mail(self) -> bool:
-        """Whether an urgent mail is there; cheap, for work inside a mail or a record that could pause.  As ``has_mail``."""
+        """Whether an urgent mail waits; cheap, for long work that could pause.  It may miss a put in progress."""
         return bool(self._urgent)
 
     @property
@@ -170,13 +160,13 @@ class TaskMailbox:
 
     @property
     def num_mails(self) -> int:
-        """How many mails wait; any thread, at once outdated."""
+        """The number of waiting mails; any thread, at once outdated."""
         return len(self._urgent) + len(self._batch) + len(self._queue)
 
     def create_batch(self) -> bool:
-        """Move all queued mails into the batch, behind what is left of the last one; True when the batch is not empty.
+        """Move all queued mails behind the rest of the batch; True if the batch is not empty.
 
-        Mails put later wait for the next batch: a mail that posts itself cannot keep the default action from running.
+        Later mails wait for the next batch, so a mail that posts itself cannot keep the default action from running.
         """
         self.check_mailbox_thread()
         if self._queue:
@@ -186,16 +176,12 @@ class TaskMailbox:
         return self.has_batch
 
     def try_take_from_batch(self) -> Mail | None:
-        """The next urgent mail, else the next of the batch, else None."""
+        """The next urgent mail, else the next mail of the batch, else None."""
         self._check_may_take()
         return self._take_urgent(MIN_PRIORITY) or (self._batch.popleft() if self._batch else None)
 
     def try_take(self, priority: int = MIN_PRIORITY) -> Mail | None:
-        """The next mail of at least this priority, or None.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
-        """
+        """The next mail of at least this priority, or None."""
         self._check_may_take()
         mail = self._take_urgent(priority) or _take_first(self._batch, priority)
         if mail is None and self._queue:
@@ -204,11 +190,7 @@ class TaskMailbox:
         return mail
 
     def try_take_of_sender(self, priority: int) -> Mail | None:
-        """As ``try_take``, but a deferrable mail counts with its sender's priority: for the end of an operator (FLINK-39481).
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
-        """
+        """As ``try_take``, but a deferrable mail counts with its sender's priority: for the end of an operator (FLINK-39481)."""
         self._check_may_take()
         with self._lock:
             for mails in (self._urgent, self._batch, self._queue):
@@ -219,25 +201,19 @@ class TaskMailbox:
         return None
 
     def take(self, priority: int = MIN_PRIORITY, *, is_lending: bool = False) -> Mail:
-        """The next mail of at least this priority; waits for one, without using the CPU.
+        """Wait for the next mail of at least this priority, without using the CPU.
 
-        ``is_lending``: as long as there is none, another thread may stand in for this one (``try_borrow``); with the least priority only.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
+        ``is_lending``: while it waits, another thread may stand in for this one (``try_borrow``); only with the lowest priority.
         """
-        assert priority == MIN_PRIORITY or not is_lending, "who stands in knows nothing of priorities"
+        assert priority == MIN_PRIORITY or not is_lending, "a thread that stands in knows no priorities"
         while (mail := self.try_take(priority)) is None:
             self._park(priority, is_lending=is_lending)
         return mail
 
     def take_until(self, signal: Signal, priority: int = MIN_PRIORITY) -> Mail | None:
-        """The next mail of at least this priority, or None once the signal was given; waits for either.
+        """Wait for the next mail of at least this priority, or for the signal; None if the signal is done.
 
-        The signal must have been told to call ``wake_threadsafe``.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
+        The signal must call ``wake_threadsafe`` when it is done.
         """
         while not signal.is_done:
             mail = self.try_take(priority)
@@ -247,20 +223,20 @@ class TaskMailbox:
         return None
 
     def try_borrow(self) -> bool:
-        """Stand in for the mailbox thread, until ``give_back``: the caller is the mailbox thread now.  Any thread.
+        """Stand in for the mailbox thread until ``give_back``: meanwhile the caller counts as the mailbox thread.  Any thread.
 
-        False if that thread does not wait in a ``take`` that lends, if there is a mail for it, or if another one stands in.  It must not
-        take longer than a mail may wait: mails that are put meanwhile wake the mailbox thread with ``give_back``.
+        False if that thread does not wait in a ``take`` that lends, or another thread stands in.  The caller must be quick: mails that are
+        put meanwhile wake the mailbox thread only with ``give_back``.
         """
         with self._lock:
             if self._parked_for is None or not self._is_lent:
-                return False  # whoever puts a mail, or stands in, ends the park
+                return False  # a put, or another thread that stands in, has ended the park
             self._parked_for = None
             self._owner_id, self._thread_id = self._thread_id, threading.get_ident()
         return True
 
     def give_back(self) -> None:
-        """The mailbox thread is itself again; it wakes up if there are mails."""
+        """Stop standing in; the mailbox thread wakes up if there are mails."""
         self.check_mailbox_thread()
         with self._lock:
             self._owner_id, self._thread_id = None, self._owner_id
@@ -271,9 +247,9 @@ class TaskMailbox:
             self._wakeup.release()
 
     def _park(self, priority: int, signal: Signal | None = None, *, is_lending: bool = False) -> None:
-        """Sleep until a put of at least this priority, or the signal; returns at once if it has come already."""
+        """Sleep until a put of at least this priority, or the signal; returns at once if either has happened already."""
         with self._lock:
-            # Level triggered: look and announce the park in one step, so that a put either is seen here or sees the announcement.
+            # One step: look, and announce the park.  So a put is either seen here, or sees the announcement and wakes the thread.
             if self._has_visible_locked(priority) or (signal is not None and signal.is_done):
                 return
             self._parked_for = priority
@@ -294,7 +270,7 @@ class TaskMailbox:
                 self._wakeup.acquire()  # the put that ended this park has released it, or is about to
 
     def _must_rescue(self, priority: int, signal: Signal | None) -> bool:
-        """Whether there is a mail or a signal that did not end the park: never, unless this class or the signal has a bug."""
+        """Whether there is a mail or signal that did not end the park: only if this class or the signal has a bug."""
         with self._lock:
             is_due = self._has_visible_locked(priority) or (signal is not None and signal.is_done)
             return self._parked_for is not None and is_due
@@ -311,10 +287,10 @@ class TaskMailbox:
     def _check_may_take(self) -> None:
         self.check_mailbox_thread()
         if self._state is MailboxState.CLOSED:
-            raise MailboxClosedError(f"mailbox {self._name} is CLOSED, there is nothing to take")
+            raise MailboxClosedError(f"mailbox {self._name} is CLOSED, no mail can be taken")
 
     def pending_mails(self) -> list[Mail]:
-        """The mails that wait, in the order in which they would run; they stay where they are."""
+        """The waiting mails, in the order in which they would run; they stay in the mailbox."""
         self.check_mailbox_thread()
         with self._lock:
             return self._mails_locked()
@@ -322,14 +298,14 @@ class TaskMailbox:
     # -- ending: the mailbox thread
 
     def quiesce(self) -> None:
-        """Take no more mails; those that are there can still be taken.  Does nothing when already quiesced or closed."""
+        """Accept no more mails; waiting ones can still be taken.  Does nothing if already quiesced or closed."""
         self.check_mailbox_thread()
         with self._lock:
             if self._state is MailboxState.OPEN:
                 self._state = MailboxState.QUIESCED
 
     def try_quiesce(self) -> bool:
-        """``quiesce`` if no mail is there; False when one is.  No put can come between the look and the step."""
+        """Quiesce if no mail waits, else return False; no put can come in between."""
         self.check_mailbox_thread()
         with self._lock:
             if self.num_mails:
@@ -339,13 +315,13 @@ class TaskMailbox:
             return True
 
     def drain(self) -> list[Mail]:
-        """Remove and return every mail, in the order in which they would have run, whatever their priority."""
+        """Remove all mails, whatever their priority; returns them in the order in which they would have run."""
         self._check_may_take()
         with self._lock:
             return self._drain_locked()
 
     def close(self) -> list[Mail]:
-        """Take and give nothing any more; returns the mails that were left, empty when already closed."""
+        """Accept and return no more mails; returns the remaining ones, none if already closed."""
         self.check_mailbox_thread()
         with self._lock:
             self._state = MailboxState.CLOSED
@@ -362,7 +338,7 @@ class TaskMailbox:
         return [*self._urgent, *self._batch, *self._queue]
 
     def statistics(self) -> MailboxStatistics:
-        """Counters; any thread, one step stale."""
+        """The counters; any thread, one step stale."""
         return MailboxStatistics(self._num_put, self._num_parks, self._num_rescued_wakeups)
 
     def check_invariants(self) -> None:

@@ -1,12 +1,11 @@
-"""Where the time of one task went: idle, backpressured, busy.
+"""Measures how long one task was idle, back-pressured and busy.
 
 Side:       shared.  The task thread marks, any thread reads.
-Invariants: idle + soft backpressure + the rest = time since the start; hard backpressure is part of that rest, and busy is what is left of
-            it; sums never fall.
+Invariants: idle + soft back pressure + hard back pressure + busy = time since the start; sums never fall.
 Units:      nanoseconds of a monotonic clock; rates in milliseconds per second.
 Source:     Flink ``TaskIOMetricGroup`` (idleTimeMsPerSecond, softBackPressuredTimeMsPerSecond, hardBackPressuredTimeMsPerSecond,
             busyTimeMsPerSecond, maxSoftBackPressureTimeMs, maxHardBackPressureTimeMs, isBackPressured), ``TimerGauge``.
-            Soft: the task waits in its mailbox for room, where mails reach it.  Hard: it waits inside a write, where nothing does.
+            Soft: the task waits for buffers in its mailbox, where it runs mails.  Hard: it waits inside a write, where it cannot.
 Absent:     the time spent on changelogs.
 """
 
@@ -20,12 +19,12 @@ from flowlet.mailbox.timer_gauge import UPDATE_INTERVAL_S, TimerGauge
 
 _UPDATE_INTERVAL_NS = UPDATE_INTERVAL_S * 1_000_000_000
 _MS_PER_S = 1_000
-# More intervals than any window has: after so many without a look, nothing of before counts.
+# More intervals than any window holds: earlier ones no longer count.
 _MAX_UPDATES = 12
 
 
 class WaitKind(Enum):
-    """Why a task is parked: it lacks input, or room for its output."""
+    """Why a task is parked: it lacks input, or buffers for its output."""
 
     IDLE = auto()
     BACK_PRESSURED = auto()
@@ -33,7 +32,7 @@ class WaitKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TimingsSnapshot:
-    """Sums since the task started running; ``running_ns`` includes all the others."""
+    """Sums since the task started; ``running_ns`` includes all others."""
 
     running_ns: int
     idle_ns: int
@@ -42,20 +41,20 @@ class TimingsSnapshot:
 
     @property
     def back_pressured_ns(self) -> int:
-        """Soft and hard."""
+        """Soft and hard back pressure together."""
         return self.soft_back_pressured_ns + self.hard_back_pressured_ns
 
     @property
     def busy_ns(self) -> int:
-        """The rest."""
+        """The time that the task neither waited nor was back-pressured."""
         return max(0, self.running_ns - self.idle_ns - self.back_pressured_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRates:
-    """Milliseconds of each second of the last minute; the maxima in milliseconds, of single waits in the last 5 seconds.
+    """Milliseconds per second over the last minute; the maxima are the longest waits of the last 5 seconds, in milliseconds.
 
-    Busy is what the others leave, or 0 while the task does not run.
+    Busy is the rest of the second; 0 while the task does not run.
     """
 
     idle_ms_per_second: int
@@ -64,22 +63,19 @@ class TaskRates:
     hard_back_pressured_ms_per_second: int
     max_soft_back_pressure_ms: int
     max_hard_back_pressure_ms: int
-    is_back_pressured: bool  # at this moment
+    is_back_pressured: bool  # now
 
     @property
     def back_pressured_ms_per_second(self) -> int:
-        """Soft and hard."""
+        """Soft and hard back pressure together."""
         return min(_MS_PER_S, self.soft_back_pressured_ms_per_second + self.hard_back_pressured_ms_per_second)
 
 
 class TaskTimings:
-    """Stopwatches of one task.
+    """The stopwatches of one task; ``now_ns`` is their clock.
 
-    Threading: the task thread marks; ``snapshot`` and ``rates`` from any thread.  ``hard_back_pressure`` is marked by whoever waits for a
-    buffer on the task's behalf (``ResultPartition.observe_blocking``).
-
-    Attributes:
-        now_ns: the clock.
+    Threading: the task thread marks; any thread calls ``snapshot`` and ``rates``.  ``hard_back_pressure`` is marked by the thread that
+    waits for a buffer on the task's behalf (``ResultPartition.observe_blocking``).
     """
 
     __slots__ = ("_end_ns", "_idle", "_lock", "_soft_back_pressure", "_start_ns", "_updated_ns", "hard_back_pressure", "now_ns")
@@ -95,20 +91,20 @@ class TaskTimings:
         self._updated_ns = clock_ns()  # Guarded by _lock.
 
     def mark_start(self) -> None:
-        """From now on the task runs."""
+        """The task starts to run."""
         now_ns = self._start_ns = self.now_ns()
         with self._lock:
             self._updated_ns = now_ns
 
     def mark_end(self) -> None:
-        """The task has ended: the sums stay as they are."""
+        """The task has ended: the sums no longer change."""
         self.end_wait()
         self.hard_back_pressure.mark_end()
         if self._end_ns is None:
             self._end_ns = self.now_ns()
 
     def start_wait(self, kind: WaitKind) -> None:
-        """The task is about to park; a wait already going on ends here."""
+        """The task is about to park; ends a wait in progress."""
         if kind is WaitKind.IDLE:
             self._soft_back_pressure.mark_end()
             self._idle.mark_start()
@@ -117,12 +113,12 @@ class TaskTimings:
             self._soft_back_pressure.mark_start()
 
     def end_wait(self, now_ns: int | None = None) -> None:
-        """The task works again, or did so at ``now_ns`` of the clock; does nothing when it was not waiting."""
+        """The task works again, or has since ``now_ns``; does nothing if it did not wait."""
         self._idle.mark_end(now_ns)
         self._soft_back_pressure.mark_end(now_ns)
 
     def snapshot(self) -> TimingsSnapshot:
-        """The sums up to now, a wait in progress included; zeros before the start."""
+        """The sums up to now, including a wait in progress; zeros before the start."""
         start_ns = self._start_ns
         if start_ns is None:
             return TimingsSnapshot(0, 0, 0)
@@ -135,7 +131,7 @@ class TaskTimings:
         )
 
     def rates(self) -> TaskRates:
-        """How the last minute was spent; intervals that ended since the last look are closed now, so look more often than every 5 s."""
+        """The rates of the last minute.  Closes the 5 s intervals that have ended since the last call, so call it more often than that."""
         for _ in range(self._take_due_updates()):
             for gauge in (self._idle, self._soft_back_pressure, self.hard_back_pressure):
                 gauge.update()

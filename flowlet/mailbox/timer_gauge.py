@@ -1,10 +1,10 @@
-"""How many milliseconds of each second something went on, lately.
+"""Measures for how many milliseconds of each second something went on lately.
 
 Side:       shared.  One thread marks, at most a few times per wait; any thread updates and reads.
-Invariants: 0 <= value <= 1000; the accumulated time never falls; a measurement that goes on counts up to the last ``update``, and for the
+Invariants: 0 <= value <= 1000; the accumulated time never falls.  ``value`` counts a measurement in progress up to the last ``update``, the
             accumulated time up to now.
-Units:      nanoseconds of a monotonic clock; what is read is in milliseconds unless it is named otherwise.
-Lock order: ``TimerGauge._lock`` is a leaf: listeners are called after it.
+Units:      nanoseconds of a monotonic clock inside; names tell the unit of what is read, else milliseconds.
+Lock order: ``TimerGauge._lock`` is a leaf: listeners are called after it is released.
 Source:     Flink ``TimerGauge`` (5 s between updates, a window of 60 s).
 """
 
@@ -21,23 +21,19 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class StartStopListener(Protocol):
-    """Wants to know when a measurement begins and ends."""
+    """Is told when a measurement begins and ends, on the thread that marks."""
 
     def mark_start(self) -> None:
-        """It begins; on the thread that marks."""
+        """A measurement begins."""
 
     def mark_end(self) -> None:
-        """It ends; on the thread that marks."""
+        """A measurement ends."""
 
 
 class TimerGauge:
-    """A stopwatch whose value is its share of the last window.
+    """A stopwatch whose value is the measured share of the last ``window_s`` seconds (rounded down to update intervals, at least one).
 
-    Threading: ``mark_start`` and ``mark_end`` on one thread; ``update``, once per ``UPDATE_INTERVAL_S``, and everything else on any.
-
-    Args:
-        clock_ns: monotonic.
-        window_s: how far back the value looks; rounded down to whole update intervals, but at least one.
+    Threading: ``mark_start`` and ``mark_end`` on one thread; ``update``, once per ``UPDATE_INTERVAL_S``, and the rest on any.
     """
 
     __slots__ = (
@@ -57,13 +53,13 @@ class TimerGauge:
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns, *, window_s: int = DEFAULT_WINDOW_S) -> None:
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
-        # Guarded by _lock; value, maximum and start are read bare, one update stale is fine.
+        # Guarded by _lock; value, maximum and start are read without it: one update stale is fine.
         self._slots: deque[int] = deque(maxlen=max(1, window_s // UPDATE_INTERVAL_S))  # nanoseconds of each interval
-        self._interval_ns = 0  # counted in the interval that goes on
+        self._interval_ns = 0  # measured in the present interval
         self._accumulated_ns = 0
-        self._max_ns = 0  # the longest measurement that touched the interval that goes on
-        self._start_ns: int | None = None  # of the measurement that goes on
-        self._counted_to_ns = 0  # how far it was counted
+        self._max_ns = 0  # the longest measurement that touched the present interval
+        self._start_ns: int | None = None  # start of the measurement in progress
+        self._counted_to_ns = 0  # how far that measurement is counted
         self._value = 0
         self._max_ms = 0
         self._listeners: tuple[StartStopListener, ...] = ()
@@ -78,12 +74,12 @@ class TimerGauge:
 
     @property
     def max_single_measurement_ms(self) -> int:
-        """The longest measurement that ended or went on in the last whole interval, counted from its beginning."""
+        """The longest measurement that touched the last whole interval, from its beginning."""
         return self._max_ms
 
     @property
     def is_measuring(self) -> bool:
-        """Whether a measurement goes on."""
+        """Whether a measurement is in progress."""
         return self._start_ns is not None
 
     @property
@@ -92,7 +88,7 @@ class TimerGauge:
         return self.accumulated_ns() // _NS_PER_MS
 
     def accumulated_ns(self, now_ns: int | None = None) -> int:
-        """All measurements so far, up to ``now_ns`` of the clock."""
+        """All measurements so far, up to ``now_ns``."""
         with self._lock:
             if self._start_ns is None:
                 return self._accumulated_ns
@@ -100,7 +96,7 @@ class TimerGauge:
             return self._accumulated_ns + max(0, now_ns - self._counted_to_ns)
 
     def mark_start(self) -> None:
-        """A measurement begins; does nothing while one goes on."""
+        """Start a measurement; does nothing while one is in progress."""
         with self._lock:
             if self._start_ns is not None:
                 return
@@ -110,9 +106,9 @@ class TimerGauge:
             listener.mark_start()
 
     def mark_end(self, now_ns: int | None = None) -> None:
-        """The measurement ends, or ended at ``now_ns`` of the clock; does nothing when none goes on."""
+        """End the measurement now, or as of ``now_ns``; does nothing if none is in progress."""
         if self._start_ns is None:
-            return  # only the thread that marks ever changes that
+            return  # without the lock: only the calling thread changes it
         with self._lock:
             if self._start_ns is None:
                 return
@@ -123,7 +119,7 @@ class TimerGauge:
             listener.mark_end()
 
     def update(self) -> None:
-        """An interval is over: compute the value of the window that ends now."""
+        """End the present interval: compute the value of the window that ends now."""
         with self._lock:
             if self._start_ns is not None:
                 self._count_locked(self._start_ns)
@@ -134,14 +130,14 @@ class TimerGauge:
             self._interval_ns = self._max_ns = 0
 
     def add_listener(self, listener: StartStopListener) -> None:
-        """Tell ``listener`` from now on; at once if a measurement goes on.  On the thread that marks."""
+        """Add a listener; it is told at once of a measurement in progress.  On the thread that marks."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
         if self.is_measuring:
             listener.mark_start()
 
     def remove_listener(self, listener: StartStopListener) -> None:
-        """Tell it no more, but for the end of a measurement that goes on.  On the thread that marks."""
+        """Remove a listener; it is told of the end of a measurement in progress.  On the thread that marks."""
         with self._lock:
             self._listeners = tuple(each for each in self._listeners if each is not listener)
         if self.is_measuring:

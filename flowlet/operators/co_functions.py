@@ -54,7 +54,7 @@ class _CoOperator(UserFunctionOperator, TwoInputStreamOperator):
         def write(code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
             self._write_call(code, method, record, timestamp)
 
-        return RecordLoop(f"{self.name}, {name}", write, self.out.emitters)
+        return RecordLoop(f"{self.name}, {name}", write, self.out.loop_ends)
 
     @abstractmethod
     def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:

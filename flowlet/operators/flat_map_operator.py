@@ -9,7 +9,7 @@ Source: Flink ``StreamFlatMap``.  Results get the timestamp of their record.
 from itertools import islice
 from typing import Any, Final
 
-from flowlet.chain.emitter import MAX_WAITING
+from flowlet.chain.chunking_output import MAX_WAITING
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
 from flowlet.operators.user_function import RecordOperator

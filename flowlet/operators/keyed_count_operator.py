@@ -11,7 +11,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final
 
-from flowlet.chain.key_taker import field_taken_by
+from flowlet.chain.key_extractor import field_selected_by
 from flowlet.columns import Column, Columns, ConstantColumn, Shape
 from flowlet.common.types import Row
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction, Layout
@@ -47,7 +47,7 @@ class KeyedCountOperator(KeyedSumOperator):
         super().__init__(key, 1, emit_on_finish=emit_on_finish, emits_batches=emits_batches, name=name)
         self._columnar = ColumnarReduction(Aggregate.SUM, 1, skips_nulls=field_names is not None)
         self._counted = KeyedInput(self, key_selector)
-        self._counted_field = field_taken_by(key_selector)
+        self._counted_field = field_selected_by(key_selector)
         self._field_names = field_names
 
     def set_key_context(self, record: object) -> None:

@@ -9,7 +9,7 @@ Source: Flink ``KeySelector``, ``setKeyContextElement1`` before the record is pr
 
 from typing import Any
 
-from flowlet.chain.key_taker import field_taken_by
+from flowlet.chain.key_extractor import can_be_key, field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
 from flowlet.errors import KeyTypeError, UserFunctionError
@@ -98,7 +98,7 @@ class KeyedInput:
         try:
             return exact_keys(keys)
         except KeyTypeError as error:
-            failed = next(record for key, record in zip(keys, values, strict=True) if not _can_be_key(key))
+            failed = next(record for key, record in zip(keys, values, strict=True) if not can_be_key(key))
             raise UserFunctionError(self._operator.name, self._operator.ctx.subtask, preview(failed)) from error
 
 
@@ -113,7 +113,7 @@ class KeyedOperator(UserFunctionOperator):
     def __init__(self, key_selector: Any, name: str) -> None:
         super().__init__(name)
         self._key_input = KeyedInput(self, key_selector)
-        self._key_field = field_taken_by(key_selector)
+        self._key_field = field_selected_by(key_selector)
 
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one."""
@@ -130,11 +130,3 @@ def _known_keys(chunk: Chunk) -> list[Any] | None:
     if columns is None:
         return chunk.keys
     return None if columns.key_position is None else columns.fields[columns.key_position].to_list()
-
-
-def _can_be_key(key: Any) -> bool:
-    try:
-        exact_key(key)
-    except KeyTypeError:
-        return False
-    return True

@@ -56,7 +56,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
     def open(self) -> None:
         """Prepare."""
         super().open()
-        self._loop = RecordLoop(self.name, self._write_advance, self.out.emitters)
+        self._loop = RecordLoop(self.name, self._write_advance, self.out.loop_ends)
         self._silent_loop = RecordLoop(self.name, self._write_silent, [])
         self._silent_results: list[Any] = []
 

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 from flowlet.records import LatencyMarker
-from flowlet.timers.time_services import ProcessingTimeService, TimerHandle
+from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
 
 # Flink's metrics.latency.history-size.
 DEFAULT_HISTORY_SIZE: Final = 128

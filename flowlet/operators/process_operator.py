@@ -27,7 +27,7 @@ from flowlet.operators.keyed_operator import KeyedInput
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.user_function import UserFunction, UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
-from flowlet.timers.time_services import NO_KEY, InternalTimer, InternalTimerService
+from flowlet.timers.time_api import NO_KEY, InternalTimer, InternalTimerService
 
 _TIMERS = "user-timers"  # Flink's name of the timers of process functions
 
@@ -277,7 +277,7 @@ class ProcessOperator(_ProcessOperator):
     def open(self) -> None:
         """Make context, timers and the loop, then open the function."""
         super().open()
-        self._loop = RecordLoop(self.name, self.write_record, self.out.emitters)
+        self._loop = RecordLoop(self.name, self.write_record, self.out.loop_ends)
 
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one."""
@@ -337,4 +337,4 @@ class CoProcessOperator(_ProcessOperator, TwoInputStreamOperator):
         def write(code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
             self._write_call(code, method, record, timestamp, key)
 
-        return RecordLoop(f"{self.name}, {name}", write, self.out.emitters)
+        return RecordLoop(f"{self.name}, {name}", write, self.out.loop_ends)

@@ -13,7 +13,7 @@ from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperato
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.operators.source_operator import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.records import MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark, WatermarkStatus
-from flowlet.timers.time_services import TimerHandle
+from flowlet.timers.time_api import TimerHandle
 from flowlet.watermarks.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
 
 

@@ -159,7 +159,7 @@ class RecordOperator(UserFunctionOperator):
     def setup(self, ctx: OperatorContext, output: Output) -> None:
         """Tell the operator where it is and where its results go."""
         super().setup(ctx, output)
-        self._loop = RecordLoop(self.name, self._write_head, self.out.emitters)
+        self._loop = RecordLoop(self.name, self._write_head, self.out.loop_ends)
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Take each record through the chain."""

@@ -1,1 +1,1 @@
-"""The mailbox thread model: stream tasks, their inputs and outputs."""
+"""Stream tasks: a chain of operators with its gates, partitions and mailbox loop."""

@@ -1,4 +1,4 @@
-"""Puts the parts of a task's checkpoints together: gates, barrier handler, coordinator, operators, outputs.
+"""Connects the parts of a task's checkpoints: gates, barrier handler, coordinator, operators, outputs.
 
 Side:       task.
 Source:     Flink ``StreamTask`` (constructor), ``InputProcessorUtil.createCheckpointBarrierHandler``, ``createCheckpointedInputGatePair``.
@@ -31,7 +31,7 @@ _NS_PER_MS = 1_000_000
 
 
 def operator_snapshots(chain: OperatorChain, is_closed: Callable[[], bool]) -> OperatorSnapshots:
-    """The chain as checkpoints see it; operators by their ids in hex."""
+    """The operators of a chain for checkpoints, by their ids in hex."""
     members = [
         SnapshotOperator(ctx.operator_id.hex(), operator, ctx.timers) for ctx, operator in zip(chain.contexts, chain.operators, strict=True)
     ]
@@ -47,20 +47,20 @@ def task_checkpoints(
     is_running: Callable[[], bool],
     prepare_inputs: Callable[[CheckpointChannelState, int], None],
 ) -> TaskCheckpoints:
-    """The checkpoints of a task, without gates so far.
+    """The checkpoints of a task, still without its gates.
 
     Args:
-        environment: whose outputs get the barriers.
-        config: what is asked of the task.
+        environment: its outputs get the barriers.
+        config: the job's settings for checkpoints.
         snapshots: the operators.
-        processor: of the task.
-        flush_pending: writes what record writers hold back.
+        processor: the task's.
+        flush_pending: writes the pending records of all record writers.
         is_running: whether operators are open and not closed yet.
         prepare_inputs: see ``SubtaskCheckpointCoordinator``.
     """
     name = environment.task_name_with_subtask
     outputs = TaskOutputs(
-        # A pointwise edge cannot give its data in flight to another parallelism.
+        # Data in flight on a pointwise edge cannot be restored with another parallelism.
         [CheckpointedOutput(edge.partition, supports_unaligned=not edge.partitioner.is_pointwise) for edge in environment.outputs],
         flush_pending,
     )
@@ -85,7 +85,7 @@ def task_checkpoints(
 def checkpointed_gates(
     gates: Sequence[SingleInputGate], config: Checkpointing, checkpoints: TaskCheckpoints, processor: MailboxProcessor
 ) -> dict[SingleInputGate, CheckpointedInputGate]:
-    """Each gate with its barriers looked after; one handler for all.  Its channels keep their data in flight from now on."""
+    """Wrap each gate so that it handles barriers, with one handler for all; from now on channels keep data in flight."""
     for index, gate in enumerate(gates):
         gate.set_channel_state_writer(config.channel_state, index)
     main = processor.executor(MIN_PRIORITY)
@@ -107,14 +107,14 @@ def _barrier_machine(num_channels: int, config: Checkpointing) -> BarrierMachine
 
 
 def keep_in_flight(writer: CheckpointChannelState, checkpoint_id: int, channel: InputChannelInfo, pieces: Iterable[bytes]) -> None:
-    """Put data that has left ``channel`` and was not processed in front of what the channel itself will bring."""
+    """Keep data that left ``channel`` but was not processed; it precedes what the channel itself keeps."""
     buffers = [NetworkBuffer.unpooled(piece, DataType.DATA_BUFFER) for piece in pieces]
     if buffers:
         writer.add_input_data(checkpoint_id, channel, SEQUENCE_NUMBER_UNKNOWN, buffers)
 
 
 def checkpoint_metrics(checkpoints: TaskCheckpoints | None) -> dict[str, int]:
-    """What ``TaskMetrics`` says of the checkpoints of a task, by field; any thread."""
+    """The fields of ``TaskMetrics`` about checkpoints; any thread."""
     if checkpoints is None:
         return {}
     statistics = checkpoints.statistics

@@ -1,8 +1,8 @@
-"""Makes the task for a chain.
+"""Makes the stream task for a chain.
 
 Side:   task.
-Source: Flink ``StreamTask`` and the choice of its subclass by ``JobVertex.getInvokableClass``.  The class itself is in
-        ``stream_task``, because its subclasses import it.
+Source: Flink ``JobVertex.getInvokableClass``, which chooses a subclass of ``StreamTask``.  Not in ``stream_task``, which the subclasses
+        import.
 """
 
 from flowlet.chain.operator_chain import ChainedOperator
@@ -16,7 +16,7 @@ __all__ = ["OutputEdge", "StreamTask", "TaskEnvironment", "create_stream_task"]
 
 
 def create_stream_task(environment: TaskEnvironment, chain: list[ChainedOperator]) -> StreamTask:
-    """A source task when the chain begins with a source, else one that reads the gates of the environment."""
+    """A ``SourceStreamTask`` if the head is a source, else a task that reads the environment's gates."""
     head = chain[0].operator
     if isinstance(head, SourceOperator):
         return SourceStreamTask(environment, chain)

@@ -1,12 +1,12 @@
-"""Light tasks run where their data arrives: on the loop, in the place of their parked thread.
+"""Runs light tasks where their data arrives: on the loop, in the place of their parked thread.
 
-Side:       task, on the loop's thread; the task's own thread is parked meanwhile.
-Why:        a record that comes alone waits for the task's thread to wake up, and beside a CPU-bound task for the interpreter's lock once
-            more (bench: latency).
-Rules:      data only: events, mails, errors, the life cycle and whatever may wait are the own thread's.  So a task that writes to the
-            network, has several gates, or has an operator that waits for its mails never runs here.
-            A task that takes longer than ``BUDGET_NS`` goes back to its own thread, for twice as long as the last time; but if it was
-            quick on the loop for as long as that, that time is forgotten: whoever kept the loop from its core is not the task.
+Side:       task, on the loop's thread while the task's own thread is parked.
+Why:        a record that comes alone would wait for the task's thread to wake up, and beside a CPU-bound task also for the interpreter's
+            lock (bench: latency).
+Rules:      only data is processed here.  Events, mails, errors, the life cycle and all that may wait are left to the task's own thread.  So
+            a task never runs here if it writes to the network, has several gates, or has an operator that waits for mails.
+            A task that takes longer than ``BUDGET_NS`` returns to its own thread, for twice as long as the last time.  If it was quick for
+            that long, that time starts again at its minimum: then something else kept the loop from its core.
 Units:      nanoseconds of a monotonic clock.
 """
 
@@ -17,22 +17,22 @@ from typing import Final, Protocol
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
 
-BUDGET_NS: Final = 1_000_000  # the loop's other work, and the network, wait for no more.  Not measured.
+BUDGET_NS: Final = 1_000_000  # how long a task may delay the loop's other work, and the network.  Not measured.
 _FIRST_PAUSE_NS: Final = 1_000_000_000
 _MAX_PAUSE_NS: Final = 1_000_000_000_000
 
 
 class PeekableGate(Protocol):
-    """A gate that knows whether its next element is data."""
+    """A gate that can tell whether its next element is data."""
 
     @property
     def next_is_data(self) -> bool:
-        """Whether the next poll is known to find data: no event, no error."""
+        """Whether the next poll surely returns data: no event, no error."""
 
 
 @dataclass(frozen=True, slots=True)
 class LightInput:
-    """What the task does: process the next buffer; wait for input; say whether a mail or something else wants its own thread."""
+    """What the task provides: process the next buffer; wait for input; whether a mail, or anything else, needs its own thread."""
 
     process_one: Callable[[], object]
     wait: Callable[[MailboxController], None]
@@ -40,10 +40,7 @@ class LightInput:
 
 
 class LightTask:
-    """Runs one task in slices.
-
-    Threading: ``try_run`` on the loop's thread does something; on any other it refuses.
-    """
+    """Runs one task in slices; ``try_run`` works on the loop's thread and returns False on any other."""
 
     def __init__(
         self,
@@ -58,15 +55,15 @@ class LightTask:
         self._work = work
         self._is_loop_thread = is_loop_thread
         self._clock_ns = clock_ns
-        self._end_ns = 0  # Loop thread only: of the present slice.
-        self._is_heavy_until_ns = 0  # Loop thread only.
-        self._pause_ns = 0  # Loop thread only: how long it went back for the last time.
+        self._end_ns = 0  # Loop thread only: the end of the present slice.
+        self._is_heavy_until_ns = 0  # Loop thread only: until then the task stays on its own thread.
+        self._pause_ns = 0  # Loop thread only: how long it last stayed there.
 
     def __repr__(self) -> str:
         return f"<LightTask, the last time {self._pause_ns / 1e9:g} s on its own thread>"
 
     def try_run(self, suspension: Suspension) -> bool:
-        """Process what has arrived, instead of resuming ``suspension``; False if that is its own thread's work."""
+        """Process the data that arrived, instead of resuming ``suspension``; False if the task's own thread must do it."""
         if not self._is_loop_thread():
             return False
         now_ns = self._clock_ns()
@@ -78,7 +75,7 @@ class LightTask:
     def _run(self, controller: MailboxController) -> None:
         gate, work, clock_ns, end_ns = self._gate, self._work, self._clock_ns, self._end_ns
         if not gate.next_is_data:
-            return  # an event, or an error: its own thread goes on
+            return  # an event or an error is next: left to the task's own thread
         while True:
             work.process_one()
             now_ns = clock_ns()
@@ -98,5 +95,5 @@ class LightTask:
 
 
 def can_be_light(operators: Sequence[StreamOperator], *, num_gates: int, num_outputs: int) -> bool:
-    """Whether nothing the task does with data waits for anything."""
+    """Whether no operator or output of the task may wait while it processes data."""
     return num_gates == 1 and not num_outputs and not any(operator.waits for operator in operators)

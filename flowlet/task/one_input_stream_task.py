@@ -1,4 +1,4 @@
-"""Tasks that are fed from their gates.
+"""Tasks that read gates.
 
 Side:   task.
 Source: Flink ``OneInputStreamTask``, ``TwoInputStreamTask``, ``MultipleInputStreamTask``.
@@ -25,12 +25,12 @@ from flowlet.watermarks.watermark_watch import WatermarkWatch
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import InputChannelInfo
 
-# A mail, a cancel or a flush waits for no more than this many buffers.  Not measured.
+# A mail, a cancellation or a flush waits for at most this many buffers.  Not measured.
 MAX_BUFFERS_PER_ACTION = 8
 
 
 class GateFedStreamTask(StreamTask):
-    """Reads all gates into the inputs of its head; several gates of one input are a union."""
+    """Feeds all gates to the inputs of its head; several gates of one input are a union."""
 
     _input: InputProcessor | MultipleInputProcessor
 
@@ -43,9 +43,9 @@ class GateFedStreamTask(StreamTask):
             else checkpointed_gates(gates, config, self.checkpoints, self.mailbox_processor)
         )
         self._readers: list[tuple[InputProcessor, list[SingleInputGate]]] = []
-        self._watches: list[tuple[Callable[[int], str], WatermarkWatch]] = []  # and how people call what each one numbers
+        self._watches: list[tuple[Callable[[int], str], WatermarkWatch]] = []  # with a function that names a channel for people
         self._light: LightTask | None = None
-        self._input_suspension: Suspension | None = None  # Written by the task thread, read by whoever completes a gate's future.
+        self._input_suspension: Suspension | None = None  # Written by the task thread, read by threads that complete a gate's future.
 
     def _input_processor(self, number: int, gates: list[SingleInputGate], head: HeadInput, *, by_record: bool = False) -> InputProcessor:
         """The processor of input ``number``, from 1."""
@@ -78,14 +78,15 @@ class GateFedStreamTask(StreamTask):
     def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
         yield self._input.close
         for gate in self._checkpointed.values():
-            yield gate.close  # the gate inside is closed twice, which does nothing
+            yield gate.close  # closes the inner gate a second time, which does nothing
         yield from super()._closers(mailbox=mailbox)
 
     def _process_input(self) -> InputStatus:
         return self._input.process_input(MAX_BUFFERS_PER_ACTION, self._should_stop)
 
     def _wait_for_input(self, controller: MailboxController) -> None:
-        # Published before the futures are looked at: a future that completes in between is seen done there, or finds the suspension here.
+        # Set before the futures are read: a future that completes meanwhile is either seen as done, or its thread finds the suspension
+        # here.
         self._input_suspension = controller.suspend_default_action(WaitKind.IDLE, self._input.waiting_for)
         self._input.watch(self._resume_input)
 
@@ -113,7 +114,7 @@ class OneInputStreamTask(GateFedStreamTask):
         self._light = self._light_task()
 
     def _light_task(self) -> LightTask | None:
-        """What runs the task on the loop, if it may."""
+        """What runs the task on the loop; None if it may not."""
         environment = self.environment
         is_loop_thread, gates = environment.is_loop_thread, environment.gates
         if is_loop_thread is None or not can_be_light(self._chain.operators, num_gates=len(gates), num_outputs=len(self._partitions)):
@@ -124,7 +125,7 @@ class OneInputStreamTask(GateFedStreamTask):
 
 
 class MultipleInputStreamTask(GateFedStreamTask):
-    """A task whose head has two inputs or more.
+    """A task whose head has two or more inputs.
 
     Raises:
         ValueError: an input of the head has no gate, or there are more than 63 inputs.

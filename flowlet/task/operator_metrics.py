@@ -1,6 +1,6 @@
-"""What the operators of a task count and show, as it travels to the JobManager.
+"""The metrics of a task's operators, as they are sent to the JobManager.
 
-Side:   shared.  Read on any thread, one chunk or watermark stale.
+Side:   shared.  Any thread reads them, one chunk or watermark stale.
 Source: Flink ``OperatorMetricGroup``, ``InternalOperatorIOMetricGroup``; the gauges currentInputWatermark, currentInputNWatermark,
         currentOutputWatermark.
 """
@@ -16,7 +16,7 @@ from flowlet.rpc.control_messages import LatencyMetrics, OperatorMetrics
 
 
 def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) -> list[OperatorMetrics]:
-    """Of every operator, in the order of the chain; ``latencies`` are theirs."""
+    """The metrics of each operator, in the order of the chain."""
     return [_of(chain, index, latencies[index]) for index in range(len(chain.operators))]
 
 

@@ -1,8 +1,8 @@
-"""What a task does for each of its operators: mailbox, clock, timers, latency statistics.
+"""The services of a task for each of its operators: mailbox, clock, timers, latency statistics.
 
 Side:       task.
-Invariants: one of each per operator; an operator's mails have its place in the chain, counted from 1, as priority, so that a yield runs
-            those of operators behind it and none of those before.
+Invariants: the priority of an operator's mails is its place in the chain, from 1: so a yield runs mails of operators behind it, and none of
+            those before it.
 Source:     Flink ``OperatorChain.createOperator``, ``StreamOperatorWrapper.quiesceTimeServiceAndFinishOperator``.
 """
 
@@ -17,16 +17,16 @@ from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.records import OPERATOR_ID_BYTES
 from flowlet.task.task_environment import TaskEnvironment
-from flowlet.timers.processing_time_service import SystemProcessingTimeService
-from flowlet.timers.time_services import KeyContext
-from flowlet.timers.timer_service_manager import TimerServiceManager
+from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
+from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
+from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
 
 
 class OperatorServices:
-    """Makes the contexts of a task's operators and ends what is in them.
+    """Makes the contexts of a task's operators, and ends their services.
 
-    Threading: made anywhere, used on the task thread; the statistics anywhere.
+    Threading: made anywhere, used on the task thread; statistics anywhere.
     Life cycle: ``context`` for each operator -> ``quiesce`` of each before it finishes -> ``close``.
     """
 
@@ -38,7 +38,7 @@ class OperatorServices:
         self._processor = processor
         self._timings = timings
         self._clocks: dict[int, SystemProcessingTimeService] = {}
-        self._timers: dict[int, TimerServiceManager] = {}
+        self._timers: dict[int, KeyedTimerServiceManager] = {}
         self.latencies: list[LatencyStats] = []
 
     def __repr__(self) -> str:
@@ -46,21 +46,21 @@ class OperatorServices:
 
     @property
     def num_fired_timers(self) -> int:
-        """Timers of all operators fired so far."""
+        """How many timers of all operators have fired."""
         return sum(timers.num_fired_timers for timers in list(self._timers.values()))
 
     def context(self, index: int, operator_name: str) -> OperatorContext:
         """The context of the operator at ``index``."""
         environment = self._environment
         operator_id = self._operator_id(index)
-        # Flink counts from 1: 0 is for sources that are chained into an operator with several inputs.
+        # As in Flink, priorities start at 1; 0 is for sources chained into an operator with several inputs.
         executor = self._processor.executor(index + 1)
         clock = SystemProcessingTimeService(
             environment.schedule_timer, executor, paused_ns=lambda: self._timings.snapshot().back_pressured_ns
         )
         key_context = KeyContext()
         key_groups = key_group_range(environment.max_parallelism, environment.parallelism, environment.subtask)
-        timers = TimerServiceManager(
+        timers = KeyedTimerServiceManager(
             key_context,
             clock,
             key_groups,
@@ -90,11 +90,11 @@ class OperatorServices:
         )
 
     def quiesce(self, index: int) -> AvailabilityFuture:
-        """No timer of the clock of that operator fires any more; done once the mails of those that fired have run."""
+        """Stop the operator's processing time timers; the future is done when the mails of those that fired have run."""
         return self._clocks[index].quiesce()
 
     def close(self) -> None:
-        """End clocks and timers; idempotent."""
+        """Stop all clocks and timers; idempotent."""
         for timers in self._timers.values():
             timers.close()
         for clock in self._clocks.values():

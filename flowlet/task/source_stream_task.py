@@ -1,8 +1,8 @@
-"""A task whose chain begins with a source.
+"""A task whose head is a source.
 
 Side:   task.
 Source: Flink ``SourceOperatorStreamTask``.
-Rules:  a source that has nothing just now is waited for if it can say when to ask again, and else asked again at once.
+Rules:  if a source has no data and gives a future, the task waits for it; without a future it polls again at once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,15 +22,15 @@ from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from netstack.wire.events import StopMode
 
-# What is written together may have 16,000 records per channel (see ``record_writer``), a chunk has 1,000 or 2,000.  16 of 1,000 pairs
-# take 5 ms; a mail does not wait for them.
+# Chunks have 1,000 or 2,000 records; up to 16,000 records per channel are written together (see ``record_writer``).  16 chunks of 1,000
+# pairs take 5 ms; a mail does not wait for all of them.
 MAX_POLLS_PER_ACTION = 16
 
 
 class SourceStreamTask(StreamTask):
-    """Asks its source for one chunk per default action: the next call may block, so what the last one gave must be on its way.
+    """Polls its source once per default action: the next poll may block, and records of the last one must not wait for it.
 
-    Where the reader says that it never does, for some more.
+    If the reader says that it never blocks, several polls are one default action.
     """
 
     def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
@@ -40,18 +40,18 @@ class SourceStreamTask(StreamTask):
             raise TypeError(f"{self.name}: the head of the chain is no source: {head!r}")
         self._source = head
         self._stopped: StopMode | None = None  # Task thread only.
-        self._suspension: Suspension | None = None  # Task thread only; the last wait for the source.
+        self._suspension: Suspension | None = None  # Task thread only: the last wait for the source.
         if self.checkpoints is not None:
             self.checkpoints.attach_source(self._stop)
 
     def metrics(self) -> TaskMetrics:
-        """The counters, with how far the source is; any thread."""
+        """The counters, with the source's own; any thread."""
         return msgspec.structs.replace(
             super().metrics(), source_progress=self._source.progress, watermark_alignment_drift_ms=self._source.alignment_drift_ms
         )
 
     def cancel(self) -> None:
-        """As ``StreamTask``; producers outside the cluster hear of it now, not when user code has returned.  Any thread."""
+        """As ``StreamTask.cancel``; tells producers outside the cluster at once, even while user code runs.  Any thread."""
         gate = self.environment.offered_gate
         if gate is not None:
             gate.refuse_open("its job was cancelled or has failed")
@@ -76,7 +76,7 @@ class SourceStreamTask(StreamTask):
 
     def _wait_for_input(self, controller: MailboxController) -> None:
         future = self._source.wait_future()
-        assert future is not None, "it has nothing, and says when it will"
+        assert future is not None, "a source without data gives a future"
         awaited = (
             "the other sources of its alignment group"
             if self._source.is_held_back
@@ -87,19 +87,19 @@ class SourceStreamTask(StreamTask):
         future.add_done_callback(suspension.resume)
 
     def stop(self) -> None:
-        """End the source without draining: nothing is finished, no last watermark is sent.  Any thread, any number of times."""
+        """End the source without draining: operators do not finish, no last watermark is sent.  Any thread, any number of times."""
         self.mailbox_processor.send_control_mail(lambda: self._stop(StopMode.NO_DRAIN), "stop the source")
 
     def allow_watermark(self, max_allowed_ms: int) -> None:
-        """Say how far the sources of the alignment group may be.  Any thread, any time."""
+        """Set the limit of the source's alignment group.  Any thread, any time."""
         self.mailbox_processor.send_control_mail(lambda: self._source.allow_watermark(max_allowed_ms), "watermark alignment")
 
     def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
-        """Give the source splits that it asked for, and say how much is left for all its readers.  Any thread, any time."""
+        """Give the source splits that it requested; ``waiting_bytes`` are left for all its readers.  Any thread, any time."""
         self.mailbox_processor.send_control_mail(lambda: self._source.add_splits(splits, waiting_bytes), "splits of the source")
 
     def no_more_splits(self) -> None:
-        """Tell the source that it asked for splits in vain.  Any thread, any time."""
+        """Tell the source that no splits are left.  Any thread, any time."""
         self.mailbox_processor.send_control_mail(self._source.no_more_splits, "no more splits of the source")
 
     def _stop(self, mode: StopMode) -> None:

@@ -1,12 +1,11 @@
-"""One subtask: its chain, its inputs and outputs, and the thread they live on.
+"""One subtask: its chain, its inputs and outputs, and the thread that runs them.
 
 Side:       task.  ``cancel``, ``metrics``, ``state`` and ``repr`` from any thread.
-Invariants: everything that touches operators runs on the thread that called ``invoke``; a pending chunk never outlives the default action
-            or the mail that produced it; end of partition is sent only after every consumer acknowledged the end of data; whatever happens,
-            operators are closed, partitions are finished or failed, gates are closed, and the first error is the one that is raised.
+Invariants: all that touches operators runs on the thread that called ``invoke``.  A pending chunk never outlives the default action or mail
+            that produced it.  End of partition is sent only after all consumers acknowledged the end of data.  Whatever happens, operators
+            are closed, partitions are finished or failed, gates are closed, and the first error is raised.
 Source:     Flink ``StreamTask`` (processInput, endData, afterInvoke, cleanUp), ``SourceStreamTask``, ``OneInputStreamTask``.
-Absent:     User code that never returns cannot be interrupted: a cancelled task ends when it comes back (whoever started the thread
-            keeps watch).
+Absent:     a way to interrupt user code: a cancelled task ends when its user code returns.  The owner of the thread watches for that.
 """
 
 from abc import ABC, abstractmethod
@@ -19,9 +18,10 @@ from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.io.create_record_writer import RecordWriter, create_record_writer
+from flowlet.io.create_record_writer import create_record_writer
 from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.io.output_flusher import OutputFlushers
+from flowlet.io.record_writer import RecordWriter
 from flowlet.mailbox.flushing_action_executor import FlushingActionExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor
 from flowlet.mailbox.task_mailbox import TaskMailbox
@@ -40,25 +40,25 @@ _NS_PER_MS = 1_000_000
 
 
 class _Phase(Enum):
-    """What the default action does."""
+    """What the default action does now."""
 
     PROCESSING = auto()  # read input, run the chain
-    AWAITING_END_OF_INPUT = auto()  # own data ended; until the gates saw the end of every partition
-    AWAITING_ACKNOWLEDGEMENT = auto()  # until the consumers processed everything
-    AWAITING_CHECKPOINT = auto()  # until a checkpoint is complete that holds the end
+    AWAITING_END_OF_INPUT = auto()  # data has ended; wait for the end of every partition
+    AWAITING_ACKNOWLEDGEMENT = auto()  # wait until the consumers have processed everything
+    AWAITING_CHECKPOINT = auto()  # wait for a complete checkpoint that includes the end
     DONE = auto()
 
 
 class StreamTask(ABC):
     """Runs one chain of operators.
 
-    Threading: made on any thread; ``invoke`` once, on the thread that becomes the task's; the members named in the module header anywhere.
+    Threading: made on any thread; ``invoke`` once, on the task's thread; the members named in the module header anywhere.
     Life cycle: CREATED -> INITIALIZING -> RUNNING -> FINISHED, or CANCELING -> CANCELED, or FAILED.
 
     Args:
         environment: names, gates, partitions.
         chain: the operators, head first.
-        timings: stopwatch; tests give one with a clock of their own.
+        timings: the stopwatches; tests replace them.
     """
 
     def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
@@ -83,12 +83,12 @@ class StreamTask(ABC):
         self._services = OperatorServices(environment, chain, self.mailbox_processor, self._timings)
         self._chain = OperatorChain(chain, self._edge_outputs(), self._services.context)
         self._phase = _Phase.PROCESSING  # Written by the task thread.
-        self._is_closed = False  # Written by the task thread: the operators were, or are being, closed.
+        self._is_closed = False  # Written by the task thread: whether operators were, or are being, closed.
         self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed)
-        self.checkpoints = self._create_checkpoints()  # None: nobody asked for any
+        self.checkpoints = self._create_checkpoints()  # None: the job has no checkpoints
 
     def __repr__(self) -> str:
-        # A wait inside a write is the pool's, which the partitions show.
+        # A wait for a buffer inside a write happens in the pool; the partitions report it.
         return (
             f"<{type(self).__name__} {self.name} {self.state}, {self._phase.name}, waiting for {self.waiting_for}, {self.mailbox!r}, "
             f"gates {self.environment.gates!r}, outputs {self._partitions!r}>"
@@ -96,7 +96,7 @@ class StreamTask(ABC):
 
     @property
     def state(self) -> ExecutionState:
-        """Where the attempt is in its life; any thread."""
+        """The state of the attempt; any thread."""
         return self._lifecycle.state
 
     @property
@@ -112,7 +112,7 @@ class StreamTask(ABC):
         Raises:
             TaskCancelled: ``cancel`` was called.
             UserFunctionError: an operator failed.
-            NetstackError: an input or output failed; ProducerFailedError if it was the producer's fault.
+            NetstackError: an input or output failed; ProducerFailedError if the producer did.
         """
         if not self._lifecycle.try_advance(ExecutionState.INITIALIZING):
             if self.state is ExecutionState.CANCELED:
@@ -135,10 +135,10 @@ class StreamTask(ABC):
         """Make ``invoke`` raise TaskCancelled as soon as user code returns; any thread, any state, any number of times."""
         before = self._lifecycle.cancel()
         if before is ExecutionState.CREATED:
-            # No thread uses them yet, and none will.
+            # No thread uses them, and none will.
             self._release_resources(self._cancel_cause())
         elif before in (ExecutionState.INITIALIZING, ExecutionState.RUNNING):
-            # The mail ends every wait in the mailbox, the failed partitions end a wait for a buffer.
+            # The mail ends every wait in the mailbox; the failed partitions end a wait for a buffer.
             self.mailbox_processor.send_control_mail(self._raise_cancelled, "cancel the task")
             _raise_first(self._run_all(self._failers(self._cancel_cause())))
 
@@ -155,10 +155,10 @@ class StreamTask(ABC):
         self.on_running()
 
     def _after_loop(self) -> None:
-        # A mail that was accepted has run before the consumers hear of the end (FLINK-39481, FLINK-24846).
+        # Accepted mails run before the consumers hear of the end (FLINK-39481, FLINK-24846).
         self.mailbox_processor.quiesce_when_empty()
         self._flush_pending()
-        # A close that fails fails the task while its consumers still wait, so that they hear of it.
+        # A failing close fails the task while its consumers still wait, so that they hear of it.
         self._is_closed = True
         self._chain.close()
         for partition in self._partitions:
@@ -166,12 +166,12 @@ class StreamTask(ABC):
         _raise_first(self._run_all(self._closers()))
 
     def _clean_up_after(self, error: BaseException) -> BaseException:
-        """Give everything back; returns what to raise: the error, or TaskCancelled if the task was being cancelled."""
+        """Release everything; returns the error to raise: the given one, or TaskCancelled if the task was being cancelled."""
         end = self._lifecycle.end(ExecutionState.FAILED)
         self._timings.mark_end()
         is_cancelled = end is ExecutionState.CANCELED
         cause = self._cancel_cause() if is_cancelled or not isinstance(error, Exception) else error
-        # The partitions first: consumers must not wait while a user's close() takes its time.
+        # Partitions first: consumers must not wait for a slow close() of the user.
         late_errors = [*self._run_all(self._failers(cause)), *self._run_all((self._chain.close, *self._closers()))]
         failure = error
         if is_cancelled and not isinstance(error, TaskCancelled):
@@ -200,7 +200,7 @@ class StreamTask(ABC):
             yield self.mailbox_processor.close
 
     def _run_all(self, steps: Iterator[Callable[[], None]] | tuple[Callable[[], None], ...]) -> list[BaseException]:
-        """Take every step, whatever the others do; returns what they raised."""
+        """Run all steps even if some raise; returns their errors."""
         errors: list[BaseException] = []
         for step in steps:
             try:
@@ -227,7 +227,7 @@ class StreamTask(ABC):
 
     @abstractmethod
     def _advance_to_end_of_event_time(self) -> None:
-        """Give the chain the last watermark, unless it had it."""
+        """Send ``MAX_WATERMARK`` through the chain, unless it was sent."""
 
     def _run_default_action(self, controller: MailboxController) -> None:
         match self._phase:
@@ -271,7 +271,8 @@ class StreamTask(ABC):
         for partition in self._partitions:
             partition.notify_end_of_data(mode)
         if mode is StopMode.NO_DRAIN:
-            # Nobody waited for what operators still have under way, as results of asynchronous calls; the consumers take no more.
+            # Operators may still have work in progress, such as asynchronous calls.  The consumers accept no more, so its results are
+            # dropped.
             for writer in self._writers:
                 writer.stop()
         self._phase = _Phase.AWAITING_END_OF_INPUT
@@ -279,7 +280,7 @@ class StreamTask(ABC):
             self.checkpoints.end_of_data_sent()
 
     def _before_finish(self, index: int) -> None:
-        # A timer whose wait is over may be about to put its mail: the mail counts as accepted (Flink quiesceTimeServiceAndFinishOperator).
+        # A timer that has just fired may be about to put its mail; that mail still runs (Flink quiesceTimeServiceAndFinishOperator).
         quiesced = self._services.quiesce(index)
         self.mailbox_processor.executor().yield_until(quiesced)
         self.mailbox_processor.run_all_mails()
@@ -301,7 +302,7 @@ class StreamTask(ABC):
         self._phase = _Phase.AWAITING_CHECKPOINT
 
     def _await_final_checkpoint(self, controller: MailboxController) -> None:
-        # Flink ``StreamTask.afterInvoke``: a sink may commit what came last only with a checkpoint.
+        # Flink ``StreamTask.afterInvoke``: a sink may commit its last records only with a checkpoint.
         config, checkpoints = self.environment.checkpointing, self.checkpoints
         if (
             config is not None
@@ -313,23 +314,23 @@ class StreamTask(ABC):
         self._phase = _Phase.DONE
 
     def _wait_for_output(self, controller: MailboxController) -> bool:
-        """Suspend the default action if there is no room for output."""
+        """Suspend the default action if the outputs have no buffers."""
         for partition in self._partitions:
             if partition.is_available:
                 continue
             future = partition.available_future()
-            # A partition that was released is not available and never will be, but its future is done: writing tells the reason.
+            # The future of a released partition is done, although it never becomes available: writing raises the reason.
             if not future.is_done:
                 self._wait(controller, future, WaitKind.BACK_PRESSURED, f"a free buffer for partition {partition.partition_id}")
                 return True
         return False
 
     def _wait(self, controller: MailboxController, future: AvailabilityFuture, kind: WaitKind, waiting_for: str) -> None:
-        # Level triggered: a future that is done already resumes at once.
+        # A future that is done already resumes at once.
         future.add_done_callback(controller.suspend_default_action(kind, waiting_for).resume)
 
     def _should_stop(self) -> bool:
-        """Whether the default action should return between two pieces of work: a mail waits, or there is no room for output."""
+        """Whether the default action should return between two pieces of work: a mail waits, or the outputs have no buffers."""
         if self.mailbox.has_mail:
             return True
         return any(not partition.is_available for partition in self._partitions)
@@ -361,8 +362,8 @@ class StreamTask(ABC):
         )
 
     def _keep_in_flight_input(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
-        """Add what left the input channels and was not processed to an unaligned checkpoint."""
-        return  # a task without inputs has none
+        """Add data that left the input channels but was not processed to an unaligned checkpoint."""
+        return  # a task without inputs has no such data
 
     @property
     def _is_running(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a task is given: names, gates, partitions, a timer.
+"""What a task gets: names, gates, partitions, a timer.
 
 Side:   shared.
 Source: Flink ``Environment``, ``RuntimeEnvironment``, ``NonChainedOutput``.
@@ -19,13 +19,13 @@ from netstack.timers import ScheduleTimer, Timers
 
 @dataclass(frozen=True, slots=True)
 class OutputEdge:
-    """One output of the task: what the operator ``source_operator`` (an index in the chain) emits goes to ``partition``."""
+    """One output of the task: ``partition`` gets what the operator at index ``source_operator`` of the chain emits."""
 
     source_operator: int
     partition: ResultPartition
     partitioner: Partitioner
-    buffer_timeout_ms: int  # -1: never by timer, 0: after every default action that wrote
-    tag: str | None = None  # a side output of the operator
+    buffer_timeout_ms: int  # -1: never flush; 0: flush after each default action that wrote
+    tag: str | None = None  # the operator's side output; None: its main output
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +33,20 @@ class Checkpointing:
     """What a task needs to take part in checkpoints."""
 
     responder: CheckpointResponder
-    execute_async: Callable[[Callable[[], None]], object]  # runs a call on the snapshot pool
+    execute_async: Callable[[Callable[[], None]], object]  # runs a function on the snapshot pool
     timers: Timers  # for barriers that time out; any thread
     channel_state: CheckpointChannelState
     mode: BarrierMode | None = BarrierMode.ALTERNATING  # None: at least once, barriers are only counted
     restored: Mapping[str, object] = field(default_factory=dict)  # ``SubtaskState.operators``
-    are_taken_after_finish: bool = True  # also when tasks have ended; then each task waits, at its end, for one more
+    are_taken_after_finish: bool = True  # also after tasks have ended; then each task waits at its end for one more checkpoint
 
 
 @dataclass(slots=True)
 class TaskEnvironment:
-    """All a task knows of the world.
+    """All that a task knows about its surroundings.
 
-    ``schedule_timer`` runs a callable on the loop thread after so many seconds and returns something with ``cancel()``; both may be called
-    from any thread.  The task owns gates and partitions from the moment it is made: ``invoke`` or ``cancel`` gives them back.
+    ``schedule_timer`` calls a function on the loop thread after a delay in seconds and returns an object with ``cancel()``; both from any
+    thread.  The task owns gates and partitions from its construction: ``invoke`` or ``cancel`` releases them.
     """
 
     job_id: str
@@ -60,25 +60,25 @@ class TaskEnvironment:
     gates: list[SingleInputGate]
     outputs: list[OutputEdge]
     schedule_timer: ScheduleTimer
-    checkpointing: Checkpointing | None = None  # None: barriers are not expected
-    report_watermark: Callable[[int], None] | None = None  # of a source that has an alignment group, on the task thread
-    request_splits: Callable[[], None] | None = None  # of a source whose splits are handed out, on the task thread
-    offered_gate: OfferedInputGate | None = None  # of a source that producers outside the cluster push into
-    is_loop_thread: Callable[[], bool] | None = None  # light tasks run there; None: every task keeps to its own thread
-    gate_inputs: list[int] = field(default_factory=list)  # which input of the head each gate feeds, from 1; empty: all the first
+    checkpointing: Checkpointing | None = None  # None: no barriers are expected
+    report_watermark: Callable[[int], None] | None = None  # for a source with an alignment group; called on the task thread
+    request_splits: Callable[[], None] | None = None  # for a source whose splits are handed out; called on the task thread
+    offered_gate: OfferedInputGate | None = None  # for a source that producers outside the cluster push into
+    is_loop_thread: Callable[[], bool] | None = None  # the thread for light tasks; None: all tasks stay on their own threads
+    gate_inputs: list[int] = field(default_factory=list)  # the input of the head, from 1, that each gate feeds; empty: the first
 
     @property
     def task_name_with_subtask(self) -> str:
-        """What people call the subtask: ``name (2/4)``, counted from one."""
+        """The subtask's name for people: ``name (2/4)``, counted from 1."""
         return f"{self.task_name} ({self.subtask + 1}/{self.parallelism})"
 
     @property
     def all_gates(self) -> list[SingleInputGate]:
-        """Those of its edges and the one for producers outside the cluster."""
+        """The gates of its edges, and the one for producers outside the cluster."""
         return [*self.gates, *([] if self.offered_gate is None else [self.offered_gate])]
 
     def gates_by_input(self) -> list[list[SingleInputGate]]:
-        """The gates of each input of the head, the first input first."""
+        """The gates of each input of the head, first input first."""
         numbers = self.gate_inputs or [1] * len(self.gates)
         found: list[list[SingleInputGate]] = [[] for _ in range(max(numbers, default=0))]
         for gate, number in zip(self.gates, numbers, strict=True):
@@ -87,5 +87,5 @@ class TaskEnvironment:
 
     @property
     def attempt_number(self) -> int:
-        """How often the subtask was started before; the last field of the attempt id."""
+        """How often the subtask was started before: the last field of the attempt id."""
         return int.from_bytes(self.attempt[-4:], "big")

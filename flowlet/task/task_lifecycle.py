@@ -1,8 +1,8 @@
-"""The states of one task attempt, where the thread that cancels meets the thread that runs.
+"""The states of one task attempt; the thread that runs it and a thread that cancels it meet here.
 
 Side:       shared.
-Invariants: every step is one of ``_STEPS``; exactly one terminal state is ever reached; a refused step changes nothing.
-Source:     Flink ``Task`` (transitions of ``ExecutionState``), reduced to what happens inside the task.
+Invariants: every step is one of ``_STEPS``.  Exactly one terminal state is reached.  A refused step changes nothing.
+Source:     Flink ``Task`` (transitions of ``ExecutionState``), reduced to those inside the task.
 """
 
 import threading
@@ -18,10 +18,7 @@ _STEPS: dict[ExecutionState, frozenset[ExecutionState]] = {
 
 
 class TaskLifecycle:
-    """One state and its table.
-
-    Threading: any thread.
-    """
+    """The state of one attempt, and its allowed steps; any thread."""
 
     __slots__ = ("_lock", "_state")
 
@@ -34,11 +31,11 @@ class TaskLifecycle:
 
     @property
     def state(self) -> ExecutionState:
-        """The state now."""
+        """The present state."""
         return self._state
 
     def try_advance(self, target: ExecutionState) -> bool:
-        """Go to ``target`` if a step leads there; False otherwise."""
+        """Change to ``target``; False if no step leads there."""
         with self._lock:
             if target not in _STEPS.get(self._state, ()):
                 return False
@@ -46,7 +43,7 @@ class TaskLifecycle:
             return True
 
     def cancel(self) -> ExecutionState:
-        """Go towards CANCELED if the attempt has not ended; returns the state before."""
+        """Change towards CANCELED, unless the attempt has ended; returns the state before."""
         with self._lock:
             before = self._state
             if before is ExecutionState.CREATED:
@@ -56,7 +53,7 @@ class TaskLifecycle:
             return before
 
     def end(self, target: ExecutionState) -> ExecutionState:
-        """Go to a terminal state: ``target``, or CANCELED when the attempt was being cancelled; returns the state reached."""
+        """Change to a terminal state: ``target``, or CANCELED if the attempt was being cancelled; returns it."""
         assert target in (ExecutionState.FINISHED, ExecutionState.FAILED), f"{target} is not how an attempt ends by itself"
         with self._lock:
             assert not self._state.is_terminal, f"ended twice: {self._state} -> {target}"

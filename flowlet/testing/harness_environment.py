@@ -17,8 +17,8 @@ from flowlet.testing.mailbox_harness import MailboxHarness
 from flowlet.testing.mailed_timers import MailedProcessingTimeService
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.testing.stepped_async_loop import SteppedAsyncCalls, SteppedEventLoop
-from flowlet.timers.time_services import KeyContext
-from flowlet.timers.timer_service_manager import TimerServiceManager
+from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
+from flowlet.timers.time_api import KeyContext
 
 _OPERATOR_ID: Final = bytes(range(16))
 _PRIORITY: Final = 1  # as the head of a chain
@@ -52,7 +52,7 @@ class HarnessEnvironment:
         self._loop: SteppedEventLoop | None = None
         key_context = KeyContext()
         service = MailedProcessingTimeService(self.clock, self.executor)
-        self.timers = TimerServiceManager(
+        self.timers = KeyedTimerServiceManager(
             key_context, service, place.key_groups, place.max_parallelism, should_interrupt=lambda: self.executor.should_interrupt
         )
         self.ctx = OperatorContext(

@@ -1,1 +1,1 @@
-"""Timers of the watermark and of the clock, by key."""
+"""Event time and processing time timers, by key."""

@@ -1,13 +1,11 @@
 """The timers of one time domain, soonest first.
 
 Hot path, per timer: one dictionary access and one heap operation to register, the same to fire.
-
 Side:       task.
-Invariants: a timer is in the queue once, whatever how often it was added; the heap holds every live timer and at most as many deleted ones
-            as live ones, and a few.
+Invariants: a timer is in the queue once, however often it was added.  The heap holds all live timers, and hardly more deleted ones.
 Units:      timestamps in milliseconds.
-Source:     Flink ``TimerHeapInternalTimer``, ``HeapPriorityQueueSet``, ``KeyGroupedInternalPriorityQueue``.  Flink keeps one set for
-            each key group all the time; here the groups are found when a snapshot is taken.
+Source:     Flink ``TimerHeapInternalTimer``, ``HeapPriorityQueueSet``, ``KeyGroupedInternalPriorityQueue``.  Flink keeps one set per key
+            group; here the key groups are computed when a snapshot is taken.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +17,7 @@ from typing import Any, Final
 from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.key_groups import key_group
 
-# Below this many entries it is not worth looking for deleted ones.  Not measured.
+# A smaller heap is not worth a search for deleted timers.  Not measured.
 _MIN_COMPACTION: Final = 64
 
 _Identity = tuple[int, Any, Any]
@@ -27,7 +25,7 @@ _Identity = tuple[int, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """One timer of one key.  ``namespace`` is hashable, such as a window, or None."""
+    """One timer of one key; ``namespace`` is hashable, for example a window, or None."""
 
     timestamp: int
     key: Any
@@ -35,7 +33,7 @@ class Timer:
 
 
 class TimerQueue:
-    """A heap of timers without duplicates; those of one timestamp come out in the order in which they were added."""
+    """A heap of timers without duplicates; timers of the same timestamp come out in the order in which they were added."""
 
     __slots__ = ("_heap", "_live", "_order")
 
@@ -54,21 +52,17 @@ class TimerQueue:
         return iter(list(self._live.values()))
 
     def add(self, timer: Timer) -> bool:
-        """Whether it was not there yet.
-
-        Raises:
-            KeyTypeError: its key cannot be a key.
-        """
+        """Add a timer; False if it was there already.  Raises KeyTypeError if its key is of a type that cannot be a key."""
         identity = (timer.timestamp, exact_key(timer.key), timer.namespace)
         if identity in self._live:
             return False
         self._live[identity] = timer
-        # No two numbers are equal: identities are never compared.
+        # The number decides between equal timestamps: identities need not be comparable.
         heappush(self._heap, (timer.timestamp, next(self._order), identity, timer))
         return True
 
     def remove(self, timer: Timer) -> bool:
-        """Whether it was there."""
+        """Remove a timer; False if it was not there."""
         if self._live.pop((timer.timestamp, exact_key(timer.key), timer.namespace), None) is None:
             return False
         if len(self._heap) > 2 * len(self._live) + _MIN_COMPACTION:
@@ -77,7 +71,7 @@ class TimerQueue:
         return True
 
     def next_timestamp(self) -> int | None:
-        """When the next timer is due; None when there is none."""
+        """The timestamp of the next timer; None if there is none."""
         heap = self._heap
         while heap:
             timestamp, _, identity, timer = heap[0]
@@ -87,7 +81,7 @@ class TimerQueue:
         return None
 
     def pop_until(self, timestamp: int) -> Timer | None:
-        """Take out the next timer if it is due at ``timestamp``."""
+        """Remove and return the next timer if its timestamp is at most ``timestamp``."""
         due = self.next_timestamp()
         if due is None or due > timestamp:
             return None
@@ -96,14 +90,14 @@ class TimerQueue:
         return timer
 
     def by_key_group(self, max_parallelism: int) -> dict[int, list[Timer]]:
-        """All timers by the group of their key; groups without one are left out."""
+        """All timers by the key group of their key."""
         groups: dict[int, list[Timer]] = {}
         for timer in self._live.values():
             groups.setdefault(key_group(timer.key, max_parallelism), []).append(timer)
         return groups
 
     def extend(self, timers: Iterable[Timer]) -> None:
-        """Add all of them."""
+        """Add all timers."""
         for timer in timers:
             self.add(timer)
 

@@ -1,1 +1,1 @@
-"""Where watermarks are made, joined and held back."""
+"""Makes watermarks, combines them, and holds sources back that run ahead."""

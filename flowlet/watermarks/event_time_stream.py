@@ -1,10 +1,9 @@
-"""Timestamps and watermarks of one stream of records: what an operator behind a stream, a source and each split of a source have in common.
+"""Timestamps and watermarks of one stream of records: behind an operator, in a source, or in a split of a source.
 
 Hot path.  Per record one call of the user's assigner, if there is one, and a comparison; per chunk one call of the generator.
-
 Side:       task.
-Invariants: a record goes out before any watermark that it caused; watermarks rise strictly; no watermark goes out while the stream is idle;
-            a status goes out only when it changes.
+Invariants: a record is emitted before any watermark that it caused.  Watermarks rise strictly, and none is emitted while the stream is
+            idle.  A status is emitted only when it changes.
 Units:      timestamps in milliseconds, clocks in nanoseconds.
 Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWatermarks``, ``WatermarkToDataOutput``.
 """
@@ -21,17 +20,11 @@ from flowlet.common.watermark_generator import WatermarkOutput as GeneratorOutpu
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import UserFunctionError
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
-from flowlet.timers.time_services import ProcessingTimeService, RelativeClock, WatermarkOutput
+from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, WatermarkOutput
 
 
 class WatermarkEmitter:
-    """What a generator talks to: keeps the order of things, and drops what is no news.
-
-    Threading: task thread.
-
-    Args:
-        output: of the operator.
-    """
+    """The ``WatermarkOutput`` of a generator; passes on to ``output`` what is new, in order.  Task thread only."""
 
     __slots__ = ("_is_idle", "_output", "_pending", "last_watermark")
 
@@ -43,7 +36,7 @@ class WatermarkEmitter:
 
     @property
     def has_pending(self) -> bool:
-        """Whether ``flush`` would emit something."""
+        """Whether ``flush`` would emit anything."""
         return bool(self._pending)
 
     def emit_watermark(self, timestamp: int) -> None:
@@ -67,7 +60,7 @@ class WatermarkEmitter:
             self._pending.append(ACTIVE)
 
     def flush(self) -> None:
-        """Emit what was said since the last time."""
+        """Emit what the generator said since the last flush."""
         pending, self._pending = self._pending, []
         for element in pending:
             if isinstance(element, Watermark):
@@ -77,30 +70,28 @@ class WatermarkEmitter:
 
 
 class EventTimeOutput(Protocol):
-    """The part of an operator's output that takes the records."""
+    """The part of an operator's output that takes records."""
 
     def collect(self, chunk: Chunk) -> None:
-        """Records that have their timestamps."""
+        """Take over records with their timestamps."""
 
     def collect_each(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
-        """Records whose timestamps are made one by one."""
+        """Take records whose timestamps are computed one by one."""
 
     def takes_whole(self, chunk: Chunk) -> bool:
-        """Whether nobody behind looks at single records."""
+        """Whether no consumer needs to see single records."""
 
 
 class EventTimeStream:
-    """Applies a strategy to one stream of records.
-
-    Threading: task thread.
+    """Applies a watermark strategy to one stream of records; task thread only.
 
     Args:
-        strategy: of the user.
-        ctx: of the operator; its clock limits timestamps, its counters know the records from the future.
+        strategy: the user's.
+        ctx: the operator's; its clock limits timestamps, its counters count records with timestamps above the limit.
         output: takes the records.
-        emitter: of the operator; flushed behind the records that made it say something.
-        said_to: what the generator talks to; the emitter itself, or a part of what becomes one watermark there.
-        now_ns: measures idleness.
+        emitter: the operator's; flushed behind the records that caused its output.
+        said_to: what the generator calls: the emitter itself, or one of several parts that are combined there.
+        now_ns: the clock for idleness.
     """
 
     def __init__(
@@ -124,11 +115,7 @@ class EventTimeStream:
         return f"<EventTimeStream of {self._generator!r}>"
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Set the timestamps, show them to the generator, pass the records on.
-
-        Raises:
-            UserFunctionError: the assigner or the generator failed.
-        """
+        """Assign timestamps, call the generator, pass the records on.  Raises UserFunctionError if the assigner or the generator failed."""
         if self._strategy.timestamp_assigner is None and not self._generator.needs_events:
             self._show_largest(chunk)
             self._output.collect(chunk)
@@ -138,11 +125,7 @@ class EventTimeStream:
             self._output.collect_each(chunk.values, self._stamps(chunk), len(chunk))
 
     def ask(self) -> None:
-        """Ask the generator what it knows; the caller flushes the emitter.
-
-        Raises:
-            UserFunctionError: the generator failed.
-        """
+        """Call the generator's ``on_periodic_emit``; the caller flushes the emitter.  Raises UserFunctionError if the generator failed."""
         try:
             self._generator.on_periodic_emit(self._said_to)
         except Exception as error:
@@ -156,7 +139,7 @@ class EventTimeStream:
             self._generator.on_largest_timestamp(largest)
 
     def _stamps(self, chunk: Chunk) -> Iterator[int]:
-        """The timestamp of each record, for a loop that asks for the next one when a record is through."""
+        """The timestamp of each record, computed when the record before it is fully processed."""
         values, old = chunk.values, chunk.timestamps
         assigner = self._strategy.timestamp_assigner
         extract = None if assigner is None else assigner.extract_timestamp
@@ -182,19 +165,19 @@ class EventTimeStream:
             self._generator.on_largest_timestamp(largest)
 
     def _show(self, record: Any, timestamp: int) -> None:
-        """Show a record that went out to the generator; a watermark goes out at once."""
+        """Call the generator for a record that was emitted; a watermark follows at once."""
         self._generator.on_event(record, timestamp, self._said_to)
         if self._emitter.has_pending:
             self._emitter.flush()
 
     def _limit(self) -> int:
-        """Later timestamps do not raise the watermark."""
+        """The largest timestamp that may raise the watermark."""
         if self._max_skew_ms is None:
             return MAX_TIMESTAMP
         return self._ctx.processing_time_service.current_time_ms() + self._max_skew_ms
 
     def _largest(self, chunk: Chunk) -> int | None:
-        """The largest timestamp that may raise the watermark."""
+        """The largest timestamp of the chunk that may raise the watermark."""
         largest, limit = _largest_timestamp(chunk), self._limit()
         if largest is None or largest <= limit:
             return largest
@@ -206,7 +189,7 @@ class EventTimeStream:
     # ---------------------------------------------------------------- in the loop of a chain
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, emit: Callable[[str | None], None]) -> None:
-        """The statements for one record; ``emit`` writes those that pass it on, with the variable of its timestamp."""
+        """Generate the statements for one record; ``emit`` generates those that pass it on, given the variable of its timestamp."""
         blame = Blame(self._ctx.operator_name, self._ctx.subtask, record)
         assigner, limit = self._strategy.timestamp_assigner, code.variable("limit")
         assigned = timestamp
@@ -250,8 +233,8 @@ def _advice(timestamp: Any) -> TypeError:
 
 
 def idleness_clock(service: ProcessingTimeService) -> Callable[[], int]:
-    """A clock to measure idleness with, in nanoseconds."""
-    # A service without such a clock is a test's, which moves its time by hand.
+    """The clock for idleness, in nanoseconds."""
+    # Only services of tests have no relative clock: their time is moved by hand.
     return service.relative_time_ns if isinstance(service, RelativeClock) else lambda: service.current_time_ms() * 1_000_000
 
 
@@ -263,7 +246,7 @@ def _largest_timestamp(chunk: Chunk) -> int | None:
 
 
 def without_watermarks(strategy: WatermarkStrategy) -> WatermarkStrategy:
-    """The timestamps of a strategy alone."""
+    """The same strategy, which assigns timestamps but emits no watermarks."""
     assigner = strategy.timestamp_assigner
     plain = WatermarkStrategy.no_watermarks()
     return plain if assigner is None else plain.with_timestamp_assigner(assigner)

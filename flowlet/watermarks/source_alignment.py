@@ -1,11 +1,11 @@
-"""Whether a source, or one of its splits, has run too far ahead of the others of its alignment group.
+"""Decides whether a source, or one of its splits, has run too far ahead of its alignment group.
 
 Side:       pure.
-Invariants: a source waits exactly while its oldest sampled watermark is above what the group allows; a source that is idle or has finished
-            holds nobody back; a split is paused at most once before it is resumed.
+Invariants: a source waits exactly while its oldest sampled watermark is above the group's limit.  An idle or finished source holds no other
+            source back.  A split is paused at most once before it is resumed.
 Units:      milliseconds.
-Source:     Flink ``SourceOperator`` (``checkWatermarkAlignment``, ``checkSplitWatermarkAlignment``), ``WatermarkSampler``; the source
-            reports once per update interval and hears what is allowed from the JobManager (``flowlet/jm/watermark_alignment.py``).
+Source:     Flink ``SourceOperator`` (``checkWatermarkAlignment``, ``checkSplitWatermarkAlignment``), ``WatermarkSampler``.  The source
+            reports once per update interval; the JobManager replies with the limit (``flowlet/jm/watermark_alignment.py``).
 """
 
 from collections import deque
@@ -14,14 +14,14 @@ from typing import Final
 
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-# Flink's pipeline.watermark-alignment.buffer-size: a source is judged by what it knew so many reports ago, so that one that was just
-# allowed to go on does not stop again before the others have heard of it.
+# Flink's pipeline.watermark-alignment.buffer-size: how many reports ago the watermark counts.  Without it, a source that was just released
+# would stop again before the other sources have heard of the new limit.
 NUM_SAMPLES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SplitOrders:
-    """Which splits the reader must stop reading, and which it must read again."""
+    """The splits that the reader must pause, and those that it must resume."""
 
     pause: frozenset[str]
     resume: frozenset[str]
@@ -31,12 +31,9 @@ class SplitOrders:
 
 
 class SourceAlignment:
-    """The alignment of one subtask of a source.
+    """The alignment of one subtask of a source; task thread only.
 
-    Threading: task thread.
-
-    Args:
-        num_samples: how many reports ago the watermark counts.
+    ``num_samples``: how many reports ago the watermark counts.
     """
 
     def __init__(self, num_samples: int = NUM_SAMPLES) -> None:
@@ -60,50 +57,50 @@ class SourceAlignment:
 
     @property
     def drift_ms(self) -> int:
-        """How far the source is ahead of what is allowed; negative while it is behind.  The metric ``watermarkAlignmentDrift``."""
+        """How far the source is above the limit; negative below it.  Flink's metric ``watermarkAlignmentDrift``."""
         return self._watermark - self._max_allowed
 
     @property
     def paused_splits(self) -> frozenset[str]:
-        """The splits that are not read."""
+        """The paused splits."""
         return frozenset(self._paused)
 
     def watermark_emitted(self, timestamp: int) -> None:
-        """The source emitted a watermark; it is active."""
+        """Note a watermark of the source, which is active."""
         self._is_silent = False
         self._watermark = max(self._watermark, timestamp)
 
     def status_changed(self, *, is_idle: bool) -> None:
-        """The source has no records for a while, or has again."""
+        """Note that the source became idle or active."""
         self._is_silent = is_idle
 
     def finished(self) -> None:
-        """The source sends no more records."""
+        """Note that the source sends no more records."""
         self._is_silent = True
 
     def sample(self) -> int:
-        """Take the watermark for a report, once per update interval; ``MAX_TIMESTAMP`` says that nobody must wait for this source."""
+        """Sample the watermark for a report, once per update interval; ``MAX_TIMESTAMP``: no source must wait for this one."""
         self._samples.append(self._watermark)
         return MAX_TIMESTAMP if self._is_silent else self._watermark
 
     def allow(self, max_allowed: int) -> SplitOrders:
-        """The group said how far its sources may be."""
+        """Set the group's limit; returns which splits to pause or resume."""
         self._max_allowed = max_allowed
         return self._split_orders()
 
     # -- splits: only a source with several pauses them one by one
 
     def split_added(self, split: str, watermark: int = MIN_TIMESTAMP) -> None:
-        """The reader got a split."""
+        """Note a new split of the reader."""
         self._splits[split] = watermark
 
     def split_finished(self, split: str) -> None:
-        """A split is at its end."""
+        """Note that a split has ended."""
         self._splits.pop(split, None)
         self._paused.discard(split)
 
     def split_watermark(self, split: str, timestamp: int) -> SplitOrders:
-        """The watermark of one split rose."""
+        """Note the watermark of one split; returns which splits to pause or resume."""
         if split in self._splits and timestamp > self._splits[split]:
             self._splits[split] = timestamp
             return self._split_orders()
@@ -112,7 +109,7 @@ class SourceAlignment:
     def _split_orders(self) -> SplitOrders:
         ahead = {split for split, watermark in self._splits.items() if watermark > self._max_allowed}
         if len(self._splits) < 2:
-            ahead = set()  # the source as a whole waits
+            ahead = set()  # no split is paused: the source as a whole waits
         orders = SplitOrders(frozenset(ahead - self._paused), frozenset(self._paused - ahead))
         self._paused = ahead
         return orders

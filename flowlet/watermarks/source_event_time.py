@@ -1,10 +1,9 @@
 """Timestamps, watermarks and alignment inside a source.
 
-Hot path; see ``event_time``.  Per chunk of a reader with splits: one comparison of two small sets in addition.
-
+Hot path; see ``event_time_stream``.  For a reader with splits, one more comparison of two small sets per chunk.
 Side:       task.
-Invariants: the watermark is the smallest among the splits that are open; nothing is read while the source is too far ahead of its
-            alignment group; the time for which a source, or a split, is held back by its group does not count as idleness.
+Invariants: the watermark is the lowest one of the open splits.  Nothing is read while the source is too far ahead of its alignment group.
+            Time during which the group holds back a source or a split does not count as idleness.
 Units:      milliseconds.
 Source:     Flink ``SourceOperator``, ``ProgressiveTimestampsAndWatermarks``, FLIP-27, FLIP-182, FLIP-217.
 """
@@ -17,7 +16,7 @@ from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.pausable_clock import PausableClock
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark, WatermarkStatus
-from flowlet.timers.time_services import TimerHandle
+from flowlet.timers.time_api import TimerHandle
 from flowlet.watermarks.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
 from flowlet.watermarks.source_alignment import SourceAlignment, SplitOrders
 from flowlet.watermarks.watermark_multiplexer import WatermarkMultiplexer
@@ -26,27 +25,27 @@ from netstack.availability import AvailabilityFuture
 
 @runtime_checkable
 class SplitReader(Protocol):
-    """What a reader may also be: one that says which split its records are of."""
+    """A reader that tells to which split its records belong."""
 
     @property
     def current_split(self) -> str:
-        """The split of what was polled last."""
+        """The split of the last polled records."""
 
     @property
     def open_splits(self) -> Set[str]:
-        """The splits that may still give records, and hold the watermark back until they do."""
+        """The splits that may still give records; they hold the watermark back until they do."""
 
 
 @runtime_checkable
 class PausableSplitReader(SplitReader, Protocol):
-    """A reader of several splits at a time, of which it can leave some alone for a while."""
+    """A reader of several splits that can pause some of them."""
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Read the first ones no more for now, and the others again."""
+        """Pause the splits ``pause`` and resume the splits ``resume``."""
 
 
 class _Split:
-    """What the source knows of one split."""
+    """What the source keeps for one split."""
 
     __slots__ = ("clock", "stream")
 
@@ -56,7 +55,7 @@ class _Split:
 
 
 class _ObservedOutput:
-    """Tells the alignment what the source emits."""
+    """Reports to the alignment what the source emits."""
 
     def __init__(self, output: OperatorOutput, alignment: SourceAlignment) -> None:
         self._output = output
@@ -72,17 +71,16 @@ class _ObservedOutput:
 
 
 class SourceEventTime:
-    """The event time of one reader.
+    """The event time of one reader; task thread only.
 
-    Threading: task thread.
-    Life cycle: made when the source opens; ``finish`` if its data end by themselves, ``close`` in any case.
+    Life cycle: made when the source opens; ``finish`` if its data ends by itself, ``close`` in any case.
 
     Args:
-        strategy: of the user.
-        ctx: of the source.
-        output: of the source.
+        strategy: the user's.
+        ctx: the source's.
+        output: the source's.
         reader: gives the records.
-        auto_watermark_interval_ms: how often generators are asked; 0: never.
+        auto_watermark_interval_ms: how often generators are called; 0: never.
         emits_watermarks: False for a bounded job in batch mode.
     """
 
@@ -104,11 +102,11 @@ class SourceEventTime:
         self.alignment = None if self._params is None else SourceAlignment()
         self._emitter = WatermarkEmitter(output if self.alignment is None else _ObservedOutput(output, self.alignment))
         self._clock = PausableClock(idleness_clock(ctx.processing_time_service))
-        self._allowed: AvailabilityFuture | None = None  # while the source waits for its group
+        self._allowed: AvailabilityFuture | None = None  # set while the source waits for its group
         self._parts = WatermarkMultiplexer(self._emitter)
         self._splits: dict[str, _Split] = {}
         self._reader = reader if isinstance(reader, SplitReader) else None
-        self._whole = self._stream_of(None, self._clock)  # the records of a reader without splits
+        self._whole = self._stream_of(None, self._clock)  # for records of a reader without splits
         self._timers: list[TimerHandle] = []
         self._start_timers(auto_watermark_interval_ms if emits_watermarks else 0)
 
@@ -131,14 +129,14 @@ class SourceEventTime:
     # -- what the reader gives
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Records that were just polled."""
+        """Process records that were just polled."""
         if self._reader is None:
             self._whole.process_chunk(chunk)
             return
         current, open_splits = self._reader.current_split, self._reader.open_splits
         is_new = current not in self._splits or self._splits.keys() != open_splits
         if is_new:
-            # These may be the first records of a split, and its last ones.
+            # These may be a split's first records, and its last.
             self._open_splits({*open_splits, current})
         self._splits[current].stream.process_chunk(chunk)
         if is_new:
@@ -146,12 +144,12 @@ class SourceEventTime:
         self._emitter.flush()
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """One that the reader gave, or the last one."""
+        """Process a watermark of the reader, or the last one."""
         self._emitter.emit_watermark(watermark.timestamp)
         self._emitter.flush()
 
     def process_status(self, status: WatermarkStatus) -> None:
-        """One that the reader gave."""
+        """Process a status of the reader."""
         if status.is_idle:
             self._emitter.mark_idle()
         else:
@@ -189,19 +187,19 @@ class SourceEventTime:
         self._emitter.flush()
 
     def _on_report_timer(self, timestamp_ms: int) -> None:
-        assert self.alignment is not None, "it reports"
-        assert self._report is not None, "somebody listens"
+        assert self.alignment is not None, "the source is in a group"
+        assert self._report is not None, "the JobManager listens"
         self._report(self.alignment.sample())
         self._look_at_alignment()
 
     def finish(self) -> None:
-        """No more records: nobody has to wait for this source."""
+        """The source has no more records: no other source must wait for it."""
         if self.alignment is not None and self._report is not None:
             self.alignment.finished()
             self._report(MAX_TIMESTAMP)
 
     def close(self) -> None:
-        """Stop the timers."""
+        """Cancel the timers."""
         for timer in self._timers:
             timer.cancel()
 
@@ -209,16 +207,16 @@ class SourceEventTime:
 
     @property
     def must_wait(self) -> bool:
-        """Whether nothing may be read now."""
+        """Whether the reader must not be polled now."""
         return self._allowed is not None
 
     @property
     def wait_future(self) -> AvailabilityFuture | None:
-        """Done once the source may go on; None if it may."""
+        """A future that is done when the source may go on; None if it may now."""
         return self._allowed
 
     def allow(self, max_allowed_ms: int) -> None:
-        """The JobManager said how far the sources of the group may be."""
+        """Set the alignment group's limit, which the JobManager sent."""
         if self.alignment is None:
             return
         self._order(self.alignment.allow(max_allowed_ms))

@@ -1,15 +1,15 @@
-"""One watermark out of the watermarks of many channels.
+"""Combines the watermarks of many channels into one.
 
 Side:       task.
-Invariants: what is emitted strictly rises; no watermark is emitted while the output is idle; the output is idle exactly when no channel is
-            active and not all have finished.  An idle channel is never aligned; one that became active again is aligned once its watermark
-            has caught up.  A channel that sent the last watermark has finished: it holds nothing back and releases nothing, so that the
-            channels beside it decide alone.  The heap has at most one entry per channel, whose key is never above the channel's watermark.
-Source:     Flink ``StatusWatermarkValve`` (rules C07-C12 of its tests), whose heap over the aligned channels makes a watermark O(log n).
-            In Flink a finished channel counts as one at the largest watermark, and then raises the output to infinity when the others
-            become idle (FLINK-38477).
-Absent:     the end of a channel whose job stops without draining: its watermark goes on holding the output back, because the records that
-            it still owes come after the restart.
+Invariants: emitted watermarks rise strictly, and none is emitted while the output is idle.  The output is idle exactly when no channel is
+            active and not all have finished.  An idle channel is never aligned; an active one is aligned once its watermark has caught
+            up.  A channel that sent the last watermark has finished: it neither holds the output back nor raises it.  The heap has at most
+            one entry per channel, whose key is at most the channel's watermark.
+Source:     Flink ``StatusWatermarkValve`` (rules C07-C12 of its tests), whose heap over aligned channels makes a watermark O(log n).  In
+            Flink a finished channel keeps the largest watermark, which raises the output to infinity when the others become idle
+            (FLINK-38477).
+Absent:     the end of a channel whose job stops without draining.  Its watermark still holds the output back, because its remaining
+            records follow after the restart.
 """
 
 from enum import Enum, auto
@@ -19,18 +19,18 @@ from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Watermar
 
 
 class ChannelState(Enum):
-    """What a channel has to say about the output."""
+    """How a channel takes part in the output."""
 
-    ALIGNED = auto()  # active, takes part in the minimum
-    BEHIND = auto()  # active again, but its watermark is below the output
+    ALIGNED = auto()  # active, and part of the minimum
+    BEHIND = auto()  # active again, but its watermark is still below the output
     IDLE = auto()
-    FINISHED = auto()  # sent the last watermark; for good
+    FINISHED = auto()  # it sent the last watermark
 
 
 class StatusWatermarkValve:
-    """Takes watermarks and statuses by channel, returns what the task must pass on, in order.
+    """Takes watermarks and statuses of channels; returns what the task must pass on, in order.
 
-    Threading: task thread only; the properties and ``held_back_by`` anywhere, one watermark stale.
+    Threading: task thread only; properties and ``held_back_by`` anywhere, one watermark stale.
     """
 
     def __init__(self, num_channels: int) -> None:
@@ -40,7 +40,7 @@ class StatusWatermarkValve:
         self._states = [ChannelState.ALIGNED] * num_channels
         self._heap = [(MIN_TIMESTAMP, channel) for channel in range(num_channels)]
         self._is_in_heap = [True] * num_channels
-        self._num_active = num_channels  # aligned or behind
+        self._num_active = num_channels  # channels that are aligned or behind
         self._num_finished = 0
         self._last_output = MIN_TIMESTAMP
         self._is_output_idle = False
@@ -53,20 +53,20 @@ class StatusWatermarkValve:
 
     @property
     def last_output(self) -> int:
-        """The last watermark emitted, milliseconds."""
+        """The last emitted watermark in milliseconds."""
         return self._last_output
 
     @property
     def is_output_idle(self) -> bool:
-        """Whether the last status emitted was idle."""
+        """Whether the last emitted status was idle."""
         return self._is_output_idle
 
     def channel_state(self, channel_index: int) -> ChannelState:
-        """What a channel has to say; for metrics and tests."""
+        """The state of a channel; for metrics and tests."""
         return self._states[channel_index]
 
     def channel_watermark(self, channel_index: int) -> int:
-        """The largest watermark that counted of a channel, milliseconds, but not the last one; for metrics and tests."""
+        """The largest watermark of a channel that counted, in milliseconds, except the last one; for metrics and tests."""
         return self._watermarks[channel_index]
 
     @property
@@ -76,15 +76,15 @@ class StatusWatermarkValve:
         return max(active, default=MIN_TIMESTAMP) > self._last_output
 
     def held_back_by(self) -> list[int]:
-        """The active channels without which the output would have advanced, for people who look for an idle partition."""
+        """The active channels that keep the output from advancing; for people who look for an idle partition."""
         active = [channel for channel, state in enumerate(self._states) if state in (ChannelState.ALIGNED, ChannelState.BEHIND)]
         slowest = min((self._watermarks[channel] for channel in active), default=MIN_TIMESTAMP)
         return [channel for channel in active if self._watermarks[channel] == slowest]
 
     def input_watermark(self, channel_index: int, watermark: Watermark) -> list[Watermark | WatermarkStatus]:
-        """Apply a watermark of one channel; ignored while the channel is idle, and if it is not larger than its last one.
+        """Apply a channel's watermark; ignored while the channel is idle, and if it does not rise.
 
-        The last watermark finishes the channel, also an idle one: both say that nothing is to be waited for.
+        The last watermark finishes the channel, even an idle one.
         """
         if watermark.timestamp == MAX_TIMESTAMP:
             return self._finished(channel_index)
@@ -97,7 +97,7 @@ class StatusWatermarkValve:
         return [*self._advance_to_min()]
 
     def input_status(self, channel_index: int, status: WatermarkStatus) -> list[Watermark | WatermarkStatus]:
-        """Apply a status of one channel; a repetition is ignored, and so is whatever a finished one says."""
+        """Apply a channel's status; ignored if it does not change, or if the channel has finished."""
         state = self._states[channel_index]
         if state is ChannelState.FINISHED or (state is ChannelState.IDLE) == status.is_idle:
             return []
@@ -128,7 +128,7 @@ class StatusWatermarkValve:
     def _after_one_less_active(self, *, may_advance: bool) -> list[Watermark | WatermarkStatus]:
         if self._num_active:
             return [*self._advance_to_min()] if may_advance else []
-        # Nothing holds the watermark back any more: give out the largest one before saying that no more will come.
+        # No channel is active, so none holds the output back: emit the largest watermark before the status says that no more follow.
         flushed = self._advance_to(self._largest_unfinished()) if may_advance else []
         self._is_output_idle = True
         return [*flushed, IDLE]
@@ -152,7 +152,7 @@ class StatusWatermarkValve:
             heappush(self._heap, (self._watermarks[channel], channel))
 
     def _advance_to_min(self) -> list[Watermark]:
-        """Look at the top of the heap until it is true: watermarks only rise, so that an old key can only be too small."""
+        """Correct the top of the heap until its key is true: watermarks only rise, so an old key can only be too small."""
         heap = self._heap
         while heap:
             key, channel = heap[0]

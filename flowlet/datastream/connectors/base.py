@@ -1,4 +1,4 @@
-"""What every connector is.
+"""The base classes of connectors.
 
 Side:   pure.  A connector describes; the task that runs it opens files and sockets.
 Source: PyFlink ``pyflink.datastream.connectors.base``; Flink ``DiscardingSink``.
@@ -9,18 +9,18 @@ __all__ = ["DiscardingSink", "Sink", "Source"]
 
 
 class Source:
-    """Base of what ``from_source`` takes.
+    """Base class of the argument of ``from_source``.
 
-    A source of one's own has ``create_reader(subtask, parallelism)``, called in each subtask; the reader's ``poll_chunk()`` returns a
-    ``flowlet.records.Chunk``, or None at the end of the input, and ``close()`` ends it.  ``is_bounded`` says whether it ends by itself.
+    Your own source has ``create_reader(subtask, parallelism)``, which each subtask calls.  The reader's ``poll_chunk()`` returns a
+    ``flowlet.records.Chunk``, or None at the end of the input; ``close()`` ends it.  ``is_bounded`` says whether the input ends by itself.
     """
 
     is_bounded: bool = True
 
 
 class Sink:
-    """Base of what ``sink_to`` takes."""
+    """Base class of the argument of ``sink_to``."""
 
 
 class DiscardingSink(Sink):
-    """Takes every record and does nothing with it; to measure a job without its output."""
+    """Drops every record; to measure a job without its output."""

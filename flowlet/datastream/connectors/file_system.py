@@ -1,9 +1,9 @@
 """``FileSource``: the lines of text files.  ``FileSink``: records in files of a bulk format.
 
-Side:   pure.  Files are listed by the JobManager and opened by the tasks that read or write them: paths are paths on their machines.
-Source: PyFlink ``pyflink.datastream.connectors.file_system``; ``set_split_size`` is our own (Flink splits files of bulk formats by blocks,
-        text files never).
-Absent: ``monitor_continuously``, reading bulk formats, enumerators and split assigners of one's own; row formats, buckets, rolling and
+Side:   pure.  The JobManager lists files, and tasks open them: paths are paths on their machines.
+Source: PyFlink ``pyflink.datastream.connectors.file_system``; ``set_split_size`` is not in PyFlink (Flink splits bulk formats by blocks,
+        and never text files).
+Absent: ``monitor_continuously``, reading bulk formats, your own enumerators and split assigners; row formats, buckets, rolling and
         compaction of the sink.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["BulkWriterFactory", "FileSink", "FileSource", "FileSourceBuilder", "
 
 @final
 class StreamFormat:
-    """How the bytes of a file become records."""
+    """How a file is decoded into records."""
 
     __slots__ = ("charset_name",)
 
@@ -27,7 +27,7 @@ class StreamFormat:
 
     @staticmethod
     def text_line_format(charset_name: str = "UTF-8") -> "StreamFormat":
-        """One ``str`` per line, without its end; bytes that are not of the charset are replaced.
+        """One ``str`` per line, without its line end; bytes outside the charset are replaced.
 
         Raises:
             JobGraphError: the charset is unknown.
@@ -42,14 +42,13 @@ class StreamFormat:
 
 
 class FileSource(Source):
-    """Lines of the given files; made by ``FileSource.for_record_stream_format``.
+    """The lines of files; made by ``FileSource.for_record_stream_format``.
 
-    A directory stands for all files below it that are not hidden by a leading ``.`` or ``_``.  Names that end in ``.gz``, ``.gzip``,
-    ``.bz2``, ``.xz`` or ``.zst`` are those of compressed files.
+    A directory stands for all files below it, except hidden ones, whose names begin with ``.`` or ``_``.  Files ending in ``.gz``,
+    ``.gzip``, ``.bz2``, ``.xz`` or ``.zst`` are decompressed.
 
-    A file is read by one subtask, in its order: records with the same key stay in the order of their file.  Each subtask gets the next file
-    when it has read the last one, the largest file first; so several files keep several subtasks busy, and a single one does not, unless
-    ``FileSourceBuilder.set_split_size`` allows it.
+    One subtask reads a file, in its order.  Each subtask gets the next file when it has finished one, largest file first.  So several files
+    keep several subtasks busy; a single file does only with ``FileSourceBuilder.set_split_size``.
     """
 
     __slots__ = ("paths", "split_bytes", "stream_format")
@@ -61,16 +60,12 @@ class FileSource(Source):
 
     @staticmethod
     def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> "FileSourceBuilder":
-        """A builder of a source of these files.
-
-        Raises:
-            JobGraphError: there is no path, or one is not a path.
-        """
+        """A builder of a source of these files.  Raises JobGraphError if there is no path, or one is not a path."""
         return FileSourceBuilder(stream_format, paths)
 
 
 class FileSourceBuilder:
-    """Makes a ``FileSource``."""
+    """Builds a ``FileSource``."""
 
     def __init__(self, stream_format: StreamFormat, paths: tuple[str, ...]) -> None:
         if not isinstance(stream_format, StreamFormat):
@@ -80,21 +75,21 @@ class FileSourceBuilder:
         for path in paths:
             if not is_name(path):
                 raise JobGraphError(f"a file source reads paths given as texts, got {path!r}")
-            if any("\ud800" <= character <= "\udfff" for character in path):  # what os.listdir() makes of other bytes
+            if any("\ud800" <= character <= "\udfff" for character in path):  # how os.listdir() returns bytes that it cannot decode
                 raise JobGraphError(f"a file source reads paths that are UTF-8, got {path!r}; rename the file")
         self._stream_format = stream_format
         self._paths = paths
         self._split_bytes: int | None = None
 
     def process_static_file_set(self) -> "FileSourceBuilder":
-        """Read the files that are there at the start, once; this is the default."""
+        """Read the files that exist at the start, once; the default."""
         return self
 
     def set_split_size(self, split_bytes: int) -> "FileSourceBuilder":
-        """Have several subtasks read one file, so many bytes each at a time; not in PyFlink.
+        """Let several subtasks read one file, in parts of ``split_bytes`` bytes (16 MiB is a good size).  Not in PyFlink.
 
-        For jobs that do not depend on the order of lines: it is kept within a part, no longer within a file.  16 MiB is a good size.
-        Compressed files, and those in charsets such as UTF-16, are read as a whole nevertheless.
+        For jobs that do not depend on the order of lines, which is then kept only within a part.  Compressed files, and those in charsets
+        like UTF-16, are still read as a whole.
 
         Raises:
             JobGraphError: it is not a whole number above 0.
@@ -105,21 +100,21 @@ class FileSourceBuilder:
         return self
 
     def build(self) -> FileSource:
-        """The source."""
+        """Build the source."""
         return FileSource(self._stream_format, self._paths, self._split_bytes)
 
 
 class BulkWriterFactory:
-    """Base of what makes the writers of a ``FileSink``; from ``ParquetBulkWriters``."""
+    """Base class of what makes the writers of a ``FileSink``; see ``ParquetBulkWriters``."""
 
     __slots__ = ()
 
 
 class FileSink(Sink):
-    """Records in files of one folder; made by ``FileSink.for_bulk_format``.
+    """Writes records to files in one folder; made by ``FileSink.for_bulk_format``.
 
-    Each subtask writes one file, ``part-<subtask>-<random>``.  A file gets its name when the input has ended and everything is in it;
-    before, its name begins with a dot, which readers leave out, and when the job fails it is removed.
+    Each subtask writes one file, ``part-<subtask>-<random>``.  It gets this name when the input has ended and the file is complete.
+    Before, its name begins with a dot, which readers ignore; if the job fails, it is removed.
     """
 
     __slots__ = ("base_path", "writer_factory")
@@ -130,15 +125,11 @@ class FileSink(Sink):
 
     @staticmethod
     def for_bulk_format(base_path: str, writer_factory: BulkWriterFactory) -> "FileSink.BulkFormatBuilder":
-        """A builder of a sink into this folder, which is made where it does not exist.
-
-        Raises:
-            JobGraphError: an argument is not of its kind.
-        """
+        """A builder of a sink to this folder, which is created if missing.  Raises JobGraphError if an argument has the wrong type."""
         return FileSink.BulkFormatBuilder(base_path, writer_factory)
 
     class BulkFormatBuilder:
-        """Makes a ``FileSink``."""
+        """Builds a ``FileSink``."""
 
         def __init__(self, base_path: str, writer_factory: BulkWriterFactory) -> None:
             if not is_name(base_path):
@@ -148,5 +139,5 @@ class FileSink(Sink):
             self._sink = FileSink(base_path, writer_factory)
 
         def build(self) -> "FileSink":
-            """The sink."""
+            """Build the sink."""
             return self._sink

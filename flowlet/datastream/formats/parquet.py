@@ -1,6 +1,6 @@
 """``ParquetBulkWriters``: records as Parquet files.
 
-Side:   pure.  What it makes describes; the task that runs it opens files.
+Side:   pure.  It describes; the task that runs it opens files.
 Source: PyFlink ``pyflink.datastream.formats.parquet``.
 Absent: readers, Avro, and the Hadoop configuration.
 """
@@ -16,9 +16,9 @@ __all__ = ["ParquetBulkWriters", "ParquetWriterFactory"]
 
 @dataclass(frozen=True, slots=True)
 class ParquetWriterFactory(BulkWriterFactory):
-    """Files with one column for each of ``field_names``; made by ``ParquetBulkWriters``.
+    """Writes files with one column per field; made by ``ParquetBulkWriters``.
 
-    ``utc_timestamp``: whether timestamps are points in time; else they are dates and times on a wall.
+    ``utc_timestamp``: whether timestamps are points in time, not local dates and times.
     """
 
     row_type: RowTypeInfo
@@ -26,17 +26,17 @@ class ParquetWriterFactory(BulkWriterFactory):
 
 
 class ParquetBulkWriters:
-    """Where users get Parquet writers from."""
+    """Makes Parquet writers."""
 
     # PyFlink's signature has the flag positional.
     @staticmethod
     def for_row_type(row_type: RowTypeInfo | TupleTypeInfo, utc_timestamp: bool = False) -> BulkWriterFactory:  # noqa: FBT001, FBT002
-        """Files of records of this type: ``Row``s or tuples of as many fields; a tuple type's columns are called f0, f1, ...
+        """Files of records of this type: ``Row`` s, or tuples of as many fields, whose columns are named f0, f1, ...
 
         Raises:
-            JobGraphError: it is no row type, or Parquet has no column for a field.
+            JobGraphError: it is no row type, or Parquet has no type for a field.
         """
-        from flowlet.serde.types.arrow_types import arrow_type_of  # with it comes pyarrow, which most programs do without
+        from flowlet.serde.types.arrow_types import arrow_type_of  # here, because it imports pyarrow, which most programs do not need
 
         if isinstance(row_type, TupleTypeInfo):
             row_type = RowTypeInfo(row_type.get_field_types())

@@ -65,7 +65,7 @@ def test_a_loop_that_is_blocked_is_left_behind_with_an_error() -> None:
     loop = shared.acquire()
     blocked = loop.submit(block())
     try:
-        with pytest.raises(FlowletError, match=r"one of them blocks it, such as by time\.sleep"):
+        with pytest.raises(FlowletError, match=r"an async function blocks it; use asyncio\.sleep\(\), not time\.sleep"):
             shared.release()
         assert shared.acquire() is not loop
         shared.release()

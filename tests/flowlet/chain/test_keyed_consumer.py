@@ -24,9 +24,9 @@ from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import Chunk, Watermark
-from flowlet.timers.time_services import KeyContext
-from tests.flowlet.chain.test_emitter import MAKERS, Event, Slots, Struct, shown
-from tests.flowlet.chain.test_settling import WeakSlots
+from flowlet.timers.time_api import KeyContext
+from tests.flowlet.chain.test_chunking_output import MAKERS, Event, Slots, Struct, shown
+from tests.flowlet.chain.test_record_copies import WeakSlots
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.harness import RecordingOutput
 
@@ -449,7 +449,7 @@ def test_a_reduce_goes_on_from_its_snapshot(name: str) -> None:
 
 
 @pytest.mark.parametrize("num_records", [3, 40, 400])
-def test_a_sum_is_given_chunks_of_settled_records(num_records: int) -> None:
+def test_a_sum_is_given_chunks_of_records_that_nobody_changes(num_records: int) -> None:
     """And its keys; of an upstream that changes its record later."""
     record = Row("a", 0)
 

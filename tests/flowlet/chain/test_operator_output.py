@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.chain.emitter import Emitter
+from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.operator_output import OperatorOutput, StandaloneOutput, output_for
 from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, StreamOperator
@@ -243,8 +243,8 @@ def test_a_watermark_in_the_middle_of_a_chunk_comes_behind_the_records_before_it
 
 def output_of(main: list[RecordingOutput], sides: dict[str, list[RecordingOutput]]) -> tuple[OperatorOutput, OperatorCounters]:
     counters = OperatorCounters()
-    consumers = {tag: [Emitter(output) for output in outputs] for tag, outputs in sides.items()}
-    return OperatorOutput("test", [Emitter(output) for output in main], consumers, counters), counters
+    consumers = {tag: [ChunkingOutput(output) for output in outputs] for tag, outputs in sides.items()}
+    return OperatorOutput("test", [ChunkingOutput(output) for output in main], consumers, counters), counters
 
 
 def test_a_side_output_sees_only_its_own_records() -> None:

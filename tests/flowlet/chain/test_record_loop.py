@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.chain.emitter import MAX_WAITING, Emitter
+from flowlet.chain.chunking_output import MAX_WAITING, ChunkingOutput
 from flowlet.chain.loop_code import MAX_BLOCKS, Blame, LoopCode
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import TaskCancelled, UserFunctionError
@@ -72,14 +72,14 @@ def test_the_loop_is_made_when_it_is_first_needed_and_kept() -> None:
 def test_the_loop_is_made_anew_when_other_records_are_emitted() -> None:
     num_written = 0
     output = RecordingOutput()
-    emitter = Emitter(output)
+    chunking_output = ChunkingOutput(output)
 
     def write(code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         nonlocal num_written
         num_written += 1
-        emitter.write(code, record, timestamp)
+        chunking_output.write(code, record, timestamp)
 
-    loop = loop_of(write, emitter)
+    loop = loop_of(write, chunking_output)
 
     for _ in range(5):
         loop.run(range(20), None, 20)

@@ -13,7 +13,7 @@ from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_shape import MAX_FIELDS, RecordShape, ShapeWatch, fields_of, shape_of
 from flowlet.columns import column_of
 from flowlet.common.types import Row, RowKind
-from tests.flowlet.chain.test_settling import (
+from tests.flowlet.chain.test_record_copies import (
     FLAT,
     Bare,
     Color,
@@ -142,7 +142,7 @@ def test_only_the_names_of_attributes_are_looked_up() -> None:
 
 
 def taken_by(shape: RecordShape) -> Callable[[Any], tuple[list[Any], list[Any]]]:
-    """A loop as emitters write it: the records that it took, as the consumer gets them; and those that it did not take."""
+    """A loop as chunking outputs write it: the records that it took, as the consumer gets them; and those that it did not take."""
     code = LoopCode("test", lambda: None)
     assert shape.field_types is not None
     columns: list[list[Any]] = [[] for _ in shape.field_types]
@@ -378,7 +378,7 @@ def test_shapes_that_change_forever_are_given_up() -> None:
 
 
 def taker_of(shape: RecordShape) -> Callable[[list[Any]], list[Any]]:
-    """A loop as emitters write it for records that are kept whole; what it does not take is None."""
+    """A loop as chunking outputs write it for records that are kept whole; what it does not take is None."""
     shape = RecordShape(shape.kind)  # as if it had no columns
     code = LoopCode("test", lambda: None)
     taken: list[Any] = []

@@ -7,8 +7,8 @@ from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOpe
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.errors import StateRestoreError
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.time_services import InternalTimer, KeyContext
-from flowlet.timers.timer_service_manager import TimerServiceManager
+from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
+from flowlet.timers.time_api import InternalTimer, KeyContext
 from netstack.wire.events import CheckpointOptions
 
 
@@ -122,7 +122,7 @@ class Firing:
         raise AssertionError("the clock stands still")
 
 
-def keyed_timers() -> TimerServiceManager:
+def keyed_timers() -> KeyedTimerServiceManager:
     context = KeyContext()
     context.current_key = "k"
-    return TimerServiceManager(context, TestProcessingTimeService(), range(128), 128)
+    return KeyedTimerServiceManager(context, TestProcessingTimeService(), range(128), 128)

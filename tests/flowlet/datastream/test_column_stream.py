@@ -85,10 +85,10 @@ def test_arrow_data_of_every_kind_is_a_stream(env: StreamExecutionEnvironment, s
         ((pa.table({}),), "there is none"),
         ((pa.Table.from_arrays([[1], [2]], names=["a", "a"]),), "each with a name of its own: a"),
         ((TABLE, pa.schema([("other", pa.int64())])), "got Table"),
-        ((pa.table({"v": pa.array(["a"], pa.string_view())}),), "Arrow picks no rows out of 'v', a string_view; cast it"),
-        ((pa.table({"v": pa.array([["a"]], pa.list_(pa.string_view()))}),), "out of 'v', a list<"),
-        ((pa.table({"v": pa.RunEndEncodedArray.from_arrays([1], [1])}),), "out of 'v', a run_end_encoded"),
-        ((pa.table({"v": [pa.MonthDayNano([1, 2, 3])]}),), "out of 'v', a month_day_nano_interval"),
+        ((pa.table({"v": pa.array(["a"], pa.string_view())}),), "Arrow cannot select rows of 'v', a string_view; cast it"),
+        ((pa.table({"v": pa.array([["a"]], pa.list_(pa.string_view()))}),), "cannot select rows of 'v', a list<"),
+        ((pa.table({"v": pa.RunEndEncodedArray.from_arrays([1], [1])}),), "cannot select rows of 'v', a run_end_encoded"),
+        ((pa.table({"v": [pa.MonthDayNano([1, 2, 3])]}),), "cannot select rows of 'v', a month_day_nano_interval"),
     ],
 )
 def test_what_is_no_arrow_data_is_refused(env: StreamExecutionEnvironment, arguments: tuple[Any, ...], message: str) -> None:
@@ -120,15 +120,18 @@ def test_schemas_are_known_while_the_program_is_built(env: StreamExecutionEnviro
         (lambda stream: stream.key_by("word").sum("word"), "sum.'word'. adds integers or floats, the column is a string"),
         (lambda stream: stream.key_by("word").sum("m"), "sum.'m'.: there is no such column"),
         (lambda stream: stream.key_by("word").sum(7), "sum.7.: there is no such column"),
-        (lambda stream: stream.key_by("word").min("tags"), "min.'tags'. compares values, those of a list<.*> have no order"),
+        (lambda stream: stream.key_by("word").min("tags"), "min.'tags'. needs values that have an order; those of a list<.*> have none"),
         (lambda stream: stream.key_by("word").sum("n", emit="rows"), "emits 'row' or 'batch', got emit='rows'"),
         (lambda stream: stream.map_batches(lambda: None), "map_batches.. calls its function with one record"),
         (lambda stream: stream.map_batches(7), "map_batches.. needs a callable or an object with map_batch.batch., got 7 of type int"),
         (lambda stream: stream.map_batches(Same()), "needs a callable or an object with map_batch"),
-        (lambda stream: stream.map_batches(len, pa.schema([("v", pa.string_view())])), "out of 'v', a string_view"),
+        (lambda stream: stream.map_batches(len, pa.schema([("v", pa.string_view())])), "cannot select rows of 'v', a string_view"),
         (lambda stream: stream.map_batches(len, 7), "map_batches.. needs a pyarrow.Schema, got 7"),
         (lambda stream: stream.key_by(lambda row: 1).count(emit=None), "got emit=None"),
-        (lambda stream: stream.map_batches(len, pa.schema([("count", pa.int64())])).key_by("count").count(), "rename it"),
+        (
+            lambda stream: stream.map_batches(len, pa.schema([("count", pa.int64())])).key_by("count").count(),
+            "rename the key with map_batches",
+        ),
     ],
 )
 def test_mistakes_are_found_while_the_program_is_built(env: StreamExecutionEnvironment, call: Any, message: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flowlet.chain.settling import settled
+from flowlet.chain.record_copies import copy_if_mutable
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, NameTable, Shape, columns_of
 from flowlet.columns.short_text_column import try_short_texts
 from flowlet.common.types import Row
@@ -43,7 +43,7 @@ def in_columns(*fields: Column) -> Chunk:
         [("a", 1), ("b", 2), ("c", 3)],
         [{"a": 1}, {"b": [2]}, {}],
         [Row(a=1), Row(2), (1, [2])],
-        [settled({"a": [number]}) for number in range(3)],
+        [copy_if_mutable({"a": [number]}) for number in range(3)],
     ],
     ids=repr,
 )
@@ -171,7 +171,7 @@ def test_a_local_reader_gets_the_very_records_of_a_chunk_neither_small_nor_large
 
     with LocalNetwork(2_000 if is_handed_over or num_records < MIN_CONTENT_RECORDS else 6_000) as network:
         chunk = Chunk(list(records))
-        if is_keyed:  # as an emitter does
+        if is_keyed:  # as a chunking output does
             chunk.keys, chunk.key_field = [record["key"] for record in records], 0
         found, watermark, *_ = received(network, chunk, KeyGroups(lambda record: record["key"]) if is_keyed else None)
 

@@ -697,7 +697,10 @@ class TestCustom:
 
         assert rig.values() == [[], [], ["ab"], ["c"]]
 
-    @pytest.mark.parametrize(("chosen", "message"), [(2, "chose 2, but"), (-1, "chose -1"), ("0", "str"), (None, "NoneType")])
+    @pytest.mark.parametrize(
+        ("chosen", "message"),
+        [(2, "returned 2; it must return a number from 0 to 1"), (-1, "returned -1"), ("0", "str"), (None, "NoneType")],
+    )
     def test_a_subtask_that_does_not_exist_is_refused(self, make: Make, chosen: Any, message: str) -> None:
         """By an error that names the record; nothing of the chunk was sent."""
         rig = make(Custom(lambda key, _: 0 if key == "good" else chosen, identity), 2)

@@ -86,7 +86,7 @@ MAKERS: dict[str, Callable[[Any, Any], Any]] = {
     "value": lambda name, _: name,
     **{kind.__name__: kind for kind in (Event, WithDefaults, Slots, Frozen, FrozenSlots, Pair, Struct)},
 }
-# Where the key stands in each record, as an emitter finds it.
+# Where the key stands in each record, as a chunking output finds it.
 POSITIONS = {"dict in another order": 1, "dataclass in another order": 1, "value": None}
 
 

@@ -127,7 +127,7 @@ def test_the_thread_that_must_bring_the_outcome_may_not_wait_for_it() -> None:
     """It would wait for ever; it may ask for an outcome that is there."""
     future: MailboxFuture[int] = MailboxFuture(lambda: True)
 
-    with pytest.raises(RuntimeError, match="yield until it is done"):
+    with pytest.raises(RuntimeError, match="call yield_until instead"):
         future.result()
     future.complete(1)
     assert future.result() == 1

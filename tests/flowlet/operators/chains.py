@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowlet.chain.emitter import Emitter
-from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.chunking_output import ChunkingOutput
+from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import EdgeOutput, OperatorContext, OperatorCounters, StreamOperator
 from flowlet.records import Chunk
-from flowlet.timers.time_services import KeyContext
+from flowlet.timers.time_api import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.harness import RecordingOutput
 
@@ -25,7 +25,7 @@ class KeyedRecordingOutput(RecordingOutput):
 
     takes_pickled_records = True
 
-    def __init__(self, keys: KeyTaker | None = None) -> None:
+    def __init__(self, keys: KeyExtractor | None = None) -> None:
         super().__init__()
         self.keys = keys
 
@@ -67,18 +67,18 @@ class Emission:
     """The loop that emits what it is given, and nothing else.
 
     Args:
-        targets: what is emitted into, each through an emitter with the keys that it wants.
+        targets: what is emitted into, each through a chunking output with the keys that it wants.
     """
 
     def __init__(self, *targets: EdgeOutput) -> None:
-        self.emitters = [Emitter(target, getattr(target, "keys", None)) for target in targets]
+        self.loop_ends = [ChunkingOutput(target, getattr(target, "keys", None)) for target in targets]
         self.counters = OperatorCounters()
-        self.output = OperatorOutput("test", self.emitters, {}, self.counters)
+        self.output = OperatorOutput("test", self.loop_ends, {}, self.counters)
 
     def run(self, records: Any, timestamps: Sequence[int] | None = None) -> None:
         """Emit records, as an operator does that makes them one by one."""
         self.output.collect_each(records, timestamps, 0)
 
 
-def loop_of(write: Callable[[LoopCode, str, str | None, str | None], None], *emitters: Emitter) -> RecordLoop:
-    return RecordLoop("test", write, list(emitters))
+def loop_of(write: Callable[[LoopCode, str, str | None, str | None], None], *loop_ends: ChunkingOutput) -> RecordLoop:
+    return RecordLoop("test", write, list(loop_ends))

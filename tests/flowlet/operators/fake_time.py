@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flowlet.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
-from flowlet.timers.time_services import KeyContext, Triggerable, WatermarkOutput
+from flowlet.timers.time_api import KeyContext, Triggerable, WatermarkOutput
 
 
 class FakeTimer(NamedTuple):

@@ -8,7 +8,7 @@ import cloudpickle
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
-from flowlet.timers.time_services import KeyContext
+from flowlet.timers.time_api import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.local_splits import serve_splits
 

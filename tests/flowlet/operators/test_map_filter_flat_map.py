@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.chain import emitter
+from flowlet.chain import chunking_output
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.operators import flat_map_operator
@@ -76,7 +76,7 @@ def test_chunks_of_any_size_give_the_same_records(name: str, values: list[int], 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flat_map_operator, "MAX_WAITING", limit)
-        patch.setattr(emitter, "MAX_WAITING", limit)
+        patch.setattr(chunking_output, "MAX_WAITING", limit)
         found, stamps = results(OPERATORS[name](), values, size=size, timestamps=timestamps)
 
     assert list(zip(found, stamps, strict=True)) == expected
@@ -198,7 +198,7 @@ def test_a_generator_is_read_no_further_than_its_consumers_are() -> None:
     with pytest.raises(TaskCancelled):
         harness.process(7)
 
-    limit = emitter.MAX_WAITING
+    limit = chunking_output.MAX_WAITING
     assert seen == [(limit, limit), (limit, 2 * limit), (limit, 3 * limit)]
 
 

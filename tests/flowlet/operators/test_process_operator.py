@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.chain.emitter import MAX_WAITING
+from flowlet.chain.chunking_output import MAX_WAITING
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns import Columns, ListColumn, Shape
@@ -14,7 +14,7 @@ from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
 from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
 from flowlet.records import Chunk, Watermark
-from flowlet.timers.time_services import KeyContext
+from flowlet.timers.time_api import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.harness import Harness, RecordingOutput
 

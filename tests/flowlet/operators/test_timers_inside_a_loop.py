@@ -1,4 +1,4 @@
-"""A watermark between two records of one chunk fires timers of an operator behind, whose results go through the emitters of that loop."""
+"""A watermark between two records of one chunk fires timers of an operator behind, whose results go through the outputs of that loop."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from flowlet.datastream import KeyedProcessFunction
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import Chunk
-from flowlet.timers.time_services import KeyContext
+from flowlet.timers.time_api import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.harness import RecordingOutput
 
@@ -103,7 +103,7 @@ def test_no_record_is_lost_when_the_shape_is_chosen_inside_a_loop() -> None:
 
 @pytest.mark.parametrize("number", [5, 100])
 def test_records_without_timestamps_and_timers_with_them_share_no_chunk(number: int) -> None:
-    """The inner run leaves the emitter with ``_has_timestamps``, and the outer loop adds none."""
+    """The inner run leaves the chunking output with ``_has_timestamps``, and the outer loop adds none."""
     elements, process = results(Emits(), has_timestamps=False)
 
     process([("k", 40 + each) for each in range(number)])

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.io.keyed_records import beside_keys, sendable
 from tests.flowlet.operators.chains import Emission, KeyedRecordingOutput
 
@@ -26,7 +26,7 @@ def test_the_key_takes_the_place_of_no_other_attribute() -> None:
     def select(event: Event) -> Any:
         return event.name
 
-    output = KeyedRecordingOutput(KeyTaker(select, "key_by", 0))
+    output = KeyedRecordingOutput(KeyExtractor(select, "key_by", 0))
     emission = Emission(output)
     emission.run(Event(f"k{number}", number) for number in range(40))
     output.elements.clear()

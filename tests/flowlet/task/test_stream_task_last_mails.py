@@ -11,7 +11,7 @@ import pytest
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.records import Chunk, Watermark
 from flowlet.task.source_stream_task import SourceStreamTask
-from flowlet.timers.processing_time_service import ScheduledCallback, ServiceState, SystemProcessingTimeService
+from flowlet.timers.system_processing_time_service import ScheduledCallback, ServiceState, SystemProcessingTimeService
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, is_parked, source, step_until_idle

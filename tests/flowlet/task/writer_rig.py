@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flowlet.graph.partitioner import Partitioner
-from flowlet.io.create_record_writer import RecordWriter, create_record_writer
+from flowlet.io.create_record_writer import create_record_writer
+from flowlet.io.record_writer import RecordWriter
 from flowlet.keys.key_groups import key_group, operator_index
 from flowlet.records import Chunk
 from netstack.partition.result_partition import ResultPartition

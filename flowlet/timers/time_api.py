@@ -1,9 +1,10 @@
-"""Clock and timers as operators see them.
+"""The clock and the timers as operators see them.
 
-Side:       task.  Protocols and frozen facts only; whoever runs the operator brings the implementations.
-Invariants: every callback runs on the task's thread; a timer that was cancelled or deleted before it fired is never heard of.
+Side:       task.  Protocols and values; the task that runs the operator provides the implementations.
+Invariants: callbacks run on the task's thread, never for a timer that was cancelled or deleted before it fired.
 Units:      timestamps and delays in milliseconds, processing time since the epoch.
-Source:     Flink ``ProcessingTimeService``, ``InternalTimerService``, ``InternalTimer``, ``Triggerable``, ``KeyContext``.
+Source:     Flink ``ProcessingTimeService``, ``InternalTimerService``, ``InternalTimer``, ``Triggerable``, ``KeyContext``,
+            ``InternalTimeServiceManager``.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,14 +18,11 @@ class _NoKey(Enum):
     NO_KEY = "no key"
 
 
-NO_KEY: Final = _NoKey.NO_KEY  # not None, which is a key
+NO_KEY: Final = _NoKey.NO_KEY  # None would not do: it is a valid key
 
 
 class KeyContext:
-    """The key of the record, or of the timer, that is being processed; ``NO_KEY`` where the stream has none.
-
-    Threading: task thread only.
-    """
+    """Holds the key of the record or timer that is being processed, ``NO_KEY`` if the stream has none; task thread only."""
 
     __slots__ = ("current_key",)
 
@@ -36,51 +34,51 @@ class KeyContext:
 
 
 class TimerHandle(Protocol):
-    """A timer that can still be called off."""
+    """A timer that can be cancelled."""
 
     def cancel(self) -> None:
         """Do not fire, unless the callback has begun."""
 
 
 class ProcessingTimeService(Protocol):
-    """The clock of a task; its timers fire as mails of the operator that registered them."""
+    """The clock of a task, and timers that fire as mails of the operator that registered them."""
 
     def current_time_ms(self) -> int:
-        """Now."""
+        """The time of the wall clock."""
 
     def register_timer(self, timestamp_ms: int, callback: Callable[[int], None]) -> TimerHandle:
-        """Have ``callback(timestamp_ms)`` called once the clock shows more than ``timestamp_ms``."""
+        """Call ``callback(timestamp_ms)`` once the clock shows more than ``timestamp_ms``."""
 
     def schedule_with_fixed_delay(self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int) -> TimerHandle:
-        """Have ``callback(now)`` called again and again, ``period_ms`` after the call before it has ended."""
+        """Call ``callback(now)`` repeatedly, each time ``period_ms`` after the end of the last call."""
 
 
 @runtime_checkable
 class RelativeClock(Protocol):
-    """What a processing time service may also be: a clock to measure idleness with."""
+    """A processing time service that can also measure idleness."""
 
     def relative_time_ns(self) -> int:
-        """Nanoseconds of a clock that is never set, and stands still while the consumers hold the task back."""
+        """Nanoseconds of a monotonic clock that stands still while consumers hold the task back."""
 
 
 class InternalTimer(Protocol):
-    """A timer that fires now."""
+    """A timer that is firing."""
 
     @property
     def timestamp(self) -> int:
-        """When it was to fire."""
+        """The time for which it was registered."""
 
     @property
     def key(self) -> Any:
-        """The key under which it was registered."""
+        """The key for which it was registered."""
 
     @property
     def namespace(self) -> Any:
-        """Such as a window; None where there is only one."""
+        """For example a window; None for a service with only one namespace."""
 
 
 class Triggerable(Protocol):
-    """What is told of timers; the key context is set to the timer's key before each call."""
+    """Is called when timers fire; the current key is then the timer's."""
 
     def on_event_time(self, timer: InternalTimer) -> None:
         """The watermark reached the timer."""
@@ -90,36 +88,36 @@ class Triggerable(Protocol):
 
 
 class InternalTimerService(Protocol):
-    """Timers of one name of one operator, per key and namespace; a timer that exists already is not registered twice."""
+    """The timers of one name of one operator, per key and namespace; to register an existing timer changes nothing."""
 
     def current_processing_time(self) -> int:
-        """Now."""
+        """The time of the wall clock."""
 
     def current_watermark(self) -> int:
         """The last watermark that reached the operator."""
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """For the current key."""
+        """Register a timer for the current key."""
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """For the current key."""
+        """Register a timer for the current key."""
 
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Of the current key; nothing if there is none."""
+        """Delete a timer of the current key, if there is one."""
 
     def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Of the current key; nothing if there is none."""
+        """Delete a timer of the current key, if there is one."""
 
 
 class LatencyReporter(Protocol):
-    """Keeps how long records took from their sources."""
+    """Records how long latency markers took from their sources."""
 
     def report(self, marker: LatencyMarker, now_ms: int) -> None:
-        """A marker arrived."""
+        """Record a marker that arrived at ``now_ms``."""
 
 
 class WatermarkOutput(Protocol):
-    """The part of an operator's output that event time needs."""
+    """The part of an operator's output that watermarks need."""
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Pass a watermark to every consumer."""
@@ -128,20 +126,20 @@ class WatermarkOutput(Protocol):
         """Pass a status to every consumer."""
 
 
-class TimerServiceManager(Protocol):
+class InternalTimeServiceManager(Protocol):
     """The timer services of one operator, by name."""
 
     def timer_service(self, name: str, triggerable: Triggerable) -> InternalTimerService:
         """The service of that name, made at the first call."""
 
     def snapshot(self) -> Mapping[int, Mapping[str, object]]:
-        """All timers by key group and name of the service; nobody changes it any more."""
+        """All timers: key group -> name of the service -> timers; nobody changes it later."""
 
     def restore(self, groups: Mapping[int, Mapping[str, Any]]) -> None:
-        """Take over the timers of this subtask's key groups; before the first ``timer_service``."""
+        """Take over the timers of this subtask's key groups; call before the first ``timer_service``."""
 
     def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
-        """Fire every event time timer up to and including a watermark, then pass it on; the last part may follow later, in a mail."""
+        """Fire all event time timers up to and including a watermark, then pass it on; a mail may do the last part later."""
 
     def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
-        """Pass a status on, behind the watermarks that came before it."""
+        """Pass a status on behind the watermarks that came before it."""

@@ -11,7 +11,7 @@ import pytest
 
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import Mail, TaskMailbox
-from flowlet.timers.processing_time_service import ServiceState, SystemProcessingTimeService, delay_until_ms, wall_clock_ms
+from flowlet.timers.system_processing_time_service import ServiceState, SystemProcessingTimeService, delay_until_ms, wall_clock_ms
 from tests.flowlet.task.scripted_loop import ScriptedLoop
 from tests.waiting import PATIENCE_S
 

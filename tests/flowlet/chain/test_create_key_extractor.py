@@ -4,17 +4,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.key_extractor import KeyExtractor, create_key_extractor
 from flowlet.errors import UserFunctionError
 from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Rebalance, Rescale, Shuffle
-from flowlet.io.key_taker_of import key_taker_of
-from flowlet.io.record_writer import RecordWriterOptions
 from flowlet.records import Chunk
 
-OPTIONS = RecordWriterOptions(0, subtask=5)
+SUBTASK = 5
 
 
-def taken(keys: KeyTaker | None, *records: Any) -> list[Any] | None:
+def taken(keys: KeyExtractor | None, *records: Any) -> list[Any] | None:
     assert keys is not None
     return keys.keyed(Chunk(list(records))).keys
 
@@ -31,14 +29,14 @@ class Ranges:
 
 @pytest.mark.parametrize("partitioner", [Forward(), Global(), Broadcast(), Rebalance(), Rescale(), Shuffle()], ids=repr)
 def test_where_nothing_of_a_record_counts_nobody_is_asked(partitioner: Any) -> None:
-    assert key_taker_of(partitioner, OPTIONS, 3) is None
+    assert create_key_extractor(partitioner, SUBTASK, 3) is None
 
 
 @pytest.mark.parametrize("selector", [lambda record: record["id"], operator.itemgetter("id"), ById()], ids=["lambda", "getter", "object"])
 def test_a_stream_by_key_is_asked_for_keys(selector: Any) -> None:
     """Functions and objects; for any number of channels."""
     for num_channels in (1, 3):
-        keys = key_taker_of(KeyGroups(selector), OPTIONS, num_channels)
+        keys = create_key_extractor(KeyGroups(selector), SUBTASK, num_channels)
 
         assert keys is not None
         assert keys.makes_keys
@@ -46,8 +44,8 @@ def test_a_stream_by_key_is_asked_for_keys(selector: Any) -> None:
 
 
 def test_a_getter_of_a_field_says_so() -> None:
-    getter = key_taker_of(KeyGroups(operator.itemgetter(1)), OPTIONS, 2)
-    function = key_taker_of(KeyGroups(lambda record: record[1]), OPTIONS, 2)
+    getter = create_key_extractor(KeyGroups(operator.itemgetter(1)), SUBTASK, 2)
+    function = create_key_extractor(KeyGroups(lambda record: record[1]), SUBTASK, 2)
 
     assert getter is not None
     assert function is not None
@@ -58,7 +56,7 @@ def test_a_getter_of_a_field_says_so() -> None:
     "function", [Ranges(), Ranges().partition, lambda key, num_partitions: np.int64(min(key // 10, num_partitions - 1))]
 )
 def test_a_custom_partitioner_is_asked_for_channels(function: Any) -> None:
-    keys = key_taker_of(Custom(function, lambda record: record["at"]), OPTIONS, 3)
+    keys = create_key_extractor(Custom(function, lambda record: record["at"]), SUBTASK, 3)
 
     assert keys is not None
     assert not keys.makes_keys
@@ -70,15 +68,15 @@ def test_a_custom_partitioner_is_asked_for_channels(function: Any) -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        (3, "the partitioner chose 3, but there are the 3 subtasks from 0 on"),
-        (-1, "the partitioner chose -1"),
+        (3, "the partitioner returned 3; it must return a number from 0 to 2"),
+        (-1, "the partitioner returned -1"),
         ("0", "'str' object cannot be interpreted as an integer"),
         (0.0, "'float'"),
         (None, "'NoneType'"),
     ],
 )
 def test_a_channel_that_there_is_not_is_refused_with_its_record(chosen: Any, message: str) -> None:
-    keys = key_taker_of(Custom(lambda key, _: chosen if key == "bad" else 0, lambda record: record), OPTIONS, 3)
+    keys = create_key_extractor(Custom(lambda key, _: chosen if key == "bad" else 0, lambda record: record), SUBTASK, 3)
 
     with pytest.raises(UserFunctionError) as caught:
         taken(keys, "good", "bad")
@@ -89,6 +87,6 @@ def test_a_channel_that_there_is_not_is_refused_with_its_record(chosen: Any, mes
 
 def test_a_key_selector_that_fails_is_named_by_its_step() -> None:
     with pytest.raises(UserFunctionError) as caught:
-        taken(key_taker_of(KeyGroups(lambda record: record["id"]), OPTIONS, 2), {"name": 1})
+        taken(create_key_extractor(KeyGroups(lambda record: record["id"]), SUBTASK, 2), {"name": 1})
 
     assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == ("key_by", 5, "{'name': 1}")

@@ -1,8 +1,8 @@
-"""Timers of one name of one operator: per key and namespace, by event time and by processing time.
+"""The timers of one name of one operator: per key and namespace, for event time and processing time.
 
 Side:       task.
-Invariants: one timer per time domain, timestamp, key and namespace; a timer fires once, with its key as the current one; at most one timer
-            of the clock is registered, for the earliest processing time timer; the watermark only rises.
+Invariants: one timer per time domain, timestamp, key and namespace.  A timer fires once, with its key as the current key.  At most one
+            callback is registered with the clock, for the earliest processing time timer.  The watermark only rises.
 Units:      timestamps in milliseconds.
 Source:     Flink ``InternalTimerServiceImpl``; FLINK-20217: a long run of timers lets urgent mails pass.
 """
@@ -13,36 +13,34 @@ from typing import Any
 
 from flowlet.keys.key_groups import key_group
 from flowlet.records import MIN_TIMESTAMP
-from flowlet.timers.time_services import NO_KEY, KeyContext, ProcessingTimeService, TimerHandle, Triggerable
+from flowlet.timers.time_api import NO_KEY, KeyContext, ProcessingTimeService, TimerHandle, Triggerable
 from flowlet.timers.timer_queue import Timer, TimerQueue
 
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupTimers:
-    """The timers of one service whose keys belong to one key group; nobody changes it any more."""
+    """The timers of one service for one key group; nobody changes it later."""
 
     event_time: tuple[Timer, ...] = ()
     processing_time: tuple[Timer, ...] = ()
 
 
 def never() -> bool:
-    """No: for loops that are not to be interrupted."""
+    """Return False: the loop is not to be interrupted."""
     return False
 
 
 class KeyedTimerService:
-    """Keeps the timers of the keys of one subtask.
-
-    Threading: task thread.
+    """Keeps the timers of one subtask's keys; task thread only.
 
     Args:
-        name: of the service.
-        triggerable: told of each timer that fires.
-        key_context: says whose timer is registered; set to a timer's key while it fires.
-        clock: processing time, and one timer of it.
-        key_groups: those of this subtask.
-        max_parallelism: number of key groups.
-        should_interrupt: whether a run of processing time timers is to let mails pass that cannot wait.
+        name: the service's.
+        triggerable: is called for each timer that fires.
+        key_context: holds the key for which a timer is registered; set to the timer's key while it fires.
+        clock: processing time.
+        key_groups: this subtask's.
+        max_parallelism: the number of key groups.
+        should_interrupt: whether a run of processing time timers must let urgent mails pass.
     """
 
     def __init__(
@@ -67,7 +65,7 @@ class KeyedTimerService:
         self._processing_time = TimerQueue()
         self._watermark = MIN_TIMESTAMP
         self._clock_timer: TimerHandle | None = None
-        self._clock_timer_ms = 0  # of _clock_timer
+        self._clock_timer_ms = 0  # when _clock_timer fires
         self._is_closed = False
         self.num_fired_timers = 0  # Written by the task thread; read anywhere, one pass stale is fine.
 
@@ -76,7 +74,7 @@ class KeyedTimerService:
         return f"<KeyedTimerService {self.name} at {self._watermark}, {event} event time and {processing} processing time timers>"
 
     def current_processing_time(self) -> int:
-        """Now."""
+        """The time of the wall clock."""
         return self._clock.current_time_ms()
 
     def current_watermark(self) -> int:
@@ -85,39 +83,39 @@ class KeyedTimerService:
 
     @property
     def num_event_time_timers(self) -> int:
-        """Timers that wait for the watermark."""
+        """The number of timers that wait for the watermark."""
         return len(self._event_time)
 
     @property
     def num_processing_time_timers(self) -> int:
-        """Timers that wait for the clock."""
+        """The number of timers that wait for the clock."""
         return len(self._processing_time)
 
     # -- the current key's timers
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """For the current key; one for the past fires with the next watermark."""
+        """Register a timer for the current key; a timer in the past fires with the next watermark."""
         self._event_time.add(self._timer(namespace, timestamp))
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """For the current key; one for the past fires as soon as the task comes to it."""
+        """Register a timer for the current key; a timer in the past fires with the next mails."""
         if self._processing_time.add(self._timer(namespace, timestamp)):
             self._watch_clock()
 
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Of the current key; nothing if there is none."""
+        """Delete a timer of the current key, if there is one."""
         self._event_time.remove(self._timer(namespace, timestamp))
 
     def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Of the current key; nothing if there is none.  A timer of the clock that was registered for it fires in vain."""
+        """Delete a timer of the current key, if there is one.  A callback of the clock for it does nothing."""
         self._processing_time.remove(self._timer(namespace, timestamp))
 
     def for_each_event_time_timer(self, consumer: Callable[[Any, int], None]) -> None:
-        """Call ``consumer(namespace, timestamp)`` for every timer of every key, with its key as the current one."""
+        """Call ``consumer(namespace, timestamp)`` for every timer of every key, with its key as the current key."""
         self._for_each(self._event_time, consumer)
 
     def for_each_processing_time_timer(self, consumer: Callable[[Any, int], None]) -> None:
-        """Call ``consumer(namespace, timestamp)`` for every timer of every key, with its key as the current one."""
+        """Call ``consumer(namespace, timestamp)`` for every timer of every key, with its key as the current key."""
         self._for_each(self._processing_time, consumer)
 
     def _for_each(self, queue: TimerQueue, consumer: Callable[[Any, int], None]) -> None:
@@ -127,19 +125,19 @@ class KeyedTimerService:
     def _timer(self, namespace: Any, timestamp: int) -> Timer:
         key = self._key_context.current_key
         if key is NO_KEY:
-            raise RuntimeError(f"timer service {self.name}: there is no current key; only keyed streams have timers")
+            raise RuntimeError(f"timer service {self.name}: there is no current key; use timers only on a keyed stream")
         return Timer(timestamp, key, namespace)
 
     # -- firing
 
     def advance_watermark(self, timestamp: int) -> None:
-        """Fire every event time timer up to and including ``timestamp``, also those that are registered meanwhile."""
+        """Fire all event time timers up to and including ``timestamp``, even those that are registered meanwhile."""
         self.try_advance_watermark(timestamp, never)
 
     def try_advance_watermark(self, timestamp: int, should_stop: Callable[[], bool]) -> bool:
-        """As ``advance_watermark``, but asks after each timer whether to stop; False when timers are left that are due.
+        """As ``advance_watermark``, but may stop after a timer; False if due timers are left.
 
-        At least one timer is fired, so that repeated calls come to an end.
+        Fires at least one timer, so repeated calls come to an end.
         """
         self._watermark = max(self._watermark, timestamp)
         while (timer := self._event_time.pop_until(timestamp)) is not None:
@@ -150,7 +148,7 @@ class KeyedTimerService:
         return True
 
     def completed_until(self, timestamp: int) -> int:
-        """The largest time up to ``timestamp`` before and at which no event time timer is left."""
+        """The largest time up to ``timestamp`` for which no event time timer is left."""
         due = self._event_time.next_timestamp()
         return timestamp if due is None else min(timestamp, due - 1)
 
@@ -159,7 +157,7 @@ class KeyedTimerService:
         while (timer := self._processing_time.pop_until(timestamp_ms)) is not None:
             self._fire(timer, self._triggerable.on_processing_time)
             if self._should_interrupt():
-                break  # the clock's next timer, which is due at once, comes as a mail behind those that are there
+                break  # _watch_clock registers the rest, which is due at once: a mail behind those that wait
         self._watch_clock()
 
     def _fire(self, timer: Timer, trigger: Callable[[Timer], None]) -> None:
@@ -167,7 +165,7 @@ class KeyedTimerService:
         self._with_key(timer, trigger)
 
     def _with_key(self, timer: Timer, action: Callable[[Timer], None]) -> None:
-        # Put back: a mail that runs while an operator yields inside a record must not change that record's key.
+        # The key is restored: a timer's mail may run while an operator yields inside a record, whose key must not change.
         before, self._key_context.current_key = self._key_context.current_key, timer.key
         try:
             action(timer)
@@ -175,7 +173,7 @@ class KeyedTimerService:
             self._key_context.current_key = before
 
     def _watch_clock(self) -> None:
-        """Have the clock call when the earliest timer is due."""
+        """Register a callback with the clock for the earliest timer."""
         due = self._processing_time.next_timestamp()
         if due is None or self._is_closed:
             return
@@ -189,7 +187,7 @@ class KeyedTimerService:
     # -- state
 
     def snapshot(self) -> dict[int, KeyGroupTimers]:
-        """All timers by key group; groups without one are left out."""
+        """All timers by key group."""
         event_time = self._event_time.by_key_group(self._max_parallelism)
         processing_time = self._processing_time.by_key_group(self._max_parallelism)
         return {
@@ -198,10 +196,10 @@ class KeyedTimerService:
         }
 
     def restore(self, groups: Mapping[int, KeyGroupTimers]) -> None:
-        """Take over timers out of snapshots, of this subtask's key groups.
+        """Take over timers of this subtask's key groups from snapshots.
 
         Raises:
-            ValueError: a group, or the key of a timer, belongs to another subtask.
+            ValueError: a key group, or the key of a timer, belongs to another subtask.
         """
         for group, timers in groups.items():
             if group not in self._key_groups:
@@ -217,7 +215,7 @@ class KeyedTimerService:
                 raise ValueError(f"timer service {self.name}: {timer} belongs to key group {found}, not {group}")
 
     def close(self) -> None:
-        """Fire nothing by the clock any more."""
+        """Cancel the callback of the clock: no processing time timer fires any more."""
         self._is_closed = True
         if self._clock_timer is not None:
             self._clock_timer.cancel()

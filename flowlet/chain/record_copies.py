@@ -1,12 +1,11 @@
-"""Records on their way out of a chain: whoever emitted them may change them afterwards, and the consumer must not see that.
+"""Protects emitted records: the sender may change a record afterwards, and the consumer must not see that.
 
-A record that cannot change is settled as it is.  So is one to which, with all its parts, there is no other reference, and a copy of a flat
-one.  Anything else is pickled when it is emitted.
+A record that cannot change stays as it is.  So does one if nothing else refers to it or its parts.  A flat record is copied.  Any other
+record is pickled when it is emitted.
 
-Hot path: per record that leaves a chain and has no shape for which the loop looks (``record_shape``): 300 ns, a pickle 1,000 and more.
-
+Hot path, per emitted record of a shape that the loop does not test for (``record_shape``): 300 ns, a pickle 1,000 and more.
 Side:       task.
-Invariants: what the consumer gets is the record as it was when it was emitted, whatever happens to it later; types are exact.
+Invariants: the consumer gets the record as it was when it was emitted, with exact types.
 Source:     Flink serializes each record when it is emitted; PyFlink pickles it then.
 """
 
@@ -27,8 +26,8 @@ from flowlet.serde.flat_classes import flat_class_of
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
 
 
-def settled(record: Any) -> Any:
-    """The record, or what stands for it as it is now."""
+def copy_if_mutable(record: Any) -> Any:
+    """The record if it cannot change; else a copy of it as it is now, or its pickle as a ``PickledRecord``."""
     if type(record) in UNCHANGING or is_unchanging(record):
         return record
     holder = holder_of(type(record))
@@ -37,8 +36,8 @@ def settled(record: Any) -> Any:
     return PickledRecord(dumps_record(record))
 
 
-def unsettled(records: list[Any]) -> list[Any]:
-    """The records that ``settled`` was given; the list itself if none was pickled."""
+def unpickled(records: list[Any]) -> list[Any]:
+    """The records with every ``PickledRecord`` unpickled; the same list if there is none."""
     if PickledRecord not in set(map(type, records)):
         return records
     return [loads_record(record.data) if type(record) is PickledRecord else record for record in records]
@@ -46,9 +45,10 @@ def unsettled(records: list[Any]) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holder:
-    """How to look at, and copy, an instance of a class that can change, but holds nothing but its values.
+    """How to read and copy instances of a mutable class that hold only their field values.
 
-    ``values``: gives all of them.  ``copy``: another instance with the very values.  ``text``: the first one as an expression of ``{v}``.
+    ``values``: returns all values of an instance.  ``copy``: returns a new instance with the very same values.  ``text``: the expression of
+    ``values``, for an instance in ``{v}``.
     """
 
     values: Callable[[Any], Any]
@@ -59,8 +59,8 @@ class Holder:
 
 
 def holder_of(kind: Any) -> Holder | None:
-    """How to hold an instance of a class; None where only pickle knows."""
-    return _holder_of(kind)
+    """How to read and copy instances of a class; None where only pickle can."""
+    return _holder_of(kind)  # a function of its own: mypy takes no class for the Hashable argument of a cached one
 
 
 @lru_cache(maxsize=1024)
@@ -79,7 +79,7 @@ def _holder_of(kind: Any) -> Holder | None:
 
 
 def _holder_of_instances(kind: Any) -> Holder:
-    """Of a class that leaves pickling to Python, or of a ``msgspec.Struct``."""
+    """For a class that leaves pickling to Python, or a ``msgspec.Struct``."""
     has_weak_references = bool(kind.__weakrefoffset__)
     if issubclass(kind, msgspec.Struct):
         return Holder(msgspec.structs.astuple, _copy_struct, "{values}({v})", has_weak_references)
@@ -107,12 +107,12 @@ def _attributes(instance: Any) -> Any:
 
 
 def _slots_getter(slots: list[str]) -> Callable[[Any], Any]:
-    get = attrgetter(*slots, slots[0])  # one more, so that a single one is in a tuple, too
+    get = attrgetter(*slots, slots[0])  # the first one twice: for a single name ``attrgetter`` would return no tuple
 
     def values(instance: Any) -> Any:
         try:
             return get(instance)
-        except AttributeError:  # one was never set: pickle knows what to do
+        except AttributeError:  # a slot was never set: the record is pickled
             return (_UNSET,)
 
     return values
@@ -144,9 +144,9 @@ def _slots_copier(kind: type, slots: list[str]) -> Callable[[Any], Any]:
 
 
 def owns_parts(record: Any, depth: int = 8) -> bool:
-    """Whether the record has the only reference to each part of it that can change, at any depth.
+    """Whether the record holds the only reference to each of its mutable parts, at any depth.
 
-    If the caller has the only reference to the record, too, nothing can change it, and it needs no pickle.
+    If the caller holds the only reference to the record, nothing else can change it, and it needs no pickle.
     """
     parts = _parts_to_own(record)
     if parts is None:
@@ -160,12 +160,12 @@ def owns_parts(record: Any, depth: int = 8) -> bool:
 
 
 def can_own_parts(kind: Any) -> bool:
-    """Whether ``owns_parts`` knows what an instance of a class holds."""
+    """Whether ``owns_parts`` can list the parts of such a record."""
     return kind in _OWNERS or (issubclass(kind, tuple) and not kind.__dictoffset__ and flat_class_of(kind) is not None)
 
 
 def _parts_to_own(record: Any) -> Iterable[Any] | None:
-    """The parts of the record; None if they cannot be listed, or if another reference to their container exists."""
+    """The parts of the record; None if they cannot be listed, or if their container has a second reference."""
     kind = type(record)
     if kind is list:
         return cast(Iterable[Any], record)
@@ -181,7 +181,7 @@ _refs: Final = sys.getrefcount
 
 
 def _count_of_part(parts: Iterable[Any]) -> int:
-    # As ``owns_parts`` looks at them.
+    # Counts as ``owns_parts`` does.
     for part in parts:
         if type(part) in UNCHANGING:
             continue
@@ -199,15 +199,14 @@ def _new_row() -> Row:
 
 
 def _count(expression: str, make: Callable[[], Any] = _Probe) -> int:
-    # As in the loops: interpreters differ in what they count for a variable.
+    # Counts as generated loops do: interpreters differ in whether a variable counts as a reference.
     namespace: dict[str, Any] = {"refs": sys.getrefcount, "make": make}
     exec(f"def run():\n    v = make()\n    return refs({expression})\n", namespace)  # noqa: S102 - text of ours
     count: int = namespace["run"]()
     return count
 
 
-# What ``getrefcount`` says of an object that nothing but a variable of a loop holds, of the dict of its attributes, and of the values of a
-# row.
+# What ``getrefcount`` returns for an object that only a variable of a loop holds, for its ``__dict__``, and for the values of a ``Row``.
 ALONE: Final = _count("v")
 ALONE_DICT: Final = _count("v.__dict__")
 _ALONE_PART: Final = _count_of_part([[]])

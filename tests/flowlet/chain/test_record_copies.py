@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.settling import ALONE, ALONE_DICT, can_own_parts, holder_of, owns_parts, settled, unsettled
+from flowlet.chain.record_copies import ALONE, ALONE_DICT, can_own_parts, copy_if_mutable, holder_of, owns_parts, unpickled
 from flowlet.common.types import Row
 from flowlet.records import PickledRecord
 from flowlet.serde.pickles.record_pickle import loads_record
@@ -174,19 +174,19 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("record", ["a", 1, None, ("a", (1, Color.RED)), Point(1), Frozen("a"), Color.RED, frozenset({1}), ()], ids=repr)
-def test_a_record_that_cannot_change_is_settled_as_it_is(record: Any) -> None:
-    assert settled(record) is record
+def test_a_record_that_cannot_change_is_kept_as_it_is(record: Any) -> None:
+    assert copy_if_mutable(record) is record
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_a_flat_record_is_settled_by_a_copy(name: str) -> None:
+def test_a_flat_record_is_copied(name: str) -> None:
     """Of the same class, with the very values; what is done to the record later is not done to it."""
     make, change = FLAT[name]
     value = "the value"
     record = make(value)
     expected = copy.copy(record)
 
-    found = settled(record)
+    found = copy_if_mutable(record)
     change(record, "changed")
 
     assert found is not record
@@ -198,18 +198,18 @@ def test_a_flat_record_is_settled_by_a_copy(name: str) -> None:
 def test_bytes_that_can_change_are_copied() -> None:
     record = bytearray(b"abc")
 
-    found = settled(record)
+    found = copy_if_mutable(record)
     record[0] = 0
 
     assert (type(found), found) == (bytearray, b"abc")
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_any_other_record_is_settled_by_its_pickle(name: str) -> None:
+def test_any_other_record_is_pickled(name: str) -> None:
     """As its class says what that is."""
     record = OTHERS[name]("value")
 
-    found = settled(record)
+    found = copy_if_mutable(record)
 
     assert type(found) is PickledRecord
     assert same(loads_record(found.data), copy.deepcopy(record))
@@ -218,7 +218,7 @@ def test_any_other_record_is_settled_by_its_pickle(name: str) -> None:
 def test_a_pickle_keeps_what_is_shared_within_a_record() -> None:
     inner: list[Any] = [1]
 
-    found = settled({"a": inner, "b": inner})
+    found = copy_if_mutable({"a": inner, "b": inner})
     inner.append(2)
     record = loads_record(found.data)
 
@@ -229,7 +229,7 @@ def test_a_pickle_keeps_what_is_shared_within_a_record() -> None:
 def test_a_slot_that_was_never_set_stays_so() -> None:
     record = Slots("value")
 
-    found = settled(record)
+    found = copy_if_mutable(record)
     record.value = "changed"
     found = loads_record(found.data) if isinstance(found, PickledRecord) else found
 
@@ -242,7 +242,7 @@ def test_an_attribute_that_was_added_is_copied_too() -> None:
     record = Event("a")
     record.more = "more"  # type: ignore[attr-defined]  # that is the point
 
-    found = settled(record)
+    found = copy_if_mutable(record)
 
     assert vars(found) == {"name": "a", "value": 1, "more": "more"}
 
@@ -281,13 +281,13 @@ def test_attributes_that_somebody_holds_do_not_count_as_alone() -> None:
     assert counts[1] > ALONE_DICT
 
 
-def test_what_was_settled_is_the_records_again() -> None:
+def test_what_was_pickled_is_the_records_again() -> None:
     """The same list where nothing was pickled."""
     records: list[Any] = ["a", {"b": [1]}, ("c", 2), [[3]]]
     plain = ["a", ("c", 2)]
 
-    assert unsettled([settled(record) for record in records]) == records
-    assert unsettled(plain) is plain
+    assert unpickled([copy_if_mutable(record) for record in records]) == records
+    assert unpickled(plain) is plain
 
 
 HELD: list[Any] = [1]

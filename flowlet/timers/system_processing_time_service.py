@@ -1,12 +1,12 @@
 """The clock of a task, and timers that fire as mails.
 
-Side:       shared.  A timer fires on the loop thread and puts a mail; everything else belongs to the task thread.
-Invariants: a callback runs on the task thread, never after its timer was cancelled; a repeating timer has at most one mail in the mailbox,
-            however slow the task is; after ``quiesce`` no mail is put any more; no callback runs under the lock.
+Side:       shared.  A timer fires on the loop thread and puts a mail; all else belongs to the task thread.
+Invariants: a callback runs on the task thread, never after its timer was cancelled, never under the lock.  A repeating timer has at most
+            one mail in the mailbox, however slow the task is.  After ``quiesce`` no mail is put.
 Units:      processing time in milliseconds since the epoch, delays in milliseconds, the relative clock in nanoseconds.
-Source:     Flink ``SystemProcessingTimeService``, ``ProcessingTimeServiceImpl``, ``ProcessingTimeServiceUtil``.
-Absent:     a thread of its own: the loop of the process has all timers.  Delays run on a clock that is never set, so that a jump of the
-            wall clock fires nothing early and holds nothing back that was registered before it.
+Source:     Flink ``SystemProcessingTimeService``, ``ProcessingTimeServiceImpl``, ``ProcessingTimeServiceUtil``, without a thread of its
+            own: the loop of the process runs all timers.  Delays use a monotonic clock: if the wall clock jumps, timers registered before
+            fire neither early nor late.
 """
 
 import threading
@@ -23,16 +23,16 @@ from netstack.timers import Cancellable, ScheduleTimer
 ProcessingTimeCallback = Callable[[int], object]
 
 _NS_PER_MS: Final = 1_000_000
-# A loop need not be able to wait for the end of time: longer delays are waited for in pieces.
+# A loop need not support waits of any length: longer ones are split.
 _MAX_SLICE_NS: Final = 24 * 3600 * 1_000_000_000
 
 
 class ServiceState(Enum):
-    """What a service still does."""
+    """Which timers a service accepts and fires."""
 
     ALIVE = auto()
-    QUIESCED = auto()  # timers are taken and never fire
-    SHUT_DOWN = auto()  # registering is an error
+    QUIESCED = auto()  # timers are accepted but never fire
+    SHUT_DOWN = auto()  # to register a timer is an error
 
 
 def wall_clock_ms() -> int:
@@ -41,17 +41,17 @@ def wall_clock_ms() -> int:
 
 
 def delay_until_ms(timestamp_ms: int, now_ms: int) -> int:
-    """How long to wait until the clock shows more than ``timestamp_ms``.
+    """How long to wait until the clock shows more than ``timestamp_ms``: the difference plus 1.
 
-    One more than the difference: a timer for t means that t is over, as a watermark t does.
+    A timer for t fires when t is over, as a watermark t says that t is over.
     """
     return max(timestamp_ms - now_ms, 0) + 1
 
 
 class ScheduledCallback:
-    """A timer, once or repeating, that can be called off.
+    """A timer, single or repeating, that can be cancelled.
 
-    Threading: ``cancel`` and the properties on the task thread; the service does the rest.
+    Threading: ``cancel`` and the properties on the task thread; the service calls the rest.
     """
 
     __slots__ = ("_callback", "_deadline_ns", "_is_done", "_next_delay_ms", "_scheduled", "_service", "is_mailed", "timestamp_ms")
@@ -66,29 +66,29 @@ class ScheduledCallback:
         self._service = service
         self._callback = callback
         self._next_delay_ms = next_delay_ms  # None: fires once
-        self._is_done = False  # Written by the task thread; the loop thread's stale read costs one mail that does nothing.
-        self._deadline_ns = 0  # Written before it is handed to the loop.
-        self._scheduled: Cancellable | None = None  # Written by whoever armed last.
-        self.is_mailed = False  # Set by the loop thread before it puts the mail, cleared by the task thread when that runs.
-        self.timestamp_ms = timestamp_ms  # What the callback is given the next time; written by the task thread.
+        self._is_done = False  # Written by the task thread; a stale read on the loop thread costs one mail that does nothing.
+        self._deadline_ns = 0  # Written before the timer is handed to the loop.
+        self._scheduled: Cancellable | None = None  # Written by the thread that scheduled last.
+        self.is_mailed = False  # Set by the loop thread before it puts the mail; cleared by the task thread when the mail runs.
+        self.timestamp_ms = timestamp_ms  # Argument of the next callback; written by the task thread.
 
     def __repr__(self) -> str:
         return f"<ScheduledCallback for {self.timestamp_ms}{', done' if self._is_done else ''}>"
 
     @property
     def is_done(self) -> bool:
-        """Whether it will not fire (again)."""
+        """Whether it never fires (again)."""
         return self._is_done
 
     def cancel(self) -> None:
-        """Do not fire (again), unless the callback is running."""
+        """Do not fire (again), unless the callback is running already."""
         self._is_done = True
         self._service.forget(self)
         if self._scheduled is not None:
             self._scheduled.cancel()
 
     def arm(self, delay_ms: int) -> None:
-        """Put the mail after so long."""
+        """Put the mail after this delay."""
         self._deadline_ns = self._service.clock_ns() + delay_ms * _NS_PER_MS
         self._schedule()
 
@@ -97,19 +97,19 @@ class ScheduledCallback:
         self._scheduled = self._service.schedule_timer(min(remaining_ns, _MAX_SLICE_NS) / 1e9, self._on_loop)
 
     def _on_loop(self) -> None:
-        """The wait is over; loop thread."""
+        """On the loop thread, when a wait is over: put the mail, or wait for the rest."""
         if self._is_done:
             return
         if self._deadline_ns <= self._service.clock_ns():
             self._service.put_mail(self)
             return
-        # A piece of a long wait, or the loop rounds down.
+        # One part of a split wait is over, or the loop woke up a little early.
         self._schedule()
         if self._is_done and self._scheduled is not None:
-            self._scheduled.cancel()  # cancelled meanwhile: cancel() saw the timer before this one
+            self._scheduled.cancel()  # cancel() ran meanwhile, and saw only the timer before this one
 
     def run(self) -> None:
-        """Call back, and wait for the next time if there is one; task thread."""
+        """Call the callback, then schedule the next call if the timer repeats; task thread."""
         self.is_mailed = False
         if self._is_done:
             return
@@ -125,7 +125,7 @@ class ScheduledCallback:
 
 
 class _TimerMail:
-    """The mail of a timer; dropping it counts as running it."""
+    """The mail of a timer.  A dropped mail counts as run, so that ``quiesce`` completes."""
 
     __slots__ = ("_service", "_timer")
 
@@ -150,14 +150,14 @@ class SystemProcessingTimeService:
     """The clock and the timers of one operator.
 
     Threading: task thread, except ``current_time_ms`` and ``relative_time_ns`` (any), ``put_mail`` (loop thread).
-    Life cycle: ALIVE -> QUIESCED -> SHUT_DOWN; ``shut_down`` from every state.
+    Life cycle: ALIVE -> QUIESCED -> SHUT_DOWN; ``shut_down`` from every state.  Registering a timer after that raises RuntimeError.
 
     Args:
-        schedule_timer: runs a callable on the loop thread after so many seconds; may be called from any thread.
-        executor: puts the mails, with the priority of the operator.
-        now_ms: wall clock.
-        clock_ns: a clock that is never set.
-        paused_ns: how long the task could not read its input because its consumers were slow; taken off the relative clock.
+        schedule_timer: calls a function on the loop thread after a delay in seconds; may be called from any thread.
+        executor: puts mails with the operator's priority.
+        now_ms: the wall clock.
+        clock_ns: a monotonic clock.
+        paused_ns: how long consumers have held the task back so far; subtracted from the relative clock.
     """
 
     def __init__(
@@ -175,8 +175,8 @@ class SystemProcessingTimeService:
         self._now_ms = now_ms
         self._paused_ns = paused_ns
         self._lock = threading.Lock()
-        self._state = ServiceState.ALIVE  # Guarded by _lock for writes, all by the task thread.
-        self._num_mails = 0  # Guarded by _lock: mails put whose callback has not ended.
+        self._state = ServiceState.ALIVE  # Guarded by _lock for writes, all of them by the task thread.
+        self._num_mails = 0  # Guarded by _lock: mails that were put and have not ended.
         self._quiesced = AvailabilityFuture()
         self._timers: set[ScheduledCallback] = set()  # Task thread only.
 
@@ -185,36 +185,28 @@ class SystemProcessingTimeService:
 
     @property
     def state(self) -> ServiceState:
-        """What the service still does."""
+        """Which timers the service accepts and fires."""
         return self._state
 
     @property
     def num_timers(self) -> int:
-        """Timers that may still fire."""
+        """The number of timers that may still fire."""
         return len(self._timers)
 
     def current_time_ms(self) -> int:
-        """Now, by the wall clock."""
+        """The time of the wall clock."""
         return self._now_ms()
 
     def relative_time_ns(self) -> int:
-        """A clock for idleness: it is never set, and stands still while the consumers hold the task back."""
+        """A monotonic clock that stands still while consumers hold the task back; for idleness."""
         return self.clock_ns() - self._paused_ns()
 
     def register_timer(self, timestamp_ms: int, callback: ProcessingTimeCallback) -> ScheduledCallback:
-        """Have ``callback(timestamp_ms)`` called once the clock shows more than ``timestamp_ms``.
-
-        Raises:
-            RuntimeError: the service is shut down.
-        """
+        """Call ``callback(timestamp_ms)`` once the clock shows more than ``timestamp_ms``."""
         return self._start(ScheduledCallback(self, callback, timestamp_ms, None), delay_until_ms(timestamp_ms, self._now_ms()))
 
     def schedule_at_fixed_rate(self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int) -> ScheduledCallback:
-        """Have ``callback(t)`` called for t = now + initial delay, then every ``period_ms``; late calls follow each other at once.
-
-        Raises:
-            RuntimeError: the service is shut down.
-        """
+        """Call ``callback(t)`` for t = now + initial delay, then every ``period_ms``; late calls follow each other at once."""
         _check_period(period_ms)
 
         def next_delay_ms(timer: ScheduledCallback) -> int:
@@ -224,11 +216,7 @@ class SystemProcessingTimeService:
         return self._start(ScheduledCallback(self, callback, self._now_ms() + initial_delay_ms, next_delay_ms), initial_delay_ms)
 
     def schedule_with_fixed_delay(self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int) -> ScheduledCallback:
-        """Have ``callback(t)`` called again and again, ``period_ms`` after the call before it has ended.
-
-        Raises:
-            RuntimeError: the service is shut down.
-        """
+        """Call ``callback(now)`` repeatedly, each time ``period_ms`` after the end of the last call."""
         _check_period(period_ms)
 
         def next_delay_ms(timer: ScheduledCallback) -> int:
@@ -239,7 +227,7 @@ class SystemProcessingTimeService:
 
     def _start(self, timer: ScheduledCallback, delay_ms: int) -> ScheduledCallback:
         if self._state is ServiceState.SHUT_DOWN:
-            raise RuntimeError(f"no timer can be registered: {self!r}")
+            raise RuntimeError(f"no timer can be registered after the shutdown: {self!r}")
         if self._state is ServiceState.QUIESCED:
             timer.cancel()
         else:
@@ -248,11 +236,11 @@ class SystemProcessingTimeService:
         return timer
 
     def forget(self, timer: ScheduledCallback) -> None:
-        """The timer fires no more."""
+        """Remove a timer that fires no more."""
         self._timers.discard(timer)
 
     def put_mail(self, timer: ScheduledCallback) -> None:
-        """Have a timer's callback run; loop thread."""
+        """Put a timer's mail; loop thread."""
         with self._lock:
             if self._state is not ServiceState.ALIVE:
                 return
@@ -261,10 +249,10 @@ class SystemProcessingTimeService:
         try:
             self._executor.execute(_TimerMail(self, timer), "timer for %s", timer.timestamp_ms)
         except MailboxClosedError:
-            self.mail_ended()  # the task has ended, and nobody waits for its timers
+            self.mail_ended()  # the task has ended: its timers no longer matter
 
     def mail_ended(self) -> None:
-        """A mail of this service ran or was dropped."""
+        """Note that a mail ran or was dropped."""
         with self._lock:
             self._num_mails -= 1
             is_quiet = self._is_quiet_locked()
@@ -275,12 +263,12 @@ class SystemProcessingTimeService:
         return self._state is not ServiceState.ALIVE and self._num_mails == 0
 
     def quiesce(self) -> AvailabilityFuture:
-        """Let no timer fire any more; done once the callbacks of those that fired before have ended."""
+        """Fire no more timers; the future is done when the callbacks of timers that fired before have ended."""
         self._end(ServiceState.QUIESCED)
         return self._quiesced
 
     def shut_down(self) -> None:
-        """As ``quiesce``, and registering is an error from now on."""
+        """As ``quiesce``; from now on registering a timer is an error."""
         self._end(ServiceState.SHUT_DOWN)
 
     def _end(self, state: ServiceState) -> None:

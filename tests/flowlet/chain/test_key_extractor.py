@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flowlet.chain.key_taker import MIN_COLUMN_ROWS, KeyTaker, field_taken_by
+from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor, field_selected_by
 from flowlet.chain.loop_code import LoopCode, failure_of
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ConstantColumn, ListColumn, Shape, columns_of
 from flowlet.errors import KeyTypeError, UserFunctionError
@@ -29,8 +29,8 @@ class Fields:
         return record[1]
 
 
-def taker(select: Any, *, makes_keys: bool = True) -> KeyTaker:
-    return KeyTaker(select, "key_by", 3, selector=select, makes_keys=makes_keys)
+def taker(select: Any, *, makes_keys: bool = True) -> KeyExtractor:
+    return KeyExtractor(select, "key_by", 3, selector=select, makes_keys=makes_keys)
 
 
 def never(_: Any) -> Any:
@@ -59,8 +59,8 @@ def never(_: Any) -> Any:
 )
 def test_only_an_item_getter_of_one_field_says_which(selector: Any, field: int | str | None) -> None:
     """Functions are called, and not read."""
-    assert field_taken_by(selector) == field
-    assert type(field_taken_by(selector)) is type(field)
+    assert field_selected_by(selector) == field
+    assert type(field_selected_by(selector)) is type(field)
 
 
 def test_the_key_is_taken_where_its_statement_stands() -> None:
@@ -83,17 +83,17 @@ def test_the_key_is_taken_where_its_statement_stands() -> None:
 
 @pytest.mark.parametrize("key", ["a", 1, ("a", (1, 2)), None, frozenset({1})], ids=stable_repr)
 def test_a_key_that_cannot_change_is_itself(key: Any) -> None:
-    assert taker(never).settled(key) is key
+    assert taker(never).copy_if_mutable(key) is key
 
 
 def test_a_key_that_can_change_is_as_it_was() -> None:
     key = ["a", [1]]
 
-    settled = taker(never).settled(key)
+    copied = taker(never).copy_if_mutable(key)
     key.append("b")
     key[1].append(2)  # type: ignore[attr-defined]  # it is a list
 
-    assert settled == ["a", [1]]
+    assert copied == ["a", [1]]
 
 
 # ---------------------------------------------------------------- chunks
@@ -171,7 +171,7 @@ def test_each_record_is_asked_for_once() -> None:
 def test_an_item_getter_is_not_called_for_columns() -> None:
     """The column is the key."""
     selector = operator.itemgetter(0)
-    keys = KeyTaker(never, "key_by", 3, selector=selector)
+    keys = KeyExtractor(never, "key_by", 3, selector=selector)
 
     for form in ("list", "columns"):
         found = keys.keyed(chunk_of(form))
@@ -212,7 +212,7 @@ def test_a_column_key_is_left_to_the_writer() -> None:
     columns = Columns(2, (ArrowColumn(pa.array(["a", None])),), Shape.ROW, ("name",))
     chunk = Chunk.of_columns(columns)
 
-    assert KeyTaker(never, "key_by", 3, selector=ColumnKey("name")).keyed(chunk) is chunk
+    assert KeyExtractor(never, "key_by", 3, selector=ColumnKey("name")).keyed(chunk) is chunk
 
 
 @pytest.mark.parametrize("form", ["list", "columns"])

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.chain.emitter import MAX_WAITING, Emitter
-from flowlet.chain.key_taker import MIN_COLUMN_ROWS, KeyTaker
+from flowlet.chain.chunking_output import MAX_WAITING, ChunkingOutput
+from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ConstantColumn, ListColumn, Shape, columns_of
 from flowlet.common.types import Row
@@ -326,15 +326,15 @@ def test_watermarks_statuses_and_markers_come_behind_what_was_emitted() -> None:
     marker = LatencyMarker(1, bytes(16), 0)
     output = RecordingOutput()
     emission = Emission(output)
-    (emitter,) = emission.emitters
+    (chunking_output,) = emission.loop_ends
 
     def records() -> Iterator[Any]:
         yield "a"
-        emitter.emit_watermark(Watermark(1))
+        chunking_output.emit_watermark(Watermark(1))
         yield "b"
-        emitter.emit_watermark_status(IDLE)
+        chunking_output.emit_watermark_status(IDLE)
         yield {"c": [1]}
-        emitter.emit_latency_marker(marker)
+        chunking_output.emit_latency_marker(marker)
 
     for _ in range(2):
         emission.run(records())
@@ -345,12 +345,12 @@ def test_watermarks_statuses_and_markers_come_behind_what_was_emitted() -> None:
 def test_a_watermark_in_the_middle_of_a_run_comes_behind_the_columns() -> None:
     output = RecordingOutput()
     emission = Emission(output)
-    (emitter,) = emission.emitters
+    (chunking_output,) = emission.loop_ends
 
     def records() -> Iterator[Any]:
         for number in range(100):
             if number == 50:
-                emitter.emit_watermark(Watermark(1))
+                chunking_output.emit_watermark(Watermark(1))
             yield "a", number
 
     emission.run(("a", number) for number in range(20))
@@ -385,10 +385,10 @@ def test_what_waits_goes_on_when_the_run_fails() -> None:
 
 def test_it_says_how_many_records_wait() -> None:
     emission = Emission(RecordingOutput())
-    (emitter,) = emission.emitters
-    emitter.add("a")
+    (chunking_output,) = emission.loop_ends
+    chunking_output.add("a")
 
-    assert repr(emitter).endswith(": 1 records wait>")
+    assert repr(chunking_output).endswith(": 1 records wait>")
 
 
 # ---------------------------------------------------------------- chunks that no function looks at
@@ -456,7 +456,7 @@ class Asked:
 
 
 def keyed(select: Any, selector: Any = None, *, makes_keys: bool = True) -> KeyedRecordingOutput:
-    return KeyedRecordingOutput(KeyTaker(select, "key_by", 3, selector=selector, makes_keys=makes_keys))
+    return KeyedRecordingOutput(KeyExtractor(select, "key_by", 3, selector=selector, makes_keys=makes_keys))
 
 
 def keys_of(chunk: Chunk) -> list[Any]:
@@ -732,20 +732,20 @@ def test_keys_of_records_of_any_kinds_arrive_beside_them(run_of: list[list[tuple
 
 
 def test_an_emitter_without_keys_calls_nobody() -> None:
-    assert not Emitter(RecordingOutput()).calls_users
-    assert Emitter(RecordingOutput(), KeyTaker(len, "key_by", 0)).calls_users
-    assert not Emitter(RecordingOutput(), KeyTaker(len, "key_by", 0, selector=operator.itemgetter(0))).calls_users
+    assert not ChunkingOutput(RecordingOutput()).calls_users
+    assert ChunkingOutput(RecordingOutput(), KeyExtractor(len, "key_by", 0)).calls_users
+    assert not ChunkingOutput(RecordingOutput(), KeyExtractor(len, "key_by", 0, selector=operator.itemgetter(0))).calls_users
 
 
 def test_a_shape_that_comes_back_has_lists_of_its_own() -> None:
-    """Two loops share an emitter: the text of one must not append to lists that were given up when the other one changed the shape."""
+    """Two loops share an output: the text of one must not append to lists that were given up when the other one changed the shape."""
     output = RecordingOutput()
-    emitter = Emitter(output)
+    chunking_output = ChunkingOutput(output)
 
     def write(code: LoopCode, record: str, timestamp: str | None, _: str | None) -> None:
-        emitter.write(code, record, timestamp)
+        chunking_output.write(code, record, timestamp)
 
-    first, second = loop_of(write, emitter), loop_of(write, emitter)
+    first, second = loop_of(write, chunking_output), loop_of(write, chunking_output)
     expected: list[Any] = []
     for loop, records in ((first, [1] * 20), (first, [2]), (second, [(3,)] * 20), (second, [(4,)]), (second, [5] * 20), (first, [6])):
         loop.run(records, None, len(records))
@@ -765,9 +765,9 @@ def test_a_chunk_that_goes_on_whole_leaves_the_keys_of_an_earlier_key_by_behind(
     if not is_in_columns:
         chunk.keys, chunk.key_field = [first for first, _ in values], 0
     output = KeyedRecordingOutput()
-    emitter = Emitter(output, None if key is None else KeyTaker(key, "test", 0, selector=key))
+    chunking_output = ChunkingOutput(output, None if key is None else KeyExtractor(key, "test", 0, selector=key))
 
-    whole = emitter.try_whole(chunk)
+    whole = chunking_output.try_whole(chunk)
 
     assert whole is not None
     assert whole.keys is None

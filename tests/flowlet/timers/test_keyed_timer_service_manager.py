@@ -1,4 +1,4 @@
-"""Promises of ``TimerServiceManager`` and ``MailboxWatermarkProcessor``.
+"""Promises of ``KeyedTimerServiceManager`` and ``MailboxWatermarkProcessor``.
 
 Source: Flink ``InternalTimeServiceManagerImplTest``, ``MailboxWatermarkProcessorTest``, ``UnalignedCheckpointsInterruptibleTimersTest``;
 timers under backpressure must let barriers pass (FLINK-20217), and timers that are interrupted must not stall the watermark.
@@ -12,8 +12,8 @@ from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Watermark, WatermarkStatus
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.time_services import InternalTimer, KeyContext
-from flowlet.timers.timer_service_manager import MailboxWatermarkProcessor, TimerServiceManager
+from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager, MailboxWatermarkProcessor
+from flowlet.timers.time_api import InternalTimer, KeyContext
 
 MAX_PARALLELISM = 128
 
@@ -26,7 +26,7 @@ class Operator:
         self.keys = KeyContext()
         self.keys.current_key = "a"
         self.clock = TestProcessingTimeService()
-        self.timers = TimerServiceManager(self.keys, self.clock, key_groups, MAX_PARALLELISM)
+        self.timers = KeyedTimerServiceManager(self.keys, self.clock, key_groups, MAX_PARALLELISM)
         self.react: Callable[[], object] = lambda: None
 
     def on_event_time(self, timer: InternalTimer) -> None:
@@ -111,7 +111,7 @@ def test_timers_are_restored_before_services_are_made() -> None:
     operator = Operator()
     operator.register()
 
-    with pytest.raises(RuntimeError, match="before services are made"):
+    with pytest.raises(RuntimeError, match="before the first timer_service"):
         operator.timers.restore({})
 
 
@@ -284,7 +284,7 @@ def test_an_operator_without_timers_passes_everything_on() -> None:
 def test_a_manager_lets_mails_pass_if_it_can_put_its_rest_off(has_executor: bool) -> None:  # a parameter of pytest
     progress, operator = Progress(), Operator()
     executor = progress.executor if has_executor else None
-    operator.timers = TimerServiceManager(
+    operator.timers = KeyedTimerServiceManager(
         operator.keys, operator.clock, range(MAX_PARALLELISM), MAX_PARALLELISM, should_interrupt=lambda: True, executor=executor
     )
     operator.register(5, 6)

@@ -11,8 +11,8 @@ import pytest
 from flowlet.keys.key_groups import key_group, key_group_range
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.time_services import InternalTimer, KeyContext
-from flowlet.timers.timer_service import KeyedTimerService, KeyGroupTimers
+from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers
+from flowlet.timers.time_api import InternalTimer, KeyContext
 
 MAX_PARALLELISM = 128
 Fired = tuple[str, Any, Any, int]  # domain, key, namespace, timestamp
@@ -226,9 +226,9 @@ def test_a_timer_leaves_the_current_key_as_it_was(services: Services) -> None:
 
 
 def test_without_a_key_there_are_no_timers(services: Services) -> None:
-    with pytest.raises(RuntimeError, match="only keyed streams have timers"):
+    with pytest.raises(RuntimeError, match="use timers only on a keyed stream"):
         services.timers.register_event_time_timer(None, 1)
-    with pytest.raises(RuntimeError, match="only keyed streams have timers"):
+    with pytest.raises(RuntimeError, match="use timers only on a keyed stream"):
         services.timers.delete_processing_time_timer(None, 1)
 
 

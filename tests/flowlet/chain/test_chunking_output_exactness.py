@@ -1,4 +1,4 @@
-"""Records that are not what the loop of an emitter was made for, or do not stay what they were.
+"""Records that are not what the loop of a chunking output was made for, or do not stay what they were.
 
 Each program is run record by record, too: what arrives is what each record was when it was emitted.
 """
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.chain.key_taker import KeyTaker
+from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.common.types import Row, RowKind, field_names_of
 from flowlet.io.keyed_records import beside_keys, sendable
 from flowlet.records import Chunk, PickledRecord
@@ -199,11 +199,11 @@ def arrived(chunk: Chunk, *, is_sent: bool) -> list[Any]:
 
 
 class Program:
-    """Emits records by an emitter, with keys or without; remembers how each was when it was emitted."""
+    """Emits records by a chunking output, with keys or without; remembers how each was when it was emitted."""
 
     def __init__(self, *, is_keyed: bool, is_sent: bool) -> None:
         self._is_sent = is_sent
-        self.output = KeyedRecordingOutput(KeyTaker(name_of, "key_by", 0)) if is_keyed else RecordingOutput()
+        self.output = KeyedRecordingOutput(KeyExtractor(name_of, "key_by", 0)) if is_keyed else RecordingOutput()
         self._emission = Emission(self.output)
         self.expected: list[Any] = []
 

@@ -1,91 +1,76 @@
-"""Where records leave a chain one by one, and go on in chunks.
+"""Gathers the records that leave a chain into chunks, for one consumer: the record writer of an edge, or a chained operator on columns.
 
-An emitter stands before each consumer that takes chunks: the record writer of an edge, or a chained operator on columns.  The loop of the
-chain appends to it.  Keys are taken here, once per record and when the record is emitted: the selector is a user's function like any other.
+The loop of the chain appends to it, record by record.  The key is taken here, once per record, at the moment the record is emitted.
 
-Hot path.  Per record: the call of the key selector, a look at the types, one append per field (bench: wordcount, programs).
-
+Hot path.  Per record: one call of the key selector, a test of the types, one append per field (bench: wordcount, programs).
 Side:       task.
-Invariants: whatever is emitted reaches the consumer in order, before any watermark, status or latency marker that comes after it, and as it
-            was when it was emitted (``settling``).  After a run of a loop nothing waits here.
+Invariants: the consumer gets everything in the order in which it was emitted, watermarks and markers included.  It gets each record as it
+            was when it was emitted (``record_copies``).  When a loop has ended, no record waits here.
 Source:     Flink ``RecordWriterOutput``, ``ChannelSelectorRecordWriter.emit``.
 """
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
-from flowlet.chain.key_taker import MIN_COLUMN_ROWS, KeyTaker
+from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_shape import RecordShape, ShapeWatch, fields_of
-from flowlet.chain.settling import settled, unsettled
 from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, Shape, column_of, columns_of
 from flowlet.columns.inspection import is_constant
 from flowlet.columns.unchanging import UNCHANGING, are_unchanging, is_unchanging
 from flowlet.records import Chunk, LatencyMarker, PickledRecord, Watermark, WatermarkStatus
 
-# Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements); also what one generator may give before the
-# consumers have their turn.
+# Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements).  It is also the most that one generator may give
+# before the consumers have their turn.
 MAX_WAITING: Final = 2_000
 
 
-class TakesPickled(Protocol):
-    """What a consumer may be that does not need ``PickledRecord`` s unpickled."""
+class ChunkingOutput:
+    """Gathers records for ``target``; task thread only.  ``keys`` takes the key of each; None: the consumer needs no keys."""
 
-    takes_pickled_records: bool
-
-
-class Emitter:
-    """Records on their way to one consumer.
-
-    Threading: task thread.
-
-    Args:
-        target: takes the chunks.
-        keys: takes the keys; None: nobody needs any.
-    """
-
-    def __init__(self, target: EdgeOutput, keys: KeyTaker | None = None) -> None:
+    def __init__(self, target: EdgeOutput, keys: KeyExtractor | None = None) -> None:
         self.target = target
         self.keys = keys
-        self.num_emitted = 0  # ever
-        self.shape: RecordShape | None = None  # for which loops look
-        self.key_position: int | None = None  # of the field that is the key, in records of that shape
+        self.num_emitted = 0  # since it was made
+        self.shape: RecordShape | None = None  # the shape that loops test records for
+        self.key_position: int | None = None  # in records of that shape, which field is the key
         self._takes_pickled = bool(getattr(target, "takes_pickled_records", False))
         self._has_timestamps = False
         self._timestamps: list[int] = []
-        self._fields: list[list[Any]] = []  # of records of the shape, if that is a tuple or a value
-        self._values: list[Any] = []  # any others
-        self._keys: list[Any] = []  # where the key is no field
+        self._fields: list[list[Any]] = []  # one list per field, of records of the shape, if that is a tuple or a value
+        self._values: list[Any] = []  # all other records
+        self._keys: list[Any] = []  # their keys, where no field is the key
         self._has_pickled = False
         self._has_others = False  # whether a record that waits in ``_values`` is not of the shape
         self._has_columns = False  # whether records of the shape are kept by field: the key is one of them, or there is none
         self._watch = ShapeWatch()
-        self._outer_timestamps: list[bool] = []  # of the runs that are not at their end, whether records had timestamps before each
-        self._num_choices = 0  # of shapes
-        self._last_key: Any = None  # of the last record that was not of the shape
+        self._outer_timestamps: list[bool] = []  # a stack, one item per run in progress: whether records had timestamps before it
+        self._num_choices = 0  # how often a shape was chosen
+        self._last_key: Any = None  # the key of the last record that was not of the shape
 
     def __repr__(self) -> str:
-        return f"<Emitter into {self.target!r}: {self._num_waiting} records wait>"
+        return f"<ChunkingOutput into {self.target!r}: {self._num_waiting} records wait>"
 
     # ---------------------------------------------------------------- the text of the loop
 
     @property
     def text_key(self) -> tuple[Any, ...]:
-        """A loop whose text was written for another one must be written anew."""
+        """Changes whenever the text of the loop is out of date: then the loop is generated again."""
         return (self._num_choices,)
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
-        """The statements that emit the record in a variable."""
+        """Generate the statements that emit the record in the variable ``record``."""
         shape = self.shape
         code.at_start(f"{code.bind(self.expect_timestamps, 'expect')}(has_timestamps={timestamp is not None})")
         if shape is None:
             self._write_add(code, record, None if self.keys is None else self.keys.write(code, record), timestamp, None)
             return
-        # Of a tuple, ``itemgetter`` gives the very field: it need not be called.
+        # ``itemgetter`` gives the very field of a tuple, so the loop need not call it.
         is_asked = self.keys is not None and not (shape.kind is tuple and self.keys.field == self.key_position is not None)
         key = self.keys.write(code, record) if self.keys is not None and is_asked else None
         is_open = code.variable("open")
@@ -120,7 +105,7 @@ class Emitter:
         return tests if flat is None else [*tests, flat]
 
     def _write_appends(self, code: LoopCode, record: str, fields: Sequence[str], key: str | None, timestamp: str | None) -> None:
-        assert self.shape is not None, "the caller has looked"
+        assert self.shape is not None, "the caller tested that there is a shape"
         if self._has_columns:
             for field, values in zip(fields or [record], self._fields, strict=True):
                 code.line(f"{code.bind(values, 'field')}.append({field})")
@@ -132,7 +117,7 @@ class Emitter:
             code.line(f"{code.bind(self._timestamps, 'timestamps')}.append({timestamp})")
 
     def write_limit(self, code: LoopCode) -> None:
-        """The statements that pass on what waits, if that is enough for a chunk; for the end of an inner loop."""
+        """Generate the statements that pass on what waits, once it fills a chunk; for the end of an inner loop."""
         waiting = self._fields[0] if self._has_columns and self._fields else self._values
         with code.block(f"if len({code.bind(waiting, 'waiting')}) >= {MAX_WAITING}:"):
             code.line(f"{code.bind(self.drain, 'drain')}()")
@@ -140,26 +125,26 @@ class Emitter:
     # ---------------------------------------------------------------- called by the loop
 
     def expect_timestamps(self, *, has_timestamps: bool) -> None:
-        """A loop begins, in which the records that come here have timestamps or have none."""
+        """A loop starts.  Says whether the records that it emits have timestamps."""
         if has_timestamps is not self._has_timestamps:
             self.drain()
             self._has_timestamps = has_timestamps
 
     def begin(self) -> bool:
-        """Whether the loop may look for the shape."""
+        """Whether the loop may test records for the shape."""
         return self.shape is not None and not (self._has_columns and self._values)
 
     def add(self, record: Any, key: Any = None, timestamp: int | None = None) -> bool:
-        """Emit a record of any shape; whether the loop may go on looking for the shape, with the records in order."""
+        """Emit a record of any shape.  True if the loop may test the next records for the shape without changing the order."""
         if self._fields and self._fields[0]:
             self._drain_columns()
-        value = record if type(record) in UNCHANGING else settled(record)
+        value = record if type(record) in UNCHANGING else copy_if_mutable(record)
         if type(value) is PickledRecord:
             self._has_pickled = True
         self._has_others = True
         self._values.append(value)
         if self.keys is not None:
-            self._keys.append(key if is_unchanging(key) else self.keys.settled(key))
+            self._keys.append(key if is_unchanging(key) else self.keys.copy_if_mutable(key))
         if timestamp is not None:
             self._timestamps.append(timestamp)
         self._watch.note(record)
@@ -169,7 +154,7 @@ class Emitter:
         return not self._has_columns
 
     def drain(self) -> None:
-        """Pass on what waits."""
+        """Pass all waiting records to the consumer."""
         if self._fields and self._fields[0]:
             self._drain_columns()
         if self._values:
@@ -179,7 +164,7 @@ class Emitter:
 
     @property
     def calls_users(self) -> bool:
-        """Whether a function of the user's is called for each record."""
+        """Whether a key selector of the user must be called for each record."""
         return self.keys is not None and self.keys.field is None
 
     @property
@@ -187,7 +172,7 @@ class Emitter:
         return len(self._values) + (len(self._fields[0]) if self._fields else 0)
 
     def try_whole(self, chunk: Chunk) -> Chunk | None:
-        """A chunk for ``collect``, which then does what emitting record by record does: no function sees a record, and none can change."""
+        """The chunk to ``collect`` in place of its records: if no function needs to see one, and none can change.  Else None."""
         if chunk.columns is not None:
             is_seen = self.calls_users and chunk.columns.shape is Shape.ROW  # and a Row can be changed
             return chunk.without_keys() if chunk.columns.is_unchanging() and not is_seen else None
@@ -199,29 +184,29 @@ class Emitter:
         return Chunk.of_columns(columns, chunk.timestamps) if columns.is_unchanging() else None
 
     def collect(self, chunk: Chunk) -> None:
-        """Pass on a chunk whose records no function sees any more; takes it over."""
+        """Pass on a chunk of records that no function sees any more.  Takes over the chunk."""
         self.drain()
         self.num_emitted += len(chunk)
         self.target.collect(chunk if self.keys is None else self.keys.keyed(chunk))
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Behind what was emitted before."""
+        """Pass on the watermark behind all records emitted so far."""
         self.drain()
         self.target.emit_watermark(watermark)
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Behind what was emitted before."""
+        """Pass on the status behind all records emitted so far."""
         self.drain()
         self.target.emit_watermark_status(status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Behind what was emitted before."""
+        """Pass on the marker behind all records emitted so far."""
         self.drain()
         self.target.emit_latency_marker(marker)
 
     def _drain_columns(self) -> None:
         shape = self.shape
-        assert shape is not None, "there are fields"
+        assert shape is not None, "only records of a shape wait by field"
         types = shape.field_types or (shape.kind,)
         num_rows = len(self._fields[0])
         timestamps = self._take_timestamps(num_rows)
@@ -241,7 +226,7 @@ class Emitter:
         values = self._values.copy()
         self._values.clear()
         if self._has_pickled and not self._takes_pickled:
-            values = unsettled(values)
+            values = unpickled(values)
         chunk = Chunk(values, self._take_timestamps(len(values)))
         if self._keys:
             chunk.keys = self._keys.copy()
@@ -261,16 +246,17 @@ class Emitter:
     # ---------------------------------------------------------------- which shape to look for
 
     def enter_loop(self) -> None:
-        """A run begins: look for what came lately, unless this is inside of another run, whose text is for the shape that there is.
+        """A run of a loop starts: choose the shape that fits the last records.
 
-        A run may begin inside of another one: a watermark that a function emitted fires timers, whose results go through the same chain.
+        Runs nest: a watermark that a function emits fires timers, whose results go through the same chain.  An inner run keeps the shape:
+        the text of the outer loop is for that shape.
         """
         self._outer_timestamps.append(self._has_timestamps)
         if len(self._outer_timestamps) == 1:
             self._choose_shape()
 
     def leave_loop(self) -> None:
-        """The run ended, and nothing of it waits."""
+        """A run ended; no record of it waits."""
         had_timestamps = self._outer_timestamps.pop()
         if self._outer_timestamps:
             self._has_timestamps = had_timestamps
@@ -283,21 +269,21 @@ class Emitter:
         position = None if shape is None else self._position_of(key, record, shape)
         if (shape, position) == (self.shape, self.key_position):
             return
-        self._num_choices += 1  # not the shape itself: it may come back, and has other lists then
+        self._num_choices += 1  # compared in place of the shape: a shape that comes back has new lists
         self.shape, self.key_position = shape, position
         self._has_columns = shape is not None and shape.is_by_column and (self.keys is None or position is not None)
         width = len(shape.field_types or (1,)) if shape is not None else 0
         self._fields = [[] for _ in range(width)] if self._has_columns else []
 
     def _position_of(self, key: Any, record: Any, shape: RecordShape) -> int | None:
-        """Which field of the record is the very key; None if none is, or nobody looks at the fields."""
+        """The position of the field that is the key object itself; None if there is none, or if the fields are not tested."""
         if self.keys is None or not self.keys.makes_keys or not (shape.is_scalar or shape.field_types is not None):
             return None
         return next((position for position, field in enumerate(fields_of(record, shape)) if field is key), None)
 
 
 def _typed_column(values: list[Any], kind: type | None) -> Column:
-    """The column of values that all have a type, if it is given; copies them."""
+    """A column with a copy of the values; all are of type ``kind``, unless that is None."""
     if kind is None:
         return column_of(values)
     if kind in _CONSTANT_TYPES and is_constant(values):
@@ -305,7 +291,7 @@ def _typed_column(values: list[Any], kind: type | None) -> Column:
     if kind is int:
         try:
             return ArrayColumn(np.frombuffer(struct.pack(f"={len(values)}q", *values), np.int64))
-        except struct.error:  # beyond 64 bits
+        except struct.error:  # an int of more than 64 bits
             return ListColumn(values.copy(), int)
     if kind is float:
         return ArrayColumn(np.frombuffer(struct.pack(f"={len(values)}d", *values), np.float64))

@@ -1,12 +1,12 @@
-"""All timer services of one operator, and the way of a watermark past their timers.
+"""All timer services of one operator, and the watermarks that fire their timers.
 
 Side:       task.
-Invariants: a watermark is passed on after every timer up to it has fired; the last one is never interrupted, so that nothing is left when
-            the operator finishes.
+Invariants: a watermark is passed on after all timers up to it have fired.  The last watermark is never interrupted, so no timer is left
+            when the operator finishes.
 Units:      timestamps in milliseconds.
-Source:     Flink ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcessor`` (FLINK-20217: timers must let barriers pass).  While
-            timers are interrupted again and again, the watermarks in between are passed on, so that consumers do not stand still; Flink's
-            output watermark waited for the last timer.
+Source:     Flink ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcessor`` (FLINK-20217: timers must let barriers pass).  Flink's
+            output watermark waits for the last timer.  Here interrupted timers pass on the watermarks in between, so that consumers
+            do not stand still.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,25 +14,24 @@ from collections.abc import Callable, Mapping
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.records import IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark, WatermarkStatus
-from flowlet.timers.time_services import KeyContext, ProcessingTimeService, Triggerable, WatermarkOutput
-from flowlet.timers.timer_service import KeyedTimerService, KeyGroupTimers, never
+from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers, never
+from flowlet.timers.time_api import KeyContext, ProcessingTimeService, Triggerable, WatermarkOutput
 
 TimersByKeyGroup = Mapping[int, Mapping[str, KeyGroupTimers]]
 
 
-class TimerServiceManager:
-    """Makes the timer services of one operator and advances them together.
+class KeyedTimerServiceManager:
+    """Makes the timer services of one operator and advances them together; task thread only.
 
-    Threading: task thread.
     Life cycle: ``restore`` before the first ``timer_service``; ``close`` at the end.
 
     Args:
-        key_context: of the operator.
-        clock: of the operator.
-        key_groups: those of this subtask.
-        max_parallelism: number of key groups.
+        key_context: the operator's.
+        clock: the operator's.
+        key_groups: this subtask's.
+        max_parallelism: the number of key groups.
         should_interrupt: see ``KeyedTimerService``.
-        executor: of the operator; None: a watermark is never interrupted.
+        executor: the operator's; None: watermarks are never interrupted.
     """
 
     def __init__(
@@ -51,20 +50,20 @@ class TimerServiceManager:
         self._max_parallelism = max_parallelism
         self._should_interrupt = should_interrupt
         self._executor = executor
-        self._watermarks: MailboxWatermarkProcessor | None = None  # made for the first watermark that may have timers
+        self._watermarks: MailboxWatermarkProcessor | None = None  # made for the first watermark that can fire timers
         self._services: dict[str, KeyedTimerService] = {}
-        self._restored: dict[str, dict[int, KeyGroupTimers]] = {}  # of services that nobody has asked for yet
+        self._restored: dict[str, dict[int, KeyGroupTimers]] = {}  # for services that were not made yet
 
     def __repr__(self) -> str:
-        return f"<TimerServiceManager of {list(self._services.values())!r}>"
+        return f"<KeyedTimerServiceManager of {list(self._services.values())!r}>"
 
     @property
     def num_fired_timers(self) -> int:
-        """Timers fired so far; any thread, one pass stale."""
+        """The number of timers fired so far; any thread, one pass stale."""
         return sum(service.num_fired_timers for service in list(self._services.values()))
 
     def timer_service(self, name: str, triggerable: Triggerable) -> KeyedTimerService:
-        """The service of that name, made at the first call, with the timers that were restored for it."""
+        """The service of that name, made at the first call with its restored timers."""
         if name not in self._services:
             service = KeyedTimerService(
                 name,
@@ -80,14 +79,14 @@ class TimerServiceManager:
         return self._services[name]
 
     def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
-        """Fire the timers up to a watermark, then pass it on; mails in a hurry may come in between, and then the rest follows later."""
+        """Fire the timers up to a watermark, then pass it on; urgent mails may interrupt, then the rest follows in a mail."""
         if self._watermarks is None and not self._services:
             output.emit_watermark(watermark)
         else:
             self._processor(output).emit_watermark(watermark)
 
     def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
-        """Pass a status on, behind the watermarks that came before it."""
+        """Pass a status on behind the watermarks that came before it."""
         if self._watermarks is None:
             output.emit_watermark_status(status)
         else:
@@ -99,20 +98,20 @@ class TimerServiceManager:
         return self._watermarks
 
     def advance_watermark(self, timestamp: int) -> None:
-        """Fire every event time timer up to and including ``timestamp``; called before the watermark is passed on."""
+        """Fire all event time timers up to and including ``timestamp``."""
         for service in self._services.values():
             service.advance_watermark(timestamp)
 
     def try_advance_watermark(self, timestamp: int, should_stop: Callable[[], bool]) -> bool:
-        """As ``advance_watermark``, but may stop after a timer; False when timers are left that are due."""
+        """As ``advance_watermark``, but may stop after a timer; False if due timers are left."""
         return all(service.try_advance_watermark(timestamp, should_stop) for service in self._services.values())
 
     def completed_until(self, timestamp: int) -> int:
-        """The largest time up to ``timestamp`` before and at which no event time timer is left in any service."""
+        """The largest time up to ``timestamp`` for which no service has event time timers left."""
         return min((service.completed_until(timestamp) for service in self._services.values()), default=timestamp)
 
     def snapshot(self) -> TimersByKeyGroup:
-        """All timers: by key group, then by name of the service; also those that were restored and never asked for."""
+        """All timers by key group and name of the service, also those restored for services that were never made."""
         groups: dict[int, dict[str, KeyGroupTimers]] = {}
         by_name = self._restored | {name: service.snapshot() for name, service in self._services.items()}
         for name, timers in by_name.items():
@@ -121,41 +120,41 @@ class TimerServiceManager:
         return groups
 
     def restore(self, groups: TimersByKeyGroup) -> None:
-        """Take over the timers of this subtask's key groups out of a snapshot, which may hold those of other subtasks too.
+        """Take over this subtask's timers from a snapshot, which may hold those of other subtasks.
 
         Raises:
             RuntimeError: a service was made already.
         """
         if self._services:
-            raise RuntimeError(f"timers are restored before services are made: {self!r}")
+            raise RuntimeError(f"timers must be restored before the first timer_service(): {self!r}")
         for group in self._key_groups:
             for name, timers in groups.get(group, {}).items():
                 self._restored.setdefault(name, {})[group] = timers
 
     def close(self) -> None:
-        """Fire nothing by the clock any more."""
+        """Cancel the clock's callbacks: no processing time timer fires any more."""
         for service in self._services.values():
             service.close()
 
 
 class MailboxWatermarkProcessor:
-    """Passes watermarks on once their timers have fired, and lets mails that cannot wait pass between two timers.
+    """Passes watermarks on once their timers have fired, and lets urgent mails run between two timers; task thread only.
 
-    Records that arrive before all timers have fired are processed before the rest of them, as in Flink: their own watermark is later.
-    "Idle" waits for the watermarks before it: consumers drop the watermark of an input that is idle.
+    As in Flink, records that arrive before all timers have fired are processed before the rest of them: their own watermark is later.
+    "Idle" waits for the watermarks before it, because consumers drop the watermarks of an idle input.
 
-    Threading: task thread.
-
-    Args:
-        output: gets the watermarks.
-        timers: of the operator.
-        executor: of the operator; the rest of the timers comes back as a deferrable mail, which yields of operators do not run.
-            None: nothing is interrupted.
-        should_interrupt: whether a mail waits that is in a hurry (a barrier).
+    Args: output: gets the watermarks.  timers: the operator's.  executor: the operator's.  Its deferrable mails, which yields of operators
+        do not run, fire the rest of the timers.  None: timers are
+            never interrupted.
+        should_interrupt: whether an urgent mail (a barrier) waits.
     """
 
     def __init__(
-        self, output: WatermarkOutput, timers: TimerServiceManager, executor: MailboxExecutor | None, should_interrupt: Callable[[], bool]
+        self,
+        output: WatermarkOutput,
+        timers: KeyedTimerServiceManager,
+        executor: MailboxExecutor | None,
+        should_interrupt: Callable[[], bool],
     ) -> None:
         self._output = output
         self._timers = timers
@@ -164,22 +163,22 @@ class MailboxWatermarkProcessor:
         self._target = MIN_TIMESTAMP
         self._emitted = MIN_TIMESTAMP
         self._is_mailed = False
-        self._is_idle_next = False  # the input became idle while timers were left
+        self._is_idle_next = False  # whether the input became idle while timers were left
 
     def __repr__(self) -> str:
         return f"<MailboxWatermarkProcessor at {self._emitted} on the way to {self._target}>"
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Fire its timers and pass it on; if it is interrupted, the rest follows by mail."""
+        """Fire the timers up to a watermark, then pass it on; if interrupted, a mail does the rest."""
         self._target = max(self._target, watermark.timestamp)
         self._go_on()
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Pass a status on once the watermarks before it are through."""
+        """Pass a status on behind the watermarks before it."""
         if not self._is_mailed:
             self._output.emit_watermark_status(status)
         else:
-            self._is_idle_next = status.is_idle  # "active" only takes back an "idle" that nobody has heard of yet
+            self._is_idle_next = status.is_idle  # "active" only cancels an "idle" that was not passed on yet
 
     def _go_on(self) -> None:
         should_stop = never if self._executor is None or self._target == MAX_TIMESTAMP else self._should_interrupt
@@ -191,7 +190,7 @@ class MailboxWatermarkProcessor:
         if is_complete:
             self._emit_idle()
         elif not self._is_mailed:
-            assert self._executor is not None, "it was interrupted"
+            assert self._executor is not None, "only an operator with an executor is interrupted"
             self._is_mailed = True
             self._executor.execute(self._on_mail, "timers up to %s", self._target, options=MailOptions.DEFERRABLE)
 
