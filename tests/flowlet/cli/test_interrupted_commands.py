@@ -3,12 +3,11 @@
 JobManager and TaskManager end with exit code 0, as after each stop signal; the command ends as a program that SIGINT ended.
 """
 
-import socket
 from pathlib import Path
 
 import pytest
 
-from tests.flowlet.client.programs import running
+from tests.flowlet.client.programs import running, silent_job_manager
 
 pytestmark = pytest.mark.slow
 TASK_MANAGER = ("-m", "flowlet.tm", "--jobmanager", "127.0.0.1:1")
@@ -90,9 +89,8 @@ def test_while_a_task_manager_waits_for_its_job_manager(tmp_path: Path) -> None:
 
 
 def test_while_a_command_waits_for_its_answer(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with running("-m", "flowlet", "list", "--jobmanager", address, environment=environment(tmp_path)) as program:
+    with silent_job_manager(tmp_path) as (server, found):
+        with running("-m", "flowlet", "list", "--jobmanager", found["FLOWLET_JOBMANAGER"], environment=found) as program:
             connection, _ = server.accept()
             with connection:
                 program.interrupt()

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,10 +12,20 @@ from pathlib import Path
 
 import psutil
 
+from flowlet.rpc.secret import load_or_create_secret
 from tests.waiting import PATIENCE_S
 
 _LOG_LINE = re.compile(r'"level": "warning"|\[warning ')
 REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@contextmanager
+def silent_job_manager(folder: Path) -> Iterator[tuple[socket.socket, dict[str, str]]]:
+    """A port that takes connections and answers nothing, and the variables with which programs find it, and a secret."""
+    load_or_create_secret(folder / "secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE_S)
+        yield server, {"FLOWLET_JOBMANAGER": f"127.0.0.1:{server.getsockname()[1]}", "FLOWLET_SECRET_FILE": str(folder / "secret")}
 
 
 class Program:

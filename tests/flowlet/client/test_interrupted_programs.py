@@ -4,7 +4,6 @@ Each program is interrupted after a line of output, a connection or a job that s
 """
 
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from flowlet.client.executor import RemoteTarget
 from flowlet.client.remote import ClusterClient, JobManagerApi
-from tests.flowlet.client.programs import running
+from tests.flowlet.client.programs import running, silent_job_manager
 from tests.waiting import spin_until
 
 pytestmark = pytest.mark.slow
@@ -71,8 +70,7 @@ with MiniCluster():
 
 
 def test_while_it_waits_for_a_job_manager_that_does_not_answer(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        environment = {"FLOWLET_JOBMANAGER": f"127.0.0.1:{server.getsockname()[1]}", "FLOWLET_SECRET_FILE": str(tmp_path / "secret")}
+    with silent_job_manager(tmp_path) as (server, environment):
         with running("-c", f"{_JOB}\nenv.execute()", "1", environment=environment) as program:
             connection, _ = server.accept()
             with connection:
@@ -153,8 +151,7 @@ env.from_collection(numbers())
 
 def test_an_interrupt_that_the_program_catches_is_its_own_affair(tmp_path: Path) -> None:
     """And what it caught can be run again."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        environment = {"FLOWLET_JOBMANAGER": f"127.0.0.1:{server.getsockname()[1]}", "FLOWLET_SECRET_FILE": str(tmp_path / "secret")}
+    with silent_job_manager(tmp_path) as (server, environment):
         text = f"{_JOB}\ntry:\n    env.execute()\nexcept KeyboardInterrupt:\n    del os.environ['FLOWLET_JOBMANAGER']\n    env.execute()"
         with running("-c", f"import os\n{text}", "1", environment=environment) as program:
             connection, _ = server.accept()

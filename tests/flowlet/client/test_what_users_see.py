@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.client.remote import JobManagerApi, RemoteTarget
+from flowlet.rpc.secret import load_or_create_secret
 from tests.flowlet.client.programs import REPOSITORY, running
 from tests.waiting import spin_until
 
@@ -119,6 +120,7 @@ def test_a_cluster_that_is_not_there_is_one_message(tmp_path: Path, monkeypatch:
     """Not the three errors of the libraries that lead to it."""
     monkeypatch.setenv("FLOWLET_JOBMANAGER", "127.0.0.1:1")
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
+    load_or_create_secret()
 
     errors = error_of(tmp_path, f"{_BUILDING}stream.map(abs){_SUBMITTED}\n")
 
