@@ -22,6 +22,9 @@ import structlog
 import uvloop
 
 from tests import schedule
+from tests.quiet_logging import unconfigured_logging_of_module
+
+__all__ = ["unconfigured_logging_of_module"]  # every module begins with logging unconfigured, and leaves it so
 
 GRACE_S = 3.0  # what is on its way out may take this long; nothing waits when nothing is left
 _PR_SET_CHILD_SUBREAPER = 36

@@ -30,6 +30,6 @@ def unconfigured_logging() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def unconfigured_logging_of_module() -> Iterator[None]:
-    """For modules whose tests share a cluster, which sets logging up when it starts."""
+    """Every module of tests begins so: a cluster in the process sets logging up when it starts."""
     with _unconfigured():
         yield

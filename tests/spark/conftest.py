@@ -18,8 +18,8 @@ from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.ingest import close_producers
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.conftest import child_pids, describe_process, left_behind, live_threads
-from tests.flowlet.client.quiet_logging import unconfigured_logging
 from tests.flowlet.ingest.conftest import write_secret
+from tests.quiet_logging import unconfigured_logging
 
 __all__ = ["unconfigured_logging"]
 

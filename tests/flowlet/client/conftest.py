@@ -16,10 +16,7 @@ from flowlet.datastream.connectors import DiscardingSink
 from flowlet.graph.job_graph import JobGraph
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.jobs import reached, released
-from tests.flowlet.client.quiet_logging import unconfigured_logging_of_module
 from tests.waiting import PATIENCE_S
-
-__all__ = ["unconfigured_logging_of_module"]
 
 
 @pytest.fixture(autouse=True)

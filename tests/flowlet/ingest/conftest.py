@@ -14,7 +14,7 @@ from flowlet.ingest import GateClient, PartitionOffer, open_gate
 from flowlet.ingest.runtime import close_producers
 from flowlet.testing.mini_cluster import MiniCluster
 from flowlet.tm.task_executor import TaskExecutorConfig
-from tests.flowlet.client.quiet_logging import unconfigured_logging
+from tests.quiet_logging import unconfigured_logging
 from tests.waiting import PATIENCE_S
 
 __all__ = ["unconfigured_logging"]

@@ -4,12 +4,10 @@ Source: Flink ``ChainingOutput``; PyFlink's chained Python operators, which hand
         Random programs: ``tests/differential``.
 """
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import structlog
 
 from flowlet.common import Time
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
@@ -81,13 +79,6 @@ def reader(request: pytest.FixtureRequest) -> Reader:
 def cluster() -> Iterator[MiniCluster]:
     with MiniCluster(num_task_managers=1) as cluster:
         yield cluster
-    # It set up logging as in a user's program; other tests want to find none.
-    structlog.reset_defaults()
-    for name in ("flowlet", "netstack", "aiohttp"):
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
-        logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """The embedded cluster of a test sets up logging as it does in a user's program."""
 
-from tests.flowlet.client.quiet_logging import unconfigured_logging
+from tests.quiet_logging import unconfigured_logging
 
 __all__ = ["unconfigured_logging"]
