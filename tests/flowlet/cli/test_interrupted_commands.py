@@ -89,10 +89,12 @@ def test_while_a_task_manager_waits_for_its_job_manager(tmp_path: Path) -> None:
 
 
 def test_while_a_command_waits_for_its_answer(tmp_path: Path) -> None:
-    with silent_job_manager(tmp_path) as (server, found):
-        with running("-m", "flowlet", "list", "--jobmanager", found["FLOWLET_JOBMANAGER"], environment=found) as program:
-            connection, _ = server.accept()
-            with connection:
-                program.interrupt()
+    with (
+        silent_job_manager(tmp_path) as (server, found),
+        running("-m", "flowlet", "list", "--jobmanager", found["FLOWLET_JOBMANAGER"], environment=found) as program,
+    ):
+        connection, _ = server.accept()
+        with connection:
+            program.interrupt()
 
-                assert program.end() == (130, "", ["flowlet: interrupted"])
+            assert program.end() == (130, "", ["flowlet: interrupted"])

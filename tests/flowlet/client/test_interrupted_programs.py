@@ -70,12 +70,14 @@ with MiniCluster():
 
 
 def test_while_it_waits_for_a_job_manager_that_does_not_answer(tmp_path: Path) -> None:
-    with silent_job_manager(tmp_path) as (server, environment):
-        with running("-c", f"{_JOB}\nenv.execute()", "1", environment=environment) as program:
-            connection, _ = server.accept()
-            with connection:
-                program.interrupt()
-                code, _, errors = program.end()
+    with (
+        silent_job_manager(tmp_path) as (server, environment),
+        running("-c", f"{_JOB}\nenv.execute()", "1", environment=environment) as program,
+    ):
+        connection, _ = server.accept()
+        with connection:
+            program.interrupt()
+            code, _, errors = program.end()
 
     assert (code, errors) == INTERRUPTED
 
