@@ -1,5 +1,6 @@
 import contextlib
 import sys
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.task.create_stream_task import StreamTask
-from netstack.errors import ProducerFailedError
+from netstack.errors import PartitionNotFoundError, ProducerFailedError
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, is_parked, run, source
@@ -277,6 +278,23 @@ class TestCancel:
         assert recorder.calls.count("close") == 1
         assert task.state is ExecutionState.CANCELED
 
+    def test_the_consumer_of_a_partition_that_is_released_meanwhile_does_not_find_it(
+        self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its producer is cancelled between the moment when the consumer finds the partition and that when it asks for a view."""
+        partition = network.partition()
+        consumer = tasks.sink(Recorder(), producers=[partition])
+        create_view = partition.create_subpartition_view
+
+        def release_first(*arguments: Any) -> Any:
+            partition.release(TaskCancelled("producer"))
+            return create_view(*arguments)
+
+        monkeypatch.setattr(partition, "create_subpartition_view", release_first)
+
+        with pytest.raises(PartitionNotFoundError, match="was released at its producer"):
+            consumer.invoke()
+
     @pytest.mark.slow
     def test_against_the_natural_end(self) -> None:
         """Wherever it strikes: each task ends finished or cancelled, nothing hangs, nothing leaks (FLINK-14544)."""
@@ -287,7 +305,9 @@ class TestCancel:
         finally:
             sys.setswitchinterval(interval)
 
-        assert {end for pair in ends for end in pair} <= {"finished", "TaskCancelled", "ProducerFailedError"}
+        # Of a producer that was cancelled its consumer hears that it failed, or finds nothing where it was (a consequence, ``tm.task``).
+        consequences = {"ProducerFailedError", "PartitionNotFoundError"}
+        assert {end for pair in ends for end in pair} <= {"finished", "TaskCancelled"} | consequences
         assert {"finished", "TaskCancelled"} <= {end for pair in ends for end in pair}
 
     def _race(self, number: int) -> list[str]:
