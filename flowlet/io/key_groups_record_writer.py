@@ -7,7 +7,7 @@ Invariants: all ways send a key to the same channel; dictionaries are bounded; r
 Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner``.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from flowlet.chain.key_extractor import create_key_extractor, field_selected_by
 from flowlet.columns import (
@@ -20,7 +20,6 @@ from flowlet.io.dictionary_bypass import DictionaryBypass
 from flowlet.io.key_column_router import KeyColumnRouter
 from flowlet.io.key_dictionary import ChannelCodes, KeyDictionary
 from flowlet.io.key_routes import Routes
-from flowlet.io.pending_columns import LaneArray, Route
 from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_keys
@@ -28,11 +27,6 @@ from flowlet.keys.key_columns import ChannelTable, try_hashes
 from flowlet.keys.key_groups import key_group, operator_index
 from flowlet.records import Chunk
 from netstack.partition.result_partition import ResultPartition
-
-_NUMBERS: Final = frozenset({int, float, bool})
-_INSTANT: Final = "M"  # the numpy kind of timestamps, which cannot be keys
-
-_KeyedColumn = tuple[Column, LaneArray | Route]
 
 
 class KeyGroupsRecordWriter(RecordWriter):
