@@ -11,8 +11,8 @@ Source:     the idea of Linux ``SO_BUSY_POLL``.  With uvloop each poll releases 
 import time
 from collections.abc import Callable
 
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.flow.poll_window import PollWindow
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 
 _NS_PER_US = 1000
 

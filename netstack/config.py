@@ -11,7 +11,7 @@ from typing import Final
 
 from netstack.errors import ConfigError
 from netstack.security import SecurityConfig
-from netstack.wire.codec import FRAME_HEADER_BYTES
+from netstack.wire.message_bytes import FRAME_HEADER_BYTES
 
 MIN_SEGMENT_SIZE_BYTES = 256
 # Far more than checkpoints put between data; not measured.

@@ -17,18 +17,18 @@ from typing import Concatenate, ParamSpec, TypeAlias
 import structlog
 
 from netstack.busy_poll import NewsHandler
-from netstack.channel.client import connect
-from netstack.channel.handler import ChannelHandler
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder
-from netstack.channel.protocol import NetworkChannel
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectError, NetstackError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID
+from netstack.transport.client import connect
+from netstack.transport.handler import ChannelHandler
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder
+from netstack.transport.network_channel import NetworkChannel
 from netstack.wakeups import run_all
-from netstack.wire.codec import CLIENT_MESSAGE_IDS
+from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS
 
 _log = structlog.get_logger(__name__)
 

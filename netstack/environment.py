@@ -19,9 +19,6 @@ from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.busy_poll import BusyPoller
-from netstack.channel.handler import ChannelHandler
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder
-from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConfigError, LocalProtocolError, ResourceClosedError
@@ -48,7 +45,10 @@ from netstack.partition.bounded_blocking_result_partition import BoundedBlocking
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_partition_type import ResultPartitionType
-from netstack.wire.codec import SERVER_MESSAGE_IDS
+from netstack.transport.handler import ChannelHandler
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder
+from netstack.transport.server import NetworkServer
+from netstack.wire.message_bytes import SERVER_MESSAGE_IDS
 from netstack.wire.offer_messages import PartitionOffer
 
 _log = structlog.get_logger(__name__)

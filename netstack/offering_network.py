@@ -15,10 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from netstack.channel.client import connect
-from netstack.channel.handler import ChannelHandler
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder
-from netstack.channel.protocol import NetworkChannel
 from netstack.environment import NetworkEnvironment
 from netstack.errors import NetstackError
 from netstack.eventloop import EventLoopThread
@@ -30,8 +26,12 @@ from netstack.handlers.partition_request_server_handler import PartitionRequestS
 from netstack.ids import ConnectionID
 from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig, TlsConfig
-from netstack.wire.codec import OFFERING_MESSAGE_IDS
+from netstack.transport.client import connect
+from netstack.transport.handler import ChannelHandler
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder
+from netstack.transport.network_channel import NetworkChannel
 from netstack.wire.gate_access import GateIdentity
+from netstack.wire.message_bytes import OFFERING_MESSAGE_IDS
 from netstack.wire.offer_messages import PartitionOffer
 
 # Longer than the minute between two micro-batches; short, because a TaskManager accepts 1,024 connections.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from bench.transports.common import BUFFER_BYTES, PayloadSource, Setting, Stop, Verifier, WrongDataError
 from netstack.config import KERNEL_CONGESTION_CONTROL
-from netstack.wire.codec import BUFFER_RESPONSE_HEADER_BYTES
+from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER_BYTES
 
 FRAMES_PER_CALL = 8
 READ_BYTES = 1024 * 1024

@@ -25,11 +25,11 @@ from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
 from flowlet.rpc.control_messages import GateCounts
 from flowlet.serde.element_deserializer import ElementDeserializer
 from netstack.availability import AvailabilityFuture
-from netstack.channel.limits import RateLimit
 from netstack.errors import RemoteProtocolError
 from netstack.flow.offer_book import GateShape
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.offered_input_gate import OfferedInputGate
+from netstack.transport.limits import RateLimit
 from netstack.wire.events import EndOfData, EndOfPartition
 
 _log = structlog.get_logger(__name__)

@@ -18,8 +18,8 @@ from enum import Enum, IntEnum, StrEnum, auto
 from typing import Final, TypeAlias
 
 from netstack.errors import LocalProtocolError, NetstackError
-from netstack.wire.codec import CLIENT_MESSAGE_IDS, GATE_MESSAGE_IDS, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
 from netstack.wire.gate_access import GateIdentity
+from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS, GATE_MESSAGE_IDS, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
 from netstack.wire.messages import Hello, Message, Proof, Ready
 from netstack.wire.offer_messages import GateHello
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol
 
 import structlog
 
-from netstack.channel.handler import ChannelHandlerContext
-from netstack.channel.limits import RateLimit
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import InputChannelID
+from netstack.transport.handler import ChannelHandlerContext
+from netstack.transport.limits import RateLimit
 from netstack.wire.gate_access import GateIdentity
 from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
 

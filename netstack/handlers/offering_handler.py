@@ -7,10 +7,10 @@ Invariants: every message of the gate goes on to the handlers behind, which serv
 
 from typing import Protocol
 
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.errors import ConnectionLostError, NetstackError
 from netstack.flow.offer_progress import Stage
 from netstack.ids import InputChannelID, ResultPartitionID
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire.messages import AckAllUserRecordsProcessed, CancelPartitionRequest, PartitionRequest
 from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
 

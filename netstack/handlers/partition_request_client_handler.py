@@ -16,8 +16,6 @@ import structlog
 
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.limits import ReplyBudget
 from netstack.errors import (
     ConnectionLostError,
     LocalProtocolError,
@@ -30,6 +28,8 @@ from netstack.errors import (
 from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.limits import ReplyBudget
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,

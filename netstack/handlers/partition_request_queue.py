@@ -20,18 +20,18 @@ from functools import partial
 
 import structlog
 
-from netstack.channel.direct_writer import MAX_DIRECT_BYTES, DirectWriter
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.limits import RateLimit, ReplyBudget
-from netstack.channel.message_codec import OutboundBuffer, OutboundRun, encode_buffer
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.flow.ready_queue import ReadyQueue
 from netstack.handlers.view_reader import SEVERAL, CreditBasedSequenceNumberingViewReader, ViewReaderStatistics
 from netstack.ids import InputChannelID
+from netstack.transport.direct_writer import MAX_DIRECT_BYTES, DirectWriter
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.limits import RateLimit, ReplyBudget
+from netstack.transport.message_codec import OutboundBuffer, OutboundRun, encode_buffer
 from netstack.wakeups import run_all
-from netstack.wire.codec import BUFFER_RESPONSE_HEADER_BYTES
+from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER_BYTES
 from netstack.wire.messages import BacklogAnnouncement, DataType, ErrorCode, ErrorResponse
 
 _log = structlog.get_logger(__name__)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import structlog
 
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
@@ -23,6 +22,7 @@ from netstack.handlers.partition_request_queue import PartitionRequestQueue, des
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.ids import ResultPartitionID
 from netstack.partition.result_partition_manager import ResultPartitionManager
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire.events import deserialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,

@@ -7,9 +7,9 @@ Invariants: a peer with a gate's token reaches no handler that serves partitions
 
 from collections.abc import Sequence
 
-from netstack.channel.authentication_handler import PeerAuthenticated
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.handlers.offered_partitions_handler import OfferedPartitionsHandler
+from netstack.transport.authentication_handler import PeerAuthenticated
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 
 
 class ConnectionRoles(ChannelHandler):

@@ -9,14 +9,14 @@ Source:     Netty ``EmbeddedChannel``.  It differs from ``NetworkChannel`` in on
 import threading
 from collections import deque
 
-from netstack.channel.direct_writer import DirectWriter
-from netstack.channel.handler import Channel, ChannelHandler
-from netstack.channel.message_codec import MessageDecoder
-from netstack.channel.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
-from netstack.channel.pipeline import ChannelPipeline
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
+from netstack.transport.direct_writer import DirectWriter
+from netstack.transport.handler import Channel, ChannelHandler
+from netstack.transport.message_codec import MessageDecoder
+from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
+from netstack.transport.pipeline import ChannelPipeline
 
 
 class EmbeddedChannel(Channel):

@@ -6,9 +6,6 @@ import socket
 from collections.abc import Callable, Iterator
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder
-from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import NetstackError
@@ -18,6 +15,9 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder
+from netstack.transport.server import NetworkServer
 from netstack.wire.messages import PartitionRequest
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 from tests.waiting import PATIENCE_S

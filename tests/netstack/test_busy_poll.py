@@ -7,9 +7,9 @@ import pytest
 import uvloop
 
 from netstack.busy_poll import BusyPoller, NewsHandler
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from tests.netstack.connections import until
 from tests.waiting import PATIENCE_S
 

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.channel.client import connect
-from netstack.channel.protocol import HandlersFactory, NetworkChannel
 from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConnectError, ConnectionLostError, ResourceClosedError
@@ -22,6 +20,8 @@ from netstack.eventloop import EventLoopThread
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID
+from netstack.transport.client import connect
+from netstack.transport.network_channel import HandlersFactory, NetworkChannel
 from netstack.wire.events import OtherEvent, serialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,

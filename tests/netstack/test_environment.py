@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import (
@@ -31,6 +30,7 @@ from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, 
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.security import SecurityConfig
+from netstack.transport.server import NetworkServer
 from netstack.wire.events import (
     CheckpointBarrier,
     CheckpointOptions,

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.eventloop import EventLoopThread
 from netstack.forks import ClosedInChildren
 from netstack.security import SecurityConfig
+from netstack.transport.server import NetworkServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

@@ -14,10 +14,6 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from netstack.channel.client import connect
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder
-from netstack.channel.protocol import NetworkChannel
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import AuthenticationError
@@ -29,12 +25,16 @@ from netstack.handlers.offered_partitions_handler import NetworkOfferedPartition
 from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, partition_id
 from netstack.offering_network import IDLE_S, GateAccess, OfferedPartition, OfferingNetwork
 from netstack.security import SecurityConfig
-from netstack.wire.codec import OFFERING_MESSAGE_IDS
+from netstack.transport.client import connect
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder
+from netstack.transport.network_channel import NetworkChannel
 from netstack.wire.gate_access import GateIdentity, gate_token
+from netstack.wire.message_bytes import OFFERING_MESSAGE_IDS
 from netstack.wire.messages import CancelPartitionRequest, Message, PartitionRequest
 from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
-from tests.netstack.channel.test_tls import Authority
 from tests.netstack.connections import until
+from tests.netstack.transport.test_tls import Authority
 from tests.netstack.wire.samples import PARTITION
 from tests.waiting import PATIENCE_S
 

@@ -19,7 +19,6 @@ from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.channel.protocol import NetworkChannel
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.local_input_channel import LocalInputChannel
@@ -32,6 +31,7 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop, _ManualLoop
 from netstack.testing.manual_clock import ManualClock
+from netstack.transport.network_channel import NetworkChannel
 from netstack.wakeups import run_all
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, EndOfPartition, Event, StopMode
 from tests.sim.streams import RangeStream, Stream, marked

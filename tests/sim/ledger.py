@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from netstack.buffer.buffer_recycler import FREEING_RECYCLER
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.message_codec import OutboundBuffer, OutboundRun
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.ids import InputChannelID
-from netstack.wire.codec import BUFFER_RESPONSE_HEADER
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.message_codec import OutboundBuffer, OutboundRun
+from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER
 from netstack.wire.messages import (
     AddCredit,
     BacklogAnnouncement,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-from netstack.channel.protocol import NetworkChannel
+from netstack.transport.network_channel import NetworkChannel
 
 _NOWHERE = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # some descriptor, of every pretended socket
 

@@ -26,10 +26,6 @@ from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.channel.direct_writer import DirectWriter
-from netstack.channel.handler import ChannelHandler
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder
-from netstack.channel.protocol import NetworkChannel
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConnectError, ConnectionLostError, NetstackError, PartitionNotFoundError, ProducerFailedError
 from netstack.gate.channels.input_channel import InputChannel
@@ -45,7 +41,11 @@ from netstack.partition.bounded_blocking_result_partition import BoundedBlocking
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.manual_clock import ManualClock
-from netstack.wire.decoder import FrameDecoder
+from netstack.transport.direct_writer import DirectWriter
+from netstack.transport.handler import ChannelHandler
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder
+from netstack.transport.network_channel import NetworkChannel
+from netstack.wire.frame_decoder import FrameDecoder
 from tests.sim.actors import Actor, Consumer, Flusher, LoopActor, Producer, Recycler, SimLoop, StateRecorder, WireActor
 from tests.sim.ledger import ClientTap, Ledger, ServerTap
 from tests.sim.locks import check_order, watched_locks

@@ -9,8 +9,8 @@ import pytest
 
 from netstack.errors import LocalProtocolError
 from netstack.flow.handshake import FailureReason, Handshake, HandshakeFailedError, HandshakeMessage, Phase, Role, VersionRange, derive_key
-from netstack.wire.codec import GATE_MESSAGE_IDS, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS
 from netstack.wire.gate_access import GateIdentity, gate_token
+from netstack.wire.message_bytes import GATE_MESSAGE_IDS, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS
 from netstack.wire.messages import AddCredit, Hello, Message, Proof, Ready
 from netstack.wire.offer_messages import GateHello
 from tests.netstack.wire.samples import RECEIVER

@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 
-from netstack.channel.client import connect
-from netstack.channel.protocol import NetworkChannel
-from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
-from netstack.wire.codec import encode
-from netstack.wire.decoder import FrameDecoder
+from netstack.transport.client import connect
+from netstack.transport.network_channel import NetworkChannel
+from netstack.transport.server import NetworkServer
+from netstack.wire.frame_decoder import FrameDecoder
+from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, BufferRun, Message
-from tests.netstack.channel.sockets import CONFIG, Inbox, handlers
+from tests.netstack.transport.sockets import CONFIG, Inbox, handlers
 from tests.netstack.wire.samples import RECEIVER
 from tests.waiting import PATIENCE_S
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.channel.message_codec import MessageDecoder
-from netstack.channel.outbound_buffer import OutboundFrame
 from netstack.config import NetstackConfig
 from netstack.gate.channels.partition_state_checker import PartitionStateChecker, ProducerState
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
@@ -14,7 +12,9 @@ from netstack.ids import ResultPartitionID
 from netstack.security import SecurityConfig
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
-from netstack.wire.codec import encode_buffer_response_header
+from netstack.transport.message_codec import MessageDecoder
+from netstack.transport.outbound_buffer import OutboundFrame
+from netstack.wire.message_bytes import encode_buffer_response_header
 from netstack.wire.messages import DataType
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 

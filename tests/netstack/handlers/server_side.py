@@ -1,7 +1,6 @@
 """A server's pipeline over an embedded channel, with real partitions behind it."""
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.channel.message_codec import MessageEncoder
 from netstack.config import NetstackConfig
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
@@ -10,7 +9,8 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
-from netstack.wire.decoder import FrameDecoder
+from netstack.transport.message_codec import MessageEncoder
+from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.messages import BufferResponse, ErrorResponse, PartitionRequest
 from tests.netstack.wire.samples import HeapAllocator
 

@@ -8,19 +8,19 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from netstack.channel.authentication_handler import AuthenticationHandler
-from netstack.channel.client import connect
-from netstack.channel.message_codec import MessageDecoder
-from netstack.channel.server import NetworkServer
 from netstack.errors import AuthenticationError, ConfigError, ConnectError, NetstackError, RemoteProtocolError
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
 from netstack.testing.embedded_channel import EmbeddedChannel
-from netstack.wire.codec import FRAME_HEADER, MAGIC, encode
+from netstack.transport.authentication_handler import AuthenticationHandler
+from netstack.transport.client import connect
+from netstack.transport.message_codec import MessageDecoder
+from netstack.transport.server import NetworkServer
+from netstack.wire.message_bytes import FRAME_HEADER, MAGIC, encode
 from netstack.wire.messages import AddCredit, Hello, Message, Proof, Ready
-from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.netstack.handlers.attackers import HMAC_CONFIG, SECRET, SECURITY, Stranger, impostor, stranger, victim
+from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.netstack.wire.samples import CONTROL_MESSAGES, RECEIVER
 from tests.waiting import PATIENCE_S
 

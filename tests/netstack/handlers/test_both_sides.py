@@ -17,9 +17,9 @@ from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.gate.input_gate import EndOfDataStatus
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ResultPartitionID
-from netstack.wire.codec import SERVER_MESSAGE_IDS, encode
-from netstack.wire.decoder import FrameDecoder
 from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, OtherEvent, StopMode
+from netstack.wire.frame_decoder import FrameDecoder
+from netstack.wire.message_bytes import SERVER_MESSAGE_IDS, encode
 from netstack.wire.messages import BufferResponse, ErrorCode, ErrorResponse, PartitionRequest
 from tests.netstack.handlers.client_side import EXCLUSIVE, Client, ScriptedStateChecker
 from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, partition_id_of, receiver_of

@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 
-from netstack.channel.direct_writer import DirectWriter
 from netstack.handlers import partition_request_queue
 from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
-from netstack.wire.decoder import FrameDecoder
+from netstack.transport.direct_writer import DirectWriter
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
+from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
 from tests.netstack.handlers.server_side import SEGMENT, ServerSide, fill, receiver_of, request
 from tests.netstack.wire.samples import HeapAllocator

@@ -9,7 +9,7 @@ from netstack.errors import NetstackError, RemoteProtocolError, TransportError
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.wire.codec import BUFFER_RESPONSE_HEADER, encode
+from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER, encode
 from netstack.wire.messages import (
     AddCredit,
     BufferResponse,
@@ -94,7 +94,7 @@ def test_hist_7499_2089_a_write_that_fails_leaves_no_buffer_behind(server: Serve
         return BUFFER_RESPONSE_HEADER.pack(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr("netstack.channel.message_codec._pack_header", fail_at_the_second)
+        patch.setattr("netstack.transport.message_codec._pack_header", fail_at_the_second)
         notify(server, reader)
 
     server.channel.lose_connection()

@@ -1,6 +1,5 @@
 """What a producer's connection may still do when the time of its token is over."""
 
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder
 from netstack.config import NetstackConfig
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
@@ -8,8 +7,9 @@ from netstack.handlers.offered_partitions_handler import NetworkOfferedPartition
 from netstack.ids import InputChannelID
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
-from netstack.wire.codec import GATE_MESSAGE_IDS, encode
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.wire.gate_access import GateIdentity
+from netstack.wire.message_bytes import GATE_MESSAGE_IDS, encode
 from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
 from tests.netstack.wire.samples import PARTITION
 

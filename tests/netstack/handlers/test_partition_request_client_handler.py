@@ -8,9 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.limits import MAX_WAITING_REPLIES
-from netstack.channel.message_codec import MessageDecoder
 from netstack.errors import (
     ConnectionLostError,
     LocalProtocolError,
@@ -28,8 +25,11 @@ from netstack.handlers.partition_request_client_handler import CreditBasedPartit
 from netstack.ids import input_channel_id
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
-from netstack.wire.codec import encode
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.limits import MAX_WAITING_REPLIES
+from netstack.transport.message_codec import MessageDecoder
 from netstack.wire.events import OtherEvent, serialize_event
+from netstack.wire.message_bytes import encode
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,

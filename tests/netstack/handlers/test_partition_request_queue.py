@@ -11,17 +11,17 @@ import pytest
 
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder
-from netstack.channel.server import NetworkServer
 from netstack.errors import ProducerFailedError, RemoteProtocolError
 from netstack.eventloop import EventLoopThread
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.security import SecurityConfig
-from netstack.wire.codec import encode
-from netstack.wire.decoder import FrameDecoder
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder
+from netstack.transport.server import NetworkServer
 from netstack.wire.events import EndOfData, StopMode, deserialize_event
+from netstack.wire.frame_decoder import FrameDecoder
+from netstack.wire.message_bytes import encode
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -755,7 +755,7 @@ def test_a_write_that_fails_ends_the_connection_and_gives_everything_back(server
         raise RuntimeError("Expected test exception")
 
     with monkeypatch.context() as patch:
-        patch.setattr("netstack.channel.message_codec._pack_header", refuse)
+        patch.setattr("netstack.transport.message_codec._pack_header", refuse)
         notify(server, reader)
 
     [error] = server.sent()

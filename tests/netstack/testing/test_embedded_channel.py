@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from netstack.channel.message_codec import MessageDecoder
-from netstack.channel.outbound_buffer import OutboundFrame
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError
 from netstack.testing import EmbeddedChannel
-from netstack.wire.codec import encode
+from netstack.transport.message_codec import MessageDecoder
+from netstack.transport.outbound_buffer import OutboundFrame
+from netstack.wire.message_bytes import encode
 from netstack.wire.messages import CloseRequest
-from tests.netstack.channel.recording import Recorder
+from tests.netstack.transport.recording import Recorder
 
 CONFIG = NetstackConfig(segment_size_bytes=1024, network_memory_bytes=64 * 1024)  # watermarks 1024 and 2048
 

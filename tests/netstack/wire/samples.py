@@ -1,8 +1,8 @@
 """One or more messages of every kind, with the frame that each one has on the wire."""
 
 from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
-from netstack.wire.codec import encode, encode_buffer_response_header
 from netstack.wire.gate_access import GateIdentity
+from netstack.wire.message_bytes import encode, encode_buffer_response_header
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,

@@ -1,6 +1,6 @@
 """Handlers that note what happens to them."""
 
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 
 
 class Recorder(ChannelHandler):

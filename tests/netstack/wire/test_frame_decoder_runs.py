@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from netstack.errors import RemoteProtocolError
 from netstack.ids import InputChannelID, input_channel_id
-from netstack.wire.codec import BUFFER_RESPONSE_HEADER_BYTES, NUMBERS_END, encode, encode_buffer_response_header
-from netstack.wire.decoder import Decoded, FrameDecoder
+from netstack.wire.frame_decoder import Decoded, FrameDecoder
+from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER_BYTES, NUMBERS_END, encode, encode_buffer_response_header
 from netstack.wire.messages import AddCredit, BufferResponse, BufferRun, DataType
 from tests.netstack.wire.samples import RECEIVER, HeapAllocator, HeapBuffer, content
 

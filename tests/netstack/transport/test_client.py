@@ -6,14 +6,14 @@ import socket
 
 import pytest
 
-from netstack.channel.client import connect
-from netstack.channel.handler import ChannelHandlerContext
-from netstack.channel.protocol import NetworkChannel
-from netstack.channel.server import NetworkServer
 from netstack.errors import ConnectError, LocalProtocolError
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
-from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
+from netstack.transport.client import connect
+from netstack.transport.handler import ChannelHandlerContext
+from netstack.transport.network_channel import NetworkChannel
+from netstack.transport.server import NetworkServer
+from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
@@ -109,7 +109,7 @@ def test_a_pipeline_without_a_decoder_is_refused(loop_name: str) -> None:
 @pytest.mark.parametrize("security", [SecurityConfig.none(), SecurityConfig.hmac(bytes(32))])
 def test_a_name_that_leads_to_another_machine_is_refused(loop_name: str, security: SecurityConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts is who was reached, not what ``localhost`` should mean; here 127.0.0.1 plays the other machine."""
-    monkeypatch.setattr("netstack.channel.client.is_loopback", lambda host: host == "localhost")
+    monkeypatch.setattr("netstack.transport.client.is_loopback", lambda host: host == "localhost")
     config = dataclasses.replace(CONFIG, security=security)
 
     async def main() -> None:

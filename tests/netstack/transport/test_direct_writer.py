@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.channel.direct_writer import DirectWriter
-from netstack.channel.outbound_buffer import ChannelOutboundBuffer
+from netstack.transport.direct_writer import DirectWriter
+from netstack.transport.outbound_buffer import ChannelOutboundBuffer
 
 LARGE = 1 << 20
 

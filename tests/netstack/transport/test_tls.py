@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 import trustme
 
-from netstack.channel.client import connect
-from netstack.channel.handler import ChannelHandlerContext
-from netstack.channel.message_codec import OutboundBuffer
-from netstack.channel.server import NetworkServer
-from netstack.channel.tls import client_context, server_context
-from netstack.channel.tls_acceptor import TlsAcceptor
 from netstack.errors import AuthenticationError, ConfigError, ConnectError
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig, TlsConfig
-from netstack.wire.codec import encode
+from netstack.transport.client import connect
+from netstack.transport.handler import ChannelHandlerContext
+from netstack.transport.message_codec import OutboundBuffer
+from netstack.transport.server import NetworkServer
+from netstack.transport.tls import client_context, server_context
+from netstack.transport.tls_acceptor import TlsAcceptor
+from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, BufferResponse, Hello
-from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers
-from tests.netstack.channel.sockets import run as run_strictly
+from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers
+from tests.netstack.transport.sockets import run as run_strictly
 from tests.netstack.wire.samples import RECEIVER, HeapBuffer
 from tests.waiting import PATIENCE_S
 
@@ -341,7 +341,7 @@ def test_close_cuts_connections_that_are_inside_their_handshake(loop_name: str, 
 
 def test_a_socket_that_cannot_accept_is_said_and_tried_again(loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for want of descriptors: after a while it can."""
-    monkeypatch.setattr("netstack.channel.tls_acceptor._PAUSE_S", 0)
+    monkeypatch.setattr("netstack.transport.tls_acceptor._PAUSE_S", 0)
 
     async def main() -> None:
         errors: list[Exception] = []
@@ -415,7 +415,7 @@ def test_with_tls_any_address_may_be_listened_on(loop_name: str, authority: Auth
         server = NetworkServer(replace(CONFIG, security=security(authority.issue("server"))), handlers(Inbox()))
         loop = LoopbackOnly()
         with monkeypatch.context() as patch:
-            patch.setattr("netstack.channel.server.asyncio.get_running_loop", lambda: loop)
+            patch.setattr("netstack.transport.server.asyncio.get_running_loop", lambda: loop)
             await server.start("0.0.0.0", 0)
 
         assert loop.asked == ["0.0.0.0"]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.errors import LocalProtocolError
+from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 
 H = TypeVar("H", bound=ChannelHandler)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from threading import get_ident
 from typing import Final, Protocol
 
-from netstack.channel.outbound_buffer import ChannelOutboundBuffer
+from netstack.transport.outbound_buffer import ChannelOutboundBuffer
 
 MAX_DIRECT_BYTES: Final = 4096  # of payload; larger ones are left to the loop's gather write.  Not measured.
 _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)

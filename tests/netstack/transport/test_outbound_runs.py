@@ -8,12 +8,12 @@ from netstack.buffer.buffer_recycler import FREEING_RECYCLER
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer, OutboundRun
 from netstack.config import NetstackConfig
 from netstack.ids import InputChannelID
 from netstack.testing import EmbeddedChannel
-from netstack.wire.decoder import FrameDecoder
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer, OutboundRun
+from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.messages import BufferResponse, BufferRun, DataType
 from tests.netstack.wire.samples import RECEIVER, HeapAllocator, HeapBuffer
 

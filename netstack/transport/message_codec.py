@@ -12,13 +12,14 @@ from typing import NamedTuple
 from netstack.buffer.buffer_recycler import BufferRecycler
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all, recycle_segments
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.outbound_buffer import OutboundFrame, View
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError
 from netstack.ids import InputChannelID
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.outbound_buffer import OutboundFrame, View
 from netstack.wakeups import run_all
-from netstack.wire.codec import (
+from netstack.wire.frame_decoder import FrameDecoder
+from netstack.wire.message_bytes import (
     BUFFER_RESPONSE_HEADER,
     BUFFER_RESPONSE_HEADER_BYTES,
     BUFFER_RESPONSE_ID,
@@ -29,7 +30,6 @@ from netstack.wire.codec import (
     encode,
     encode_buffer_response_header,
 )
-from netstack.wire.decoder import FrameDecoder
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,

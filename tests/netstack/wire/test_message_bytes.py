@@ -14,8 +14,8 @@ from netstack.ids import (
     ResultPartitionID,
     input_channel_id,
 )
-from netstack.wire.codec import FRAME_BYTES, MAX_FRAME_BYTES, MAX_PARTIAL_SIZES, decode_body, encode, encode_buffer_response_header
 from netstack.wire.gate_access import GateIdentity
+from netstack.wire.message_bytes import FRAME_BYTES, MAX_FRAME_BYTES, MAX_PARTIAL_SIZES, decode_body, encode, encode_buffer_response_header
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,

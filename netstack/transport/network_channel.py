@@ -24,15 +24,15 @@ from typing import TypeAlias, cast
 
 import structlog
 
-from netstack.channel.direct_writer import DirectWriter
-from netstack.channel.handler import Channel, ChannelHandler
-from netstack.channel.message_codec import MessageDecoder
-from netstack.channel.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
-from netstack.channel.pipeline import ChannelPipeline
-from netstack.channel.socket_options import set_options
 from netstack.config import NetstackConfig, is_debug
 from netstack.errors import ConnectionLostError, LocalProtocolError
 from netstack.forks import ClosedInChildren
+from netstack.transport.direct_writer import DirectWriter
+from netstack.transport.handler import Channel, ChannelHandler
+from netstack.transport.message_codec import MessageDecoder
+from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
+from netstack.transport.pipeline import ChannelPipeline
+from netstack.transport.socket_options import set_options
 
 _log = structlog.get_logger(__name__)
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.pipeline import ChannelPipeline
 from netstack.testing import EmbeddedChannel
-from tests.netstack.channel.recording import Recorder
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.pipeline import ChannelPipeline
+from tests.netstack.transport.recording import Recorder
 
 
 class Failing(Recorder):

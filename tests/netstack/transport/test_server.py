@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from netstack.channel.client import connect
-from netstack.channel.handler import ChannelHandler
-from netstack.channel.server import NetworkServer
 from netstack.errors import ConfigError, ConnectError, ResourceClosedError
 from netstack.ids import ConnectionID
+from netstack.transport.client import connect
+from netstack.transport.handler import ChannelHandler
+from netstack.transport.server import NetworkServer
 from netstack.wire.messages import AddCredit
-from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
+from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.netstack.wire.samples import RECEIVER
 from tests.waiting import PATIENCE_S
 

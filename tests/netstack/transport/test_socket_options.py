@@ -10,14 +10,14 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from netstack.channel import socket_options
-from netstack.channel.client import connect
-from netstack.channel.server import NetworkServer
-from netstack.channel.socket_options import check_congestion_control, set_options
 from netstack.config import KERNEL_CONGESTION_CONTROL
 from netstack.errors import ConfigError
 from netstack.ids import ConnectionID
-from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
+from netstack.transport import socket_options
+from netstack.transport.client import connect
+from netstack.transport.server import NetworkServer
+from netstack.transport.socket_options import check_congestion_control, set_options
+from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.waiting import PATIENCE_S
 
 PROC = Path("/proc/sys/net/ipv4")

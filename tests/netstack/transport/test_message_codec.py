@@ -2,13 +2,13 @@
 
 import pytest
 
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError, RemoteProtocolError
 from netstack.ids import InputChannelID
 from netstack.testing import EmbeddedChannel
-from netstack.wire.codec import HANDSHAKE_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer
+from netstack.wire.message_bytes import HANDSHAKE_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
 from netstack.wire.messages import AddCredit, CloseRequest, DataType, Message, Ready
 from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, HeapAllocator, frame_of, response
 

@@ -16,7 +16,7 @@ from typing import Final, NoReturn, TypeAlias
 
 from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.ids import INPUT_CHANNEL_ID_BYTES
-from netstack.wire.codec import (
+from netstack.wire.message_bytes import (
     ALL_MESSAGE_IDS,
     BUFFER_RESPONSE_HEADER,
     BUFFER_RESPONSE_HEADER_BYTES,

@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from netstack.channel.direct_writer import DirectWriter
-    from netstack.channel.pipeline import ChannelPipeline
+    from netstack.transport.direct_writer import DirectWriter
+    from netstack.transport.pipeline import ChannelPipeline
 
 
 class ChannelHandler:

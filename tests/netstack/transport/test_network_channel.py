@@ -11,18 +11,18 @@ from itertools import pairwise
 
 import pytest
 
-from netstack.channel.client import connect
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.message_codec import OutboundBuffer
-from netstack.channel.outbound_buffer import OutboundFrame
-from netstack.channel.protocol import NetworkChannel
-from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectionLostError, LocalProtocolError, RemoteProtocolError
 from netstack.ids import ConnectionID
-from netstack.wire.codec import encode
+from netstack.transport.client import connect
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.message_codec import OutboundBuffer
+from netstack.transport.network_channel import NetworkChannel
+from netstack.transport.outbound_buffer import OutboundFrame
+from netstack.transport.server import NetworkServer
+from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, BufferResponse, CloseRequest, DataType, ErrorCode, ErrorResponse
-from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, dialled, handlers, run
+from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, dialled, handlers, run
 from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, content, frame_of
 from tests.waiting import PATIENCE_S
 
@@ -776,7 +776,7 @@ def test_without_a_free_descriptor_the_loop_writes_everything(loop_name: str, mo
     async def main() -> None:
         async with connected() as pair:
             with monkeypatch.context() as limited:
-                limited.setattr("netstack.channel.protocol.os.dup", refuse)
+                limited.setattr("netstack.transport.network_channel.os.dup", refuse)
                 assert pair.server.direct_writer() is None
             assert pair.server.direct_writer() is not None
 

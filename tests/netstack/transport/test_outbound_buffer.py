@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.channel.outbound_buffer import ChannelOutboundBuffer
+from netstack.transport.outbound_buffer import ChannelOutboundBuffer
 
 
 def note(seen: list[str], name: str) -> Callable[[], None]:

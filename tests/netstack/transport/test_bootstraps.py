@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from netstack.channel.client import connect
-from netstack.channel.message_codec import MessageEncoder, OutboundBuffer
-from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
 from netstack.testing.embedded_channel import EmbeddedChannel
-from netstack.wire.codec import encode
+from netstack.transport.client import connect
+from netstack.transport.message_codec import MessageEncoder, OutboundBuffer
+from netstack.transport.server import NetworkServer
+from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit
-from tests.netstack.channel.sockets import CONFIG, LOOPS, Inbox, handlers, run
+from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.netstack.wire.samples import RECEIVER, HeapBuffer
 from tests.waiting import PATIENCE_S
 

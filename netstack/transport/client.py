@@ -11,17 +11,17 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from netstack.channel.authentication_handler import AuthenticationHandler
-from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
-from netstack.channel.message_codec import behind_decoder
-from netstack.channel.protocol import HandlersFactory, NetworkChannel
-from netstack.channel.socket_options import check_congestion_control
-from netstack.channel.tls import client_context, timeouts
 from netstack.config import NetstackConfig
 from netstack.errors import AuthenticationError, ConnectError, NetstackError
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig, SecurityMode, is_loopback, required_security
+from netstack.transport.authentication_handler import AuthenticationHandler
+from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
+from netstack.transport.message_codec import behind_decoder
+from netstack.transport.network_channel import HandlersFactory, NetworkChannel
+from netstack.transport.socket_options import check_congestion_control
+from netstack.transport.tls import client_context, timeouts
 from netstack.wire.gate_access import GateIdentity
 
 

@@ -13,10 +13,10 @@ import ssl
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
-from netstack.channel.protocol import NetworkChannel
-from netstack.channel.tls import server_context, timeouts
 from netstack.forks import ClosedInChildren
 from netstack.security import SecurityConfig
+from netstack.transport.network_channel import NetworkChannel
+from netstack.transport.tls import server_context, timeouts
 
 _PAUSE_S = 1.0  # asyncio's, when it cannot accept: mostly for want of a descriptor
 

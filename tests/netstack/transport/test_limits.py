@@ -2,8 +2,8 @@
 
 import pytest
 
-from netstack.channel.limits import MAX_WAITING_REPLIES, MAX_WAITING_REPLY_BYTES, RateLimit, ReplyBudget
 from netstack.testing.manual_clock import ManualClock
+from netstack.transport.limits import MAX_WAITING_REPLIES, MAX_WAITING_REPLY_BYTES, RateLimit, ReplyBudget
 
 
 def test_what_is_written_to_a_writable_channel_does_not_count() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.ids import InputChannelID, input_channel_id
-from netstack.wire.codec import (
+from netstack.wire.frame_decoder import Decoded, FrameDecoder
+from netstack.wire.message_bytes import (
     ALL_MESSAGE_IDS,
     CLIENT_MESSAGE_IDS,
     FRAME_BYTES,
@@ -21,7 +22,6 @@ from netstack.wire.codec import (
     SERVER_MESSAGE_IDS,
     encode,
 )
-from netstack.wire.decoder import Decoded, FrameDecoder
 from netstack.wire.messages import (
     AddCredit,
     BufferResponse,

@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from netstack.channel.client import connect
-from netstack.channel.handler import ChannelHandler, ChannelHandlerContext
-from netstack.channel.message_codec import MessageDecoder, MessageEncoder
-from netstack.channel.protocol import HandlersFactory, NetworkChannel
-from netstack.channel.server import NetworkServer
 from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
+from netstack.transport.client import connect
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder
+from netstack.transport.network_channel import HandlersFactory, NetworkChannel
+from netstack.transport.server import NetworkServer
 from tests.netstack.wire.samples import HeapAllocator
 from tests.waiting import PATIENCE_S
 

@@ -14,19 +14,19 @@ import time
 
 import structlog
 
-from netstack.channel.authentication_handler import AuthenticationHandler
-from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
-from netstack.channel.limits import RateLimit
-from netstack.channel.message_codec import behind_decoder
-from netstack.channel.protocol import HandlersFactory, NetworkChannel
-from netstack.channel.socket_options import check_congestion_control
-from netstack.channel.tls_acceptor import TlsAcceptor
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.flow.admission import Admission, AdmissionStatistics
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.forks import ClosedInChildren
 from netstack.security import SecurityConfig, SecurityMode, check_loopback, required_security
+from netstack.transport.authentication_handler import AuthenticationHandler
+from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
+from netstack.transport.limits import RateLimit
+from netstack.transport.message_codec import behind_decoder
+from netstack.transport.network_channel import HandlersFactory, NetworkChannel
+from netstack.transport.socket_options import check_congestion_control
+from netstack.transport.tls_acceptor import TlsAcceptor
 from netstack.wire.gate_access import GateIdentity, gate_token
 
 _log = structlog.get_logger(__name__)

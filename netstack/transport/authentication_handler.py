@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from netstack.channel.handler import Channel, ChannelHandler, ChannelHandlerContext
-from netstack.channel.limits import RateLimit
-from netstack.channel.message_codec import MessageDecoder
 from netstack.errors import AuthenticationError, ConnectionLostError, LocalProtocolError, NetstackError
 from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
-from netstack.wire.codec import HANDSHAKE_MESSAGE_IDS
+from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
+from netstack.transport.limits import RateLimit
+from netstack.transport.message_codec import MessageDecoder
 from netstack.wire.gate_access import GateIdentity
+from netstack.wire.message_bytes import HANDSHAKE_MESSAGE_IDS
 from netstack.wire.messages import Hello, Proof, Ready
 from netstack.wire.offer_messages import GateHello
 
