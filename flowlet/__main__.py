@@ -22,8 +22,10 @@ def main() -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    os.write(2, b"flowlet: interrupted\n")
-    os._exit(130)  # as a shell reports a program that SIGINT ended
+    try:
+        os.write(2, b"flowlet: interrupted\n")
+    finally:  # also where nobody reads standard error
+        os._exit(130)  # as a shell reports a program that SIGINT ended
 
 
 if __name__ == "__main__":

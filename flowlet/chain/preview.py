@@ -40,7 +40,7 @@ def preview(record: object) -> str:
     try:
         text = _preview_repr.repr(record)
         text = text.encode("utf-8", "backslashreplace").decode().replace("\r", "\\r").replace("\n", "\\n")
-    except BaseException as error:  # noqa: BLE001 - a user's __repr__, which may call sys.exit, must not hide the failure that is reported
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's __repr__, which may call sys.exit, must not hide the failure
         text = f"<a {_type_name(record)} whose repr raised {_type_name(error)}>"
     return text if len(text) <= MAX_PREVIEW_CHARACTERS else text[: MAX_PREVIEW_CHARACTERS - 3] + "..."
 

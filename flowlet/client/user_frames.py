@@ -52,8 +52,9 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 
 def _is_inside_engine(trace: TracebackType | None) -> bool:
-    """Whether the innermost frame, but for libraries, is ours."""
-    owners = (owner_of(frame.f_code.co_filename) for frame, _ in reversed(list(traceback.walk_tb(trace))))
+    """Whether the innermost frame, but for libraries and generated code (of dataclasses, say), is ours."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace)]
+    owners = (owner_of(file) for file in reversed(files) if file != "<string>")
     return next((owner for owner in owners if owner is not Owner.LIBRARY), Owner.LIBRARY) is Owner.ENGINE
 
 

@@ -16,9 +16,11 @@ def end_at_signals(program: str) -> None:
     """From now on a stop signal ends the process with exit code 0: at once, silently, after SIGINT (Ctrl-C) with one line."""
 
     def end(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT:
-            os.write(2, f"{program}: interrupted\n".encode())
-        os._exit(0)
+        try:
+            if number == signal.SIGINT:
+                os.write(2, f"{program}: interrupted\n".encode())
+        finally:  # also where nobody reads standard error
+            os._exit(0)
 
     for each in STOP_SIGNALS:
         signal.signal(each, end)

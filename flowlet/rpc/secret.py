@@ -8,6 +8,7 @@ Format:     64 hex digits (32 random bytes) and a newline.
 
 import os
 import secrets
+import signal
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Final
 
 from flowlet.errors import ConfigError
 from flowlet.rpc.auth import SECRET_BYTES
+from flowlet.rpc.early_signals import STOP_SIGNALS
 
 _ENVIRONMENT_VARIABLE: Final = "FLOWLET_SECRET_FILE"
 _MAX_FILE_BYTES: Final = 256
@@ -60,6 +62,15 @@ def load_secret(path: Path | None = None) -> bytes:
 
 
 def _create(path: Path) -> None:
+    # A signal that ends the process at once (``early_signals``) would leave the temporary file, with the secret in it.
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        _create_uninterrupted(path)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def _create_uninterrupted(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -88,7 +99,9 @@ def _load(path: Path) -> bytes:
     except ValueError:
         secret = b""
     if len(secret) != SECRET_BYTES:
-        raise ConfigError(f"secret file {path} does not hold {2 * SECRET_BYTES} hex digits; remove it and a new one is made")
+        raise ConfigError(
+            f"secret file {path} does not hold {2 * SECRET_BYTES} hex digits; remove it, and the JobManager makes a new one when it starts"
+        )
     return secret
 
 

@@ -91,7 +91,8 @@ class GateSink:
         if not isinstance(rows, Iterable) or isinstance(rows, _RECORDS):
             raise TypeError(
                 f"a GateSink takes an iterator over the rows of a partition, got {preview(rows)}; foreach() calls it with each row: use "
-                'foreachPartition(sink) for a batch, and writeStream.format("flowlet") or foreachBatch for a stream'
+                'foreachPartition(sink) for a batch, and writeStream.format("flowlet") or foreachBatch for a stream; of a list of rows, '
+                "pass iter(rows)"
             )
         remaining = iter(rows)
         converter = RowConverter(self._schema, clock_is_utc=clock_is_utc())

@@ -145,9 +145,9 @@ def _row_converter(names: list[str], converters: list[Convert]) -> Convert:
 
 
 def _values_of_dict(value: dict[str, Any], names: list[str]) -> tuple[Any, ...] | None:
-    if value.keys() == set(names):
-        return tuple([value[name] for name in names])
-    return tuple(value.values()) if are_positions(names) else None
+    if are_positions(names):
+        return tuple(value.values())
+    return tuple([value[name] for name in names]) if value.keys() == set(names) else None
 
 
 def _instant(value: datetime.datetime) -> Instant:

@@ -27,7 +27,9 @@ def failure_info(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_
         return _described(error, descriptor, tm_id, timestamp_ms)
     except BaseException as failure:  # noqa: BLE001 - an exception's class and attributes are the user's code
         text = f"<an exception that cannot be described: {preview(failure)}>"
-        return FailureInfo(preview(type(error)), text, text, None, descriptor.task_name, descriptor.subtask, None, tm_id, timestamp_ms)
+        operator, record = (error.operator, error.record_preview) if isinstance(error, UserFunctionError) else (None, None)
+        kind = preview(type(error))
+        return FailureInfo(kind, text, text, operator, descriptor.task_name, descriptor.subtask, record, tm_id, timestamp_ms)
 
 
 def _described(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id: str, timestamp_ms: int) -> FailureInfo:

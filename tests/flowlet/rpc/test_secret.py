@@ -1,13 +1,16 @@
 """Tests of ``flowlet.rpc.secret``: how the file is made, and which files are refused."""
 
 import os
+import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowlet.errors import ConfigError
 from flowlet.rpc import secret as secret_module
+from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.secret import default_secret_file, load_or_create_secret, load_secret
 
 
@@ -32,6 +35,24 @@ def test_an_existing_file_is_used(tmp_path: Path) -> None:
     path = written(tmp_path / "secret", "ab" * 32)
 
     assert load_or_create_secret(path) == bytes.fromhex("ab" * 32)
+
+
+def test_a_stop_signal_waits_until_the_temporary_file_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that ends the process at once left the secret in a file of another name."""
+    blocked: list[set[int]] = []
+    link = os.link
+
+    def noting(*arguments: Any) -> None:
+        blocked.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+        link(*arguments)
+
+    monkeypatch.setattr(os, "link", noting)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    load_or_create_secret(tmp_path / "secret")
+
+    assert blocked[0] >= set(STOP_SIGNALS)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 def test_who_looks_for_a_cluster_makes_no_file(tmp_path: Path) -> None:

@@ -286,6 +286,12 @@ NESTED: dict[str, tuple[TypeInformation, Any, Any, Any]] = {  # our type, Spark'
         {"x": {"a": 1, "b": 2}, "y": 3},
     ),
     "rows in a list": (Types.LIST(PAIR), [SparkRow(b=2, a=1), None], [Row(a=1, b=2), None], [{"a": 1, "b": 2}, None]),
+    "names that are positions, and others of them": (
+        Types.ROW([Types.LONG(), Types.LONG()]),
+        SparkRow(f1=1, f0=2),
+        Row(f0=1, f1=2),
+        {"f0": 1, "f1": 2},
+    ),
     "names that are positions": (
         Types.ROW([Types.LONG(), Types.LONG()]),
         SparkRow(b=2, a=1),

@@ -182,6 +182,7 @@ def test_whatever_an_exception_does_it_is_described_in_text_that_can_be_sent(mak
 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(info), type=FailureInfo) == info
     assert (info.task_name, info.subtask, info.tm_id) == ("split", 1, "tm-1")
+    assert (info.operator, info.record_preview) == (("map", "'x'") if is_users else (None, None))
     assert info.exception_type
 
 
