@@ -12,7 +12,7 @@ import traceback
 from enum import Enum
 from functools import cache
 from importlib.util import find_spec
-from types import TracebackType
+from types import FrameType, TracebackType
 
 
 class Owner(Enum):
@@ -53,9 +53,14 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 def _is_inside_engine(trace: TracebackType | None) -> bool:
     """Whether the innermost frame, but for libraries and generated code (of dataclasses, say), is ours."""
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace)]
-    owners = (owner_of(file) for file in reversed(files) if file != "<string>")
+    frames = [frame for frame, _ in traceback.walk_tb(trace) if not _is_generated(frame)]
+    owners = (owner_of(frame.f_code.co_filename) for frame in reversed(frames))
     return next((owner for owner in owners if owner is not Owner.LIBRARY), Owner.LIBRARY) is Owner.ENGINE
+
+
+def _is_generated(frame: FrameType) -> bool:
+    """Whether a module had its code made, as dataclasses have; the text of ``python -c`` has the same file name, and is the user's."""
+    return frame.f_code.co_filename == "<string>" and frame.f_globals.get("__name__") != "__main__"
 
 
 @cache

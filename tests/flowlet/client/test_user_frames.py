@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import TracebackType
+from typing import Any
 
 import pytest
 
@@ -101,3 +102,22 @@ def test_a_hook_of_the_program_stays(hook: None) -> None:
     show_interrupts_in_one_line()
 
     assert sys.excepthook is own
+
+
+@pytest.mark.parametrize(("module", "is_one_line"), [("__main__", False), ("flowlet.somewhere", True)])
+def test_generated_code_of_a_module_is_not_the_users(
+    hook: None, capsys: pytest.CaptureFixture[str], module: str, is_one_line: bool
+) -> None:
+    """The text of ``python -c`` and the methods of dataclasses have the same file name."""
+    namespace = {"__name__": module}
+    exec(compile("def generated():\n    raise KeyboardInterrupt\n", "<string>", "exec"), namespace)
+    engine = {"called": namespace["generated"]}
+    exec(compile("def inside():\n    called()\n", user_frames.__file__, "exec"), engine)
+    inside: Any = engine["inside"]
+    show_interrupts_in_one_line()
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        inside()
+    sys.excepthook(KeyboardInterrupt, caught.value, traceback_of(caught.value))
+
+    assert (capsys.readouterr().err == "KeyboardInterrupt\n") is is_one_line
