@@ -143,7 +143,7 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case CoFlatMapTransformation():
             return CoFlatMapOperator(step.function, name=node.name)
         case CoProcessTransformation():
-            return CoProcessOperator(step.function, _key_selectors(step, node.name), name=node.name)
+            return CoProcessOperator(step.function, _key_selectors(step), name=node.name)
         case SplitTransformation():
             return SplitOperator(step.function, step.selections, name=node.name)
         case TimestampsAndWatermarksTransformation():
@@ -208,13 +208,10 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     return operator
 
 
-def _key_selectors(step: CoProcessTransformation, name: str) -> tuple[Any, Any] | None:
+def _key_selectors(step: CoProcessTransformation) -> tuple[Any, Any] | None:
+    """Those of both inputs; None where one is not keyed: the function sees no keys then."""
     selectors = (step.key_selector, step.second_key_selector)
-    if selectors == (None, None):
-        return None
-    if None in selectors:
-        raise JobGraphError(f"operator {name!r}: only one of its two inputs is keyed; key both, or none")
-    return selectors
+    return None if None in selectors else selectors
 
 
 def _source_of(step: SourceTransformation, name: str, *, is_batch: bool) -> SourceOperator:

@@ -62,14 +62,17 @@ class ConnectedStreams:
     def process(self, func: CoProcessFunction | KeyedCoProcessFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a process function; a ``KeyedCoProcessFunction`` requires that both streams are keyed.
 
+        Where only one of them is keyed, its records go to the subtask of their key, and the function sees no key (as in PyFlink): so a
+        keyed stream meets one that is ``broadcast()``.
+
         Raises:
-            JobGraphError: it is no such function, only one stream is keyed, or the function needs keys.
+            JobGraphError: it is no such function, or the function needs keys.
         """
-        is_keyed = (self._is_keyed(self.stream1), self._is_keyed(self.stream2))
-        if any(is_keyed) and not all(is_keyed):
-            raise JobGraphError("process() needs both streams keyed, or neither; call key_by(selector1, selector2)")
-        function = checked_object(func, "process", KeyedCoProcessFunction if all(is_keyed) else CoProcessFunction, CoProcessFunction)
-        name = "Keyed Co-Process" if all(is_keyed) else "Co-Process"
+        is_keyed = self._is_keyed(self.stream1) and self._is_keyed(self.stream2)
+        if isinstance(func, KeyedCoProcessFunction) and not is_keyed:
+            raise JobGraphError("process() with a KeyedCoProcessFunction needs both streams keyed; call key_by(selector1, selector2)")
+        function = checked_object(func, "process", KeyedCoProcessFunction if is_keyed else CoProcessFunction, CoProcessFunction)
+        name = "Keyed Co-Process" if is_keyed else "Co-Process"
         return self._then(CoProcessTransformation(name=name, function=function, **self._inherited(output_type)))
 
     @staticmethod

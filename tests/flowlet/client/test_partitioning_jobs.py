@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from flowlet.common import Configuration
-from flowlet.datastream import DataStream, MapFunction, RuntimeContext, StreamExecutionEnvironment
+from flowlet.datastream import CoProcessFunction, DataStream, MapFunction, RuntimeContext, StreamExecutionEnvironment
 
 NUMBERS = list(range(200))
 
@@ -60,3 +60,29 @@ def test_a_partitioner_of_the_user_chooses_the_subtask_by_the_key(environment: S
     found = received(numbers.partition_custom(lambda key, num_partitions: key % num_partitions, lambda number: number // 10))
 
     assert found == Counter((number // 10 % 2, number) for number in NUMBERS)
+
+
+class Rules(CoProcessFunction):
+    """Says which subtask sees what."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.subtask = runtime_context.get_index_of_this_subtask()
+
+    def process_element1(self, value: int, ctx: CoProcessFunction.Context) -> Iterator[tuple[str, int, int]]:
+        yield "value", self.subtask, value
+
+    def process_element2(self, value: int, ctx: CoProcessFunction.Context) -> Iterator[tuple[str, int, int]]:
+        yield "rule", self.subtask, value
+
+
+def test_a_keyed_stream_meets_one_that_is_broadcast(environment: StreamExecutionEnvironment) -> None:
+    """Records of a key come to one subtask, rules to all; the function sees no key, as in PyFlink."""
+    keyed = environment.from_collection(NUMBERS).key_by(lambda number: number % 7)
+    rules = environment.from_collection([1, 2, 3]).broadcast()
+
+    found = list(keyed.connect(rules).process(Rules()).execute_and_collect())
+
+    assert sorted(each for each in found if each[0] == "rule") == [("rule", subtask, rule) for subtask in (0, 1) for rule in (1, 2, 3)]
+    values = [(subtask, number) for what, subtask, number in found if what == "value"]
+    assert sorted(number for _, number in values) == NUMBERS
+    assert len({(subtask, number % 7) for subtask, number in values}) == 7
