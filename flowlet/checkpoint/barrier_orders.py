@@ -184,7 +184,7 @@ BarrierOrder: TypeAlias = (
 
 
 class BarrierMachine(Protocol):
-    """A barrier handler without side effects: ``BarrierAligner`` or ``BarrierTracker``."""
+    """A barrier handler without side effects: ``SingleCheckpointBarrierHandler`` or ``CheckpointBarrierTracker``."""
 
     @property
     def latest_checkpoint_id(self) -> int:

@@ -1,4 +1,4 @@
-"""``BarrierTracker``: the state machine of at-least-once barriers; it counts them and blocks nothing.
+"""``CheckpointBarrierTracker``: the state machine of at-least-once barriers; it counts them and blocks nothing.
 
 Side:       pure.
 Invariants: a checkpoint is triggered when each channel that was open at its first barrier has brought its barrier or ended, unless it was
@@ -48,7 +48,7 @@ class _Count:
         return len(self.channels) >= self.num_expected
 
 
-class BarrierTracker:
+class CheckpointBarrierTracker:
     """The barriers of one task, several checkpoints at a time.  Threading: one thread.
 
     Args:
@@ -63,7 +63,7 @@ class BarrierTracker:
         self._counts: list[_Count] = []  # by ascending id
 
     def __repr__(self) -> str:
-        return f"<BarrierTracker: {[each.checkpoint_id for each in self._counts]} pending, newest {self._newest}>"
+        return f"<CheckpointBarrierTracker: {[each.checkpoint_id for each in self._counts]} pending, newest {self._newest}>"
 
     @property
     def latest_checkpoint_id(self) -> int:

@@ -1,4 +1,4 @@
-"""``BarrierAligner``: the state machine of exactly-once barriers, aligned or unaligned.
+"""``SingleCheckpointBarrierHandler``: the state machine of exactly-once barriers, aligned or unaligned.
 
 Side:       pure.
 Invariants: ``_aligned`` has the channels whose barrier of the pending checkpoint has arrived, or which have ended since its first barrier.
@@ -56,7 +56,7 @@ class _Phase(Enum):
     RECORDING = auto()  # the snapshot was taken; the inputs record data in front of the other barriers
 
 
-class BarrierAligner:
+class SingleCheckpointBarrierHandler:
     """The barriers of one task, one checkpoint at a time.  Threading: one thread.
 
     Args:
@@ -80,7 +80,8 @@ class BarrierAligner:
 
     def __repr__(self) -> str:
         pending = f"checkpoint {self._current} {'pending' if self.is_checkpoint_pending else 'done'}"
-        return f"<BarrierAligner {self._mode.name} {self._phase.name}: {pending}, {len(self._aligned)} of {self._num_expected} barriers>"
+        barriers = f"{len(self._aligned)} of {self._num_expected} barriers"
+        return f"<SingleCheckpointBarrierHandler {self._mode.name} {self._phase.name}: {pending}, {barriers}>"
 
     @property
     def latest_checkpoint_id(self) -> int:

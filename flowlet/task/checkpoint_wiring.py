@@ -7,15 +7,15 @@ Source:     Flink ``StreamTask`` (constructor), ``InputProcessorUtil.createCheck
 from collections.abc import Callable, Iterable, Sequence
 
 from flowlet.chain.operator_chain import OperatorChain
-from flowlet.checkpoint.barrier_aligner import BarrierAligner
-from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.barrier_orders import BarrierMachine
-from flowlet.checkpoint.barrier_tracker import BarrierTracker
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.mailbox_timers import MailboxTimers
 from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
 from flowlet.checkpoint.responder import MeasuringResponder
+from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.checkpoint.task_outputs import CheckpointedOutput, TaskOutputs
@@ -102,8 +102,8 @@ def checkpointed_gates(
 def _barrier_machine(num_channels: int, config: Checkpointing) -> BarrierMachine:
     after_finish = config.are_taken_after_finish
     if config.mode is None:
-        return BarrierTracker(num_channels, checkpoints_after_finish=after_finish)
-    return BarrierAligner(num_channels, config.mode, checkpoints_after_finish=after_finish)
+        return CheckpointBarrierTracker(num_channels, checkpoints_after_finish=after_finish)
+    return SingleCheckpointBarrierHandler(num_channels, config.mode, checkpoints_after_finish=after_finish)
 
 
 def keep_in_flight(writer: CheckpointChannelState, checkpoint_id: int, channel: InputChannelInfo, pieces: Iterable[bytes]) -> None:

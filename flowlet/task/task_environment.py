@@ -7,9 +7,9 @@ Source: Flink ``Environment``, ``RuntimeEnvironment``, ``NonChainedOutput``.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from flowlet.checkpoint.barrier_aligner import BarrierMode
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.responder import CheckpointResponder
+from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.graph.partitioner import Partitioner
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from flowlet.checkpoint.barrier_aligner import BarrierAligner, BarrierMode
 from flowlet.checkpoint.barrier_orders import (
     AbortCheckpoint,
     AlignmentTimedOut,
@@ -21,8 +20,9 @@ from flowlet.checkpoint.barrier_orders import (
     StopInputs,
     TriggerCheckpoint,
 )
-from flowlet.checkpoint.barrier_tracker import BarrierTracker
+from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
+from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointBarrier, CheckpointOptions
 
 TIMEOUT_MS = 10
@@ -47,11 +47,11 @@ class Gate:
     """
 
     def __init__(self, num_channels: int, mode: BarrierMode | None = BarrierMode.ALIGNED, *, after_finish: bool = True) -> None:
-        self.machine: BarrierAligner | BarrierTracker
+        self.machine: SingleCheckpointBarrierHandler | CheckpointBarrierTracker
         if mode is None:
-            self.machine = BarrierTracker(num_channels, checkpoints_after_finish=after_finish)
+            self.machine = CheckpointBarrierTracker(num_channels, checkpoints_after_finish=after_finish)
         else:
-            self.machine = BarrierAligner(num_channels, mode, checkpoints_after_finish=after_finish)
+            self.machine = SingleCheckpointBarrierHandler(num_channels, mode, checkpoints_after_finish=after_finish)
         self.now_ms = 0
         self.blocked: set[int] = set()
         self.triggered: list[int] = []
@@ -63,7 +63,7 @@ class Gate:
 
     def barrier(self, channel: int, barrier: CheckpointBarrier, *, is_injected: bool = False) -> list[BarrierOrder]:
         assert channel not in self.blocked, "a blocked channel is never read"
-        if barrier.options.needs_alignment and not is_injected and not isinstance(self.machine, BarrierTracker):
+        if barrier.options.needs_alignment and not is_injected and not isinstance(self.machine, CheckpointBarrierTracker):
             self.blocked.add(channel)
         return self.handle(BarrierReceived((0, channel), barrier, is_injected))
 

@@ -5,11 +5,11 @@ Source: Flink ``AlignedCheckpointsTest.testMetrics``, ``AlternatingCheckpointsTe
 
 import pytest
 
-from flowlet.checkpoint.barrier_aligner import BarrierAligner, BarrierMode
-from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.barrier_orders import BarrierAnnounced, BarrierReceived, CancellationReceived, Channel
-from flowlet.checkpoint.barrier_tracker import BarrierTracker
+from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.wire.events import CheckpointBarrier
 from tests.flowlet.checkpoint.barriers import aligned, timeoutable, unaligned
@@ -27,7 +27,12 @@ class Fixture:
         self.timers = ManualTimers()
         self.inputs = [RecordingInput(), RecordingInput()]
         self.handler = CheckpointBarrierHandler(
-            BarrierAligner(3, mode), self.inputs, self.listener, self.timers, clock_ns=self.clock.now_ns, wall_ms=self.clock.wall_ms
+            SingleCheckpointBarrierHandler(3, mode),
+            self.inputs,
+            self.listener,
+            self.timers,
+            clock_ns=self.clock.now_ns,
+            wall_ms=self.clock.wall_ms,
         )
 
     def barriers(self, barrier: CheckpointBarrier, *channels: Channel) -> None:
@@ -88,7 +93,7 @@ def test_the_metrics_are_those_of_the_checkpoint() -> None:
     """At least once: the older of two checkpoints does not report the newer one's alignment."""
     clock, listener = Clock(), RecordingListener()
     handler = CheckpointBarrierHandler(
-        BarrierTracker(2), [RecordingInput()], listener, ManualTimers(), clock_ns=clock.now_ns, wall_ms=clock.wall_ms
+        CheckpointBarrierTracker(2), [RecordingInput()], listener, ManualTimers(), clock_ns=clock.now_ns, wall_ms=clock.wall_ms
     )
     for checkpoint_id, channel in ((1, 0), (2, 0), (1, 1), (2, 1)):
         handler.handle(BarrierReceived((0, channel), aligned(checkpoint_id, 990)))
@@ -173,7 +178,7 @@ def test_a_newer_barrier_in_a_channel_declines_the_checkpoint() -> None:
 def test_a_checkpoint_that_is_refused_with_its_last_barrier_is_not_completed() -> None:
     """All at once: the only channel's barrier, and an input that refuses."""
     listener, gate = RecordingListener(), RecordingInput()
-    handler = CheckpointBarrierHandler(BarrierAligner(1), [gate], listener, ManualTimers())
+    handler = CheckpointBarrierHandler(SingleCheckpointBarrierHandler(1), [gate], listener, ManualTimers())
     gate.error = CheckpointSubsumedError("newer")
 
     handler.handle(BarrierReceived((0, 0), unaligned(1)))

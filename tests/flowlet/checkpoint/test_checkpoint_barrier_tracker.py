@@ -1,4 +1,4 @@
-"""``BarrierTracker``: at least once.
+"""``CheckpointBarrierTracker``: at least once.
 
 Source: Flink ``CheckpointBarrierTrackerTest``.
 """
@@ -15,7 +15,7 @@ from flowlet.checkpoint.barrier_orders import (
     EndAlignment,
     TriggerCheckpoint,
 )
-from flowlet.checkpoint.barrier_tracker import MAX_TRACKED
+from flowlet.checkpoint.checkpoint_barrier_tracker import MAX_TRACKED
 from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
 from tests.flowlet.checkpoint.barriers import Gate, aligned, timeoutable, unaligned
 
@@ -251,7 +251,7 @@ def test_a_refusal_is_declined() -> None:
     gate.handle(CheckpointRefused(0, CANCELLED))
 
     assert gate.aborted == [(1, CANCELLED)]
-    assert repr(gate.machine) == "<BarrierTracker: [] pending, newest 1>"
+    assert repr(gate.machine) == "<CheckpointBarrierTracker: [] pending, newest 1>"
 
 
 @given(

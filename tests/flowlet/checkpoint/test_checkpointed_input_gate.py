@@ -5,9 +5,9 @@ Source: Flink ``CheckpointedInputGateTest``.
 
 import pytest
 
-from flowlet.checkpoint.barrier_aligner import BarrierAligner, BarrierMode
-from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
+from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.errors import RemoteProtocolError
 from netstack.gate.input_gate import EndOfDataStatus
 from netstack.wire.events import (
@@ -30,7 +30,7 @@ class Fixture:
         self.listener = RecordingListener()
         self.timers = ManualTimers()
         self.mailbox = Mailbox()
-        self.handler = CheckpointBarrierHandler(BarrierAligner(num_channels, mode), [self.raw], self.listener, self.timers)
+        self.handler = CheckpointBarrierHandler(SingleCheckpointBarrierHandler(num_channels, mode), [self.raw], self.listener, self.timers)
         channels = [(0, index) for index in range(num_channels)]
         self.gate = CheckpointedInputGate(self.raw, self.handler, channels, self.mailbox.executor, awaits_recovery=awaits_recovery)
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from flowlet.checkpoint.barrier_aligner import BarrierAligner
-from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.responder import InMemoryCheckpointStore, MeasuringResponder
+from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
@@ -57,7 +57,9 @@ class Task:
         )
         notifier = MailboxExecutor(self.mailbox.mailbox, MAX_PRIORITY)
         self.checkpoints = TaskCheckpoints("task", coordinator, responder, self.mailbox.executor, notifier, lambda: True)
-        handler = CheckpointBarrierHandler(BarrierAligner(2), [raw], self.checkpoints, self.timers, wall_ms=self.clock.wall_ms)
+        handler = CheckpointBarrierHandler(
+            SingleCheckpointBarrierHandler(2), [raw], self.checkpoints, self.timers, wall_ms=self.clock.wall_ms
+        )
         self.checkpoints.attach([raw], handler)
         self.gate = CheckpointedInputGate(raw, handler, [(0, 0), (0, 1)], self.mailbox.executor)
         self.gate.request_partitions()

@@ -14,9 +14,9 @@ from functools import partial
 
 import pytest
 
-from flowlet.checkpoint.barrier_aligner import BarrierMode
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
+from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, OperatorState, SubtaskState
 from flowlet.columns import CodedColumn, Columns, Shape
 from flowlet.graph.partitioner import Global

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.barrier_aligner import BarrierMode
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
+from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState, SubtaskState
 from flowlet.datastream import KeyedProcessFunction
 from flowlet.errors import TaskCancelled

@@ -1,4 +1,4 @@
-"""``BarrierAligner`` in aligned mode.
+"""``SingleCheckpointBarrierHandler`` in aligned mode.
 
 Source: Flink ``AlignedCheckpointsTest``, ``AlignedCheckpointsMassiveRandomTest``, ``CheckpointSequenceValidator``.
 """

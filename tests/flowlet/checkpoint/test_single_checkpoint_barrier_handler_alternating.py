@@ -1,4 +1,4 @@
-"""``BarrierAligner`` where barriers may overtake: unaligned, and aligned with a timeout.
+"""``SingleCheckpointBarrierHandler`` where barriers may overtake: unaligned, and aligned with a timeout.
 
 Source: Flink ``UnalignedCheckpointsTest``, ``AlternatingCheckpointsTest``.
 """
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.checkpoint.barrier_aligner import BarrierAligner, BarrierMode
 from flowlet.checkpoint.barrier_orders import (
     AbortCheckpoint,
     AlignmentTimedOut,
@@ -28,6 +27,7 @@ from flowlet.checkpoint.barrier_orders import (
     TriggerCheckpoint,
 )
 from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
+from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, SavepointFormat, SnapshotType
 from tests.flowlet.checkpoint.barriers import TIMEOUT_MS, Gate, aligned, timeoutable, unaligned
 
@@ -462,11 +462,11 @@ def test_a_refused_start_is_declined() -> None:
 
     assert gate.aborted == [(1, SUBSUMED)]
     assert gate.recording is None
-    assert repr(gate.machine) == "<BarrierAligner ALTERNATING ALIGNING: checkpoint 1 done, 0 of 0 barriers>"
+    assert repr(gate.machine) == "<SingleCheckpointBarrierHandler ALTERNATING ALIGNING: checkpoint 1 done, 0 of 0 barriers>"
 
 
 def test_what_is_asked_of_a_machine() -> None:
-    machine = BarrierAligner(3, BarrierMode.UNALIGNED)
+    machine = SingleCheckpointBarrierHandler(3, BarrierMode.UNALIGNED)
 
     machine.handle(CheckpointRefused(4, SUBSUMED), 0)
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from flowlet.checkpoint.barrier_aligner import BarrierAligner
-from flowlet.checkpoint.barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.barrier_orders import ChannelFinished
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.responder import MeasuringResponder
+from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
@@ -79,7 +79,7 @@ class Fixture:
         )
         self.gates = [ScriptedGate(num_channels) for _ in range(2)] if num_channels else []
         if num_channels:
-            self.handler = CheckpointBarrierHandler(BarrierAligner(2 * num_channels), self.gates, self.checkpoints, timers)
+            self.handler = CheckpointBarrierHandler(SingleCheckpointBarrierHandler(2 * num_channels), self.gates, self.checkpoints, timers)
             self.checkpoints.attach(self.gates, self.handler)
 
     def end(self, gate: int, channel: int) -> None:
