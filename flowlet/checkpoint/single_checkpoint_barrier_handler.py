@@ -2,7 +2,7 @@
 
 Side:       pure.
 Invariants: ``_aligned`` has the channels whose barrier of the pending checkpoint has arrived, or which have ended since its first barrier.
-            The snapshot is ordered once: at the last of these channels (unaligned: at the first).  A blocked channel is resumed exactly
+            The snapshot is triggered once: when the last channel joins them (unaligned: the first).  A blocked channel is resumed exactly
             once.  After an order for a checkpoint, no older one is triggered or aborted.
 Units:      milliseconds of the wall clock, as the barriers' timestamps.
 Source:     Flink ``SingleCheckpointBarrierHandler`` and its states (``WaitingForFirstBarrier``, ``CollectingBarriers``, the four

@@ -1,8 +1,8 @@
 """How big buffers should be, so that what is on its way can be consumed in a given time.
 
 Side:       pure.  One gate's numbers, on its task thread.
-Invariants: min_bytes <= announced size <= max_bytes; a size is announced only if it differs from the last one, by the threshold or because
-            it is the least or the greatest.
+Invariants: min_bytes <= announced size <= max_bytes; a size is announced only if it is new, and differs from the last one by the threshold
+            or is min_bytes or max_bytes.
 Units:      sizes in bytes, throughput in bytes per second, times in milliseconds.
 Source:     Flink ``BufferDebloater`` (FLIP-183), with the defaults of ``TaskManagerOptions``.
 Absent:     the timer (Flink asks every 200 ms) and the counting of buffers in use: the caller's.

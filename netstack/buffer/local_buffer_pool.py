@@ -3,8 +3,8 @@
 Side:       shared.  One task thread requests; any thread recycles.
 Hot path:   at most two lock rounds per buffer and direction; one while the pool holds what it needs.
 Invariants: available exactly when a segment lies in ``_free`` and no subpartition has its maximum, so that a non-blocking request then
-            succeeds (FLINK-16972); a pool that is empty and below its size stands in the line of the network pool, so that a freed segment
-            reaches it whoever frees it; a pool above its size (overdraft, or shrunk) has no free segment, and gives back what is recycled.
+            succeeds (FLINK-16972).  A pool that is empty and below its size waits in the network pool's queue, and gets a segment when
+            one is freed anywhere.  A pool above its size (overdraft, or shrunk) has no free segment, and gives back what is recycled.
 Units:      segments; ``hard_blocked_ns`` in nanoseconds.
 Lock order: ``LocalBufferPool._lock`` before ``NetworkBufferPool._lock``; futures, parked threads, listeners and other pools after both.
 Source:     Flink ``LocalBufferPool``.  Unlike there a blocked thread takes every segment that comes, even while another subpartition has

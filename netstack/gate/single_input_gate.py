@@ -212,7 +212,7 @@ class SingleInputGate(InputQueue[InputChannel]):
         return channel is not None and channel.next_is_data
 
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
-        """What so many ``poll_next`` would find at most, but an event comes alone; empty if there is nothing.  Never blocks.
+        """Up to ``max_items`` items, as ``poll_next`` would give them; an event comes alone.  Empty if there is nothing.  Never blocks.
 
         A channel yields several buffers in a row only if it is the only one that has data.  A checkpoint that starts before the caller is
         through with all of them does not know of the rest: they were polled.
@@ -393,7 +393,10 @@ class SingleInputGate(InputQueue[InputChannel]):
             pending.complete()
 
     def enqueue_channel(self, channel: InputChannel) -> AvailabilityFuture | None:
-        """The same, but whoever waits is woken by the caller, who must complete the future that this returns.  Any thread."""
+        """Queue a channel that has data or an error, without waking the reader: the caller completes the future that this returns.
+
+        None: there is nobody to wake, or nothing to queue (as in ``notify_channel_non_empty``).  Any thread.
+        """
         with self._lock:
             if channel.is_queued or self._channels.lifecycle is _CLOSED or channel.lifecycle is _RELEASED:
                 return None

@@ -222,7 +222,7 @@ class PartitionRequestQueue(ChannelHandler):
         """The receiver reads no more; an unknown receiver is ignored, because its reader may just have ended.
 
         Raises:
-            RemoteProtocolError: the peer cancels faster than ``max_cancels_per_s``; readers that had sent everything do not count.
+            RemoteProtocolError: the peer cancels more readers that are still sending than ``max_cancels_per_s`` allows.
         """
         reader = self._readers.get(receiver)
         self.remove_reader(receiver)

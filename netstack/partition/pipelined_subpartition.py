@@ -4,7 +4,7 @@ Side:       shared.  The task thread adds and flushes; the consumer's thread (lo
 Hot path:   per buffer.  Data takes ``add`` and ``poll`` alone; whatever belongs to events stands in functions of its own.
 Invariants: only the last consumer in the queue may be unfinished; the backlog reported equals the data buffers that can be polled now;
             sequence numbers start at 0 and rise by one per polled element; priority events stand before everything else.
-            The reader is told exactly when something became available that it was not told about (the table below); availability is a
+            The reader is notified if and only if something became available of which it does not know (the table below); availability is a
             level, so a reader that polls until the next data type is NONE misses nothing.
 Units:      backlog in data buffers, events do not count; sizes in bytes.
 Lock order: ``PipelinedSubpartition._lock`` before a buffer's lease; listeners, the channel state writer, closed consumers (which may
