@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from flowlet.errors import FlowletError
+from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
@@ -106,6 +107,7 @@ class JobManagerConnection:
         self._reconnect = reconnect
         self._outbox: asyncio.Queue[ToJobManager] | None = None  # None while there is no session
         self._last_contact = 0.0
+        self._has_registered = False
 
     def __repr__(self) -> str:
         return f"<JobManagerConnection {'off' if self._outbox is None else f'on, {self._outbox.qsize()} queued'}>"
@@ -124,7 +126,8 @@ class JobManagerConnection:
 
         Raises:
             RegistrationRefusedError: the JobManager refused this TaskManager.
-            AuthenticationError: TaskManager and JobManager have different secrets.
+            AuthenticationError: TaskManager and JobManager have different secrets.  Not after the first session: whoever answers without a
+                proof then is another process, on the port of a JobManager that is gone, and must not end this one.
             JobManagerUnreachableError: no JobManager was reached for ``give_up_after_s``.
         """
         clock = asyncio.get_running_loop().time
@@ -154,6 +157,10 @@ class JobManagerConnection:
                 await socket.close(code=aiohttp.WSCloseCode.GOING_AWAY, message=b"the TaskManager is stopping")
         except (RpcConnectError, RpcStatusError, OSError, aiohttp.ClientError) as error:
             return str(error) or type(error).__name__
+        except AuthenticationError as error:
+            if not self._has_registered:
+                raise
+            return str(error)
         finally:
             self._outbox = None
 
@@ -195,6 +202,7 @@ class JobManagerConnection:
 
     def _begin(self, socket: aiohttp.ClientWebSocketResponse, welcome: Registered) -> list[asyncio.Task[None]]:
         self._last_contact = asyncio.get_running_loop().time()
+        self._has_registered = True
         outbox = self._outbox = asyncio.Queue(_MAX_QUEUED_MESSAGES)
         self._listener.registered(welcome.jm_id)
         interval_s = heartbeat_interval_s(welcome.heartbeat_interval_ms)

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
+import pytest
 import pytest_asyncio
 import structlog
 from aiohttp import WSMsgType, web
 
+from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
@@ -76,8 +78,13 @@ class Server:
         self.scripts: list[Script] = []
         self.received: list[ToJobManager] = []
         self.port = 0
+        self.num_refusals = 0  # so many requests are refused, behind the first one or from it on
+        self.refuses_first = False
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
+        if self.num_refusals and (self.received or self.refuses_first):
+            self.num_refusals -= 1
+            raise web.HTTPUnauthorized
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         await self.receive(socket)
@@ -197,6 +204,30 @@ async def test_a_connection_that_never_registered_is_not_a_lost_session(server: 
 
     assert listener.lost.empty()
     assert listener.sessions == []
+
+
+async def test_a_stranger_on_the_port_of_a_lost_job_manager_does_not_end_a_task_manager(server: Server, listener: Listener) -> None:
+    """Anybody can answer 401, or without a proof; the TaskManager goes on looking for its JobManager."""
+
+    async def welcome(socket: web.WebSocketResponse) -> None:
+        await send(socket, Registered("jm-1", 1000))
+
+    server.scripts.append(welcome)
+    server.num_refusals = 3
+    await lost(listener)
+    await lost(listener)
+
+    assert server.num_refusals == 0
+    assert listener.sessions[:2] == ["jm-1", "jm-1"]
+
+
+async def test_before_its_first_session_a_task_manager_ends_where_it_is_refused(server: Server) -> None:
+    """Another secret is a mistake of whoever starts it, who is to hear of it at once."""
+    server.num_refusals, server.refuses_first = 1, True
+    async with RpcClient("127.0.0.1", server.port, SECRET) as rpc:
+        registration = RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1)
+        with pytest.raises(AuthenticationError, match="same secret file"):
+            await JobManagerConnection(rpc, registration, Listener(), ReconnectConfig(0.001, 0.001)).run()
 
 
 async def test_a_heartbeat_that_cannot_be_made_ends_the_session(server: Server, listener: Listener) -> None:
