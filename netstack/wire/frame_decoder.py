@@ -311,10 +311,7 @@ class FrameDecoder:
             messages.append(message)
         self._start, self._needed = start, FRAME_HEADER_BYTES
         if end - start >= _LENGTH.size:
-            # Too short for a header: its other bytes will never come, and who waits for them holds the connection.
-            (length,) = _LENGTH.unpack_from(staging, start)
-            if length < FRAME_HEADER_BYTES:
-                raise RemoteProtocolError(f"a frame of {length} bytes, the least is {FRAME_HEADER_BYTES}")
+            self._check_length(start)
 
     def _decode_run(self, start: int, length: int, messages: list[Decoded]) -> tuple[int, int]:
         """Append one ``BufferRun`` for the complete frames from ``start`` on that are alike.
@@ -392,6 +389,12 @@ class FrameDecoder:
             greatest_data = self._max_data_frame_bytes + _BYTES_PER_PARTIAL_SIZE * MAX_PARTIAL_SIZES
             return least, max(greatest_data, BUFFER_RESPONSE_HEADER_BYTES + self._max_event_bytes)
         return least, self._max_frame_bytes if greatest is None else min(greatest, self._max_frame_bytes)
+
+    def _check_length(self, start: int) -> None:
+        """Refuse a frame that is too short for a header: its other bytes will never come, and waiting for them holds the connection."""
+        (length,) = _LENGTH.unpack_from(self._staging, start)
+        if length < FRAME_HEADER_BYTES:
+            raise RemoteProtocolError(f"a frame of {length} bytes, the least is {FRAME_HEADER_BYTES}")
 
     def _check_sizes(self, num_partial: int, size_bytes: int, num_body_bytes: int, data_type: int) -> None:
         if num_partial < 0 or size_bytes < 0 or _BYTES_PER_PARTIAL_SIZE * num_partial + size_bytes != num_body_bytes:
