@@ -180,7 +180,7 @@ class ClusterClient:
             with DeferredSignals():
                 loop = EventLoopThread.start("flowlet-client")
                 client = cls(loop, loop.submit(create_rpc_client(host, port, secret)).result(_DISCONNECT_TIMEOUT_S), secret)
-        except BaseException:  # an interrupt at the end of the block: nobody else knows the client
+        except BaseException:  # an interrupt at the end of the block: no caller has the client yet, to close it
             if client is not None:
                 client.close()
             raise

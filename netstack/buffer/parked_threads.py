@@ -64,7 +64,7 @@ class ParkedThreads:
             if gate in self.line:
                 self.line.remove(gate)
                 return
-        gate.acquire()  # somebody took it out of the line just now
+        gate.acquire()  # another thread removed it from the queue meanwhile, and will release it
 
     def end(self) -> None:
         """The calling thread goes on."""

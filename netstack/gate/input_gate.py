@@ -99,7 +99,7 @@ def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[
 
 
 def wait_for_many(gate: BatchInputGate, max_items: int, timeout_s: float | None, clock_ns: Callable[[], int]) -> list[BufferOrEvent]:
-    """``poll_many`` of ``gate``; if there is nothing, what comes first within the time."""
+    """Poll up to ``max_items`` items; if there are none, wait for the next one for at most ``timeout_s`` (None: without end)."""
     found = gate.poll_many(max_items)
     if not found:
         single = wait_for_next(gate, timeout_s, clock_ns)

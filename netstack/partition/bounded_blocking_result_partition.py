@@ -18,7 +18,7 @@ from netstack.wakeups import run_all
 
 
 class BoundedBlockingResultPartition(ResultPartition):
-    """A partition in files: read when it is finished, until somebody releases it.
+    """A partition in files: it can be read from its finish until its release.
 
     Threading: as its base, but ``flush`` and ``flush_all`` belong to the task thread, since they end the buffers that are being written.
     Ownership: its files, which go with ``release`` (or ``fail``, or an unfinished ``close``).

@@ -174,7 +174,7 @@ class BoundedBlockingSubpartition:
     # ---------------------------------------------------------------- readers
 
     def create_read_view(self, listener: BufferAvailabilityListener) -> BoundedBlockingSubpartitionReader | None:
-        """One more reader, from the beginning; None if the subpartition was released, or somebody deleted its file.
+        """Make a reader that starts at the beginning; None if the subpartition was released, or its file was deleted.
 
         Raises:
             LocalProtocolError: it is not finished yet.

@@ -68,7 +68,7 @@ class ResultPartitionManager:
 
     @property
     def num_awaited(self) -> int:
-        """How many partitions somebody waits for."""
+        """The number of partitions that are not registered and that consumers wait for."""
         return len(self._listeners)
 
     def register(self, partition: ResultPartition) -> None:

@@ -247,7 +247,7 @@ class RemoteInputChannel(InputChannel):
     # ---------------------------------------------------------------- checkpoints
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """Persist what is queued before the barrier, and until the barrier has arrived what comes; task thread.
+        """Persist the queued buffers before the barrier, and those that arrive until the barrier does; task thread.
 
         Raises:
             CheckpointSubsumedError: a later checkpoint's barrier is here already.
