@@ -16,6 +16,7 @@ WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --dist loadfile
 SEED ?= 0
 PROGRAMS ?= 5000
+ONLY ?=
 SOURCES := netstack flowlet tests bench examples
 # The tests start hundreds of processes; each would compile 170 modules again (0.3 s), whatever a container's image says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,7 +27,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-spark java test lint types fmt test-fast test-pythons test-uvloop stress cov sim differential mutants bench wheel clean
+.PHONY: help run example-spark java test lint types fmt test-long test-fast test-pythons test-uvloop test-spark-cluster stress cov sim differential mutants attack bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,9 +39,9 @@ example-spark: $(VENV)/installed-spark java  ## Spark pushes clicks into a flowl
 	@PYTHONPATH=$(CURDIR) $(PY) -m examples.spark_clickstream $(ARGS)
 
 # What one process does alone goes side by side: both environments are set up, then mypy runs beside ruff and the first reading of the tests.
-test: java  ## lint, types, every test, slow ones too, and the quick ones on the newest Python here
+test: java  ## lint, types, every test but the long ones, and the quick ones on the newest Python here
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line newest-python types lint read-tests
-	$(PY) -m pytest $(PARALLEL) $(ARGS)
+	$(PY) -m pytest $(PARALLEL) --durations=20 --durations-min=5 -m "not long" $(ARGS)
 	$(PY) -m tests.pythons --newest $(PARALLEL)
 
 .PHONY: newest-python read-tests
@@ -62,6 +63,9 @@ fmt: $(VENV)/installed-dev  ## format the code and apply safe fixes
 	$(PY) -m ruff format $(SOURCES)
 	$(PY) -m ruff check --fix $(SOURCES)
 
+test-long: java  ## the tests that take long: processes that stand still, clients that are killed, samples of attacks
+	$(PY) -m pytest $(PARALLEL) -m long $(ARGS)
+
 test-fast: $(VENV)/installed-dev  ## the tests that take less than a quarter of a second each
 	$(PY) -m pytest $(PARALLEL) -m "not slow" $(ARGS)
 
@@ -70,6 +74,9 @@ test-pythons: $(VENV)/installed  ## the quick tests on every other Python found 
 
 test-uvloop: $(VENV)/installed-dev  ## every test again, the asynchronous ones on uvloop
 	$(PY) -m pytest $(PARALLEL) --uvloop $(ARGS)
+
+test-spark-cluster: java  ## the tests of Spark that run on a local cluster: executors with a JVM of their own, tasks that are tried again
+	FLOWLET_SPARK_CLUSTER=1 $(PY) -m pytest tests/spark -k local-cluster $(ARGS)
 
 stress: $(VENV)/installed-dev  ## threads that race: mailbox, cancel, gate, each ROUNDS=100000 times
 	FLOWLET_STRESS=$(ROUNDS) $(PY) -m pytest -q -o faulthandler_timeout=0 --durations=0 --durations-min=1 \
@@ -87,6 +94,9 @@ differential: $(VENV)/installed-dev  ## random programs against a record-by-reco
 
 mutants: $(VENV)/installed-dev  ## put the historical bugs back in, one by one, and print which test notices each
 	@$(PY) -m tests.mutants $(ARGS)
+
+attack: $(VENV)/installed-dev  ## attack real clusters and print what became of each attack: make attack SEED=0 ONLY=misdeed (ten minutes)
+	@$(PY) -m tests.attack --seed $(SEED) --only "$(ONLY)" $(ARGS)
 
 bench: $(VENV)/installed-bench  ## run all benchmarks beside the peers that are installed and write bench/RESULTS.md; CASE=wordcount: that one
 	@$(PY) -m bench $(CASE) --peers --markdown $(RESULTS) $(ARGS)
@@ -123,6 +133,10 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 	$(PYTHON) -m venv .venv-bytewax
 	.venv-bytewax/bin/python -m pip --disable-pip-version-check --quiet install "bytewax>=0.21"
 	@touch $@
+
+.PHONY: flink-wire
+flink-wire: $(VENV)/installed-dev .venv-flink/installed  ## read partitions of Flink's own classes: sort-merge with LZ4, a barrier larger than a segment (needs a JDK 17)
+	$(PY) -m pytest -q -s -m "" tests/flink
 
 .PHONY: bench-peers
 bench-peers: $(VENV)/installed-bench .venv-flink/installed .venv-bytewax/installed  ## install what the benchmarks compare with: Flink, Bytewax

@@ -1,0 +1,307 @@
+"""Elements that no producer of ours would write, made byte by byte.
+
+Side:   pure.
+"""
+
+import io
+import os
+import pickle
+import random
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow
+
+from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.serde.column_format import (
+    ARRAY,
+    ARROW,
+    BYTES,
+    CODED,
+    CONSTANT,
+    DICTS,
+    FIELDS,
+    INT8,
+    INT64,
+    OBJECTS,
+    OFFSETS,
+    PACKED,
+    PICKLE,
+    PICKLES,
+    ROWS,
+    SHORT_TEXTS,
+    TEXT,
+    TEXT_SIZES,
+    TUPLES,
+    framed,
+)
+from flowlet.serde.element_serializer import CHUNK_HEADER, CHUNK_VERSION, LENGTH, MAX_CHUNK_RECORDS, TAG_CHUNK, StreamElementSerializer
+
+_MERSENNE: Final = (1 << 61) - 1  # multiples of it have the hash 0
+
+
+def element(body: bytes) -> bytes:
+    return LENGTH.pack(len(body)) + body
+
+
+def chunk(num_records: int, columns: bytes, flags: int = 0) -> bytes:
+    return element(CHUNK_HEADER.pack(TAG_CHUNK, CHUNK_VERSION, flags, num_records) + columns)
+
+
+def pickled(data: bytes, num_records: int = 1) -> bytes:
+    return chunk(num_records, framed(PICKLE, data))
+
+
+class Runs:
+    """Runs a shell command when it is unpickled."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def __reduce__(self) -> Any:
+        return os.system, (self._command,)
+
+
+def doubled_key(levels: int = 40) -> bytes:
+    """A tuple of twice the tuple before, as the key of a dict: its hash takes 2^levels steps."""
+    out = [b"\x80\x04", b"]", b"}", b"K\x01"]  # [ {  1
+    for _ in range(levels):
+        out.append(b"2\x86")  # DUP, TUPLE2
+    out += [b"K\x02", b"s", b"a", b"."]
+    return b"".join(out)
+
+
+def colliding_dict(num: int = 60_000) -> bytes:
+    out = io.BytesIO()
+    out.write(b"\x80\x04]}(")
+    for number in range(1, num):
+        data = (number * _MERSENNE).to_bytes(10, "little", signed=True)
+        out.write(b"\x8a" + bytes([len(data)]) + data + b"N")
+    out.write(b"ua.")
+    return out.getvalue()
+
+
+def colliding_set(num: int = 60_000) -> bytes:
+    out = io.BytesIO()
+    out.write(b"\x80\x04]\x8f(")
+    for number in range(1, num):
+        data = (number * _MERSENNE).to_bytes(10, "little", signed=True)
+        out.write(b"\x8a" + bytes([len(data)]) + data)
+    out.write(b"\x90a.")
+    return out.getvalue()
+
+
+def nested_lists(levels: int = 100_000) -> bytes:
+    return b"\x80\x04]" + b"]" * levels + b"a" * levels + b"."
+
+
+def nested_tuples(levels: int = 100_000) -> bytes:
+    return b"\x80\x04])" + b"\x85" * levels + b"a."
+
+
+def constant_bomb(num_fields: int = 255) -> bytes:
+    one = framed(CONSTANT, framed(INT8, b"\x01"))
+    return chunk(MAX_CHUNK_RECORDS, framed(TUPLES, FIELDS.pack(num_fields), *[one] * num_fields))
+
+
+def nested_constants(depth: int = 200) -> bytes:
+    column = framed(INT8, b"\x01")
+    for _ in range(depth):
+        column = framed(CONSTANT, column)
+    return chunk(MAX_CHUNK_RECORDS, column)
+
+
+def constant_text(size: int = 1 << 20) -> bytes:
+    return chunk(MAX_CHUNK_RECORDS, framed(CONSTANT, framed(TEXT, b"x" * size)))
+
+
+def constant_list() -> bytes:
+    return chunk(MAX_CHUNK_RECORDS, framed(CONSTANT, framed(PICKLE, pickle.dumps([[1] * 1000]))))
+
+
+def constant_dicts() -> bytes:
+    one = framed(CONSTANT, framed(INT8, b"\x01"))
+    return chunk(MAX_CHUNK_RECORDS, framed(DICTS, FIELDS.pack(200), framed(INT8, bytes(range(1, 101)) * 2), *[one] * 200))
+
+
+def sizes_bomb() -> bytes:
+    """Texts whose sizes are one constant: negative, or beyond all bytes."""
+    return chunk(1000, framed(TEXT_SIZES, framed(CONSTANT, framed(INT64, struct.pack("<q", 1 << 40))), b"x"))
+
+
+def negative_sizes() -> bytes:
+    return chunk(2, framed(BYTES, framed(INT64, struct.pack("<qq", -5, 6)), b"x"))
+
+
+def arrow_bomb() -> bytes:
+    """A batch of a billion zeros, compressed to a few kilobytes."""
+    out = io.BytesIO()
+    schema = pyarrow.schema([("", pyarrow.int64())])
+    options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+    with pyarrow.ipc.new_stream(out, schema, options=options) as writer:
+        writer.write_batch(pyarrow.record_batch([pyarrow.array(memoryview(bytes(8 << 24)).cast("q"), pyarrow.int64())], schema=schema))
+    return chunk(MAX_CHUNK_RECORDS, framed(ARROW, out.getvalue()))
+
+
+def arrow_cut() -> bytes:
+    out = io.BytesIO()
+    schema = pyarrow.schema([("", pyarrow.string())])
+    with pyarrow.ipc.new_stream(out, schema) as writer:
+        writer.write_batch(pyarrow.record_batch([["a", "b", "c"]], schema=schema))
+    data = bytearray(out.getvalue())
+    for place in range(len(data) - 80, len(data) - 20):
+        data[place] = 0xFF  # offsets into nowhere
+    return chunk(3, framed(ARROW, bytes(data)))
+
+
+def deep_columns(depth: int = 5000) -> bytes:
+    column = framed(INT8, b"\x01")
+    for _ in range(depth):
+        column = framed(TUPLES, FIELDS.pack(1), column)
+    return chunk(1, column)
+
+
+def bomb_of_pickle() -> bytes:
+    """A bytearray of a gigabyte, asked for by one small pickle."""
+    return pickled(b"\x80\x04]cbuiltins\nbytearray\n\x8a\x05\x00\x00\x00\x40\x00\x85Ra.")
+
+
+def memo_bomb() -> bytes:
+    return pickled(b"\x80\x04]r\xff\xff\xff\x3f.")
+
+
+def long_bomb() -> bytes:
+    """A number of a million digits, in text: to read it takes the square of that."""
+    return pickled(b"\x80\x04]I" + b"9" * 1_000_000 + b"\na.")
+
+
+def decimal_bomb() -> bytes:
+    return pickled(b"\x80\x04]cdecimal\nDecimal\nX\x0d\x00\x00\x001E+9999999999\x85Ra.")
+
+
+def call(module: str, name: str, argument: str) -> bytes:
+    text = argument.encode()
+    return pickled(f"c{module}\n{name}\n".encode() + b"X" + struct.pack("<I", len(text)) + text + b"\x85R].")
+
+
+def hostile_elements(proof: str) -> dict[str, bytes]:
+    """By name; ``proof`` is a file that exists if code of ours ran."""
+    touch = f"touch '{proof}'"
+    return {
+        "os.system": pickled(pickle.dumps([Runs(touch)])),
+        "os.system in PICKLES": chunk(1, _pickles(pickle.dumps(Runs(touch)))),
+        "os.system in a field": chunk(1, framed(TUPLES, FIELDS.pack(2), framed(TEXT, b"a"), framed(PICKLE, pickle.dumps([Runs(touch)])))),
+        "os.system as a constant": chunk(9, framed(CONSTANT, framed(PICKLE, pickle.dumps([Runs(touch)])))),
+        "os.system as a key": chunk(1, framed(PICKLE, pickle.dumps([Runs(touch)])) + framed(INT8, b"\x01"), flags=2),
+        "os.system as a time": chunk(1, framed(PICKLE, pickle.dumps([Runs(touch)])) + framed(INT8, b"\x01"), flags=1),
+        "os.system as names": chunk(1, framed(ROWS, FIELDS.pack(1), framed(PICKLE, pickle.dumps([Runs(touch)])), framed(INT8, b"\x01"))),
+        "eval": call("builtins", "eval", f"__import__('os').system({touch!r})"),
+        "exec": call("builtins", "exec", f"open({proof!r}, 'w')"),
+        "posix.system": call("posix", "system", touch),
+        "breakpoint": call("builtins", "__import__", "antigravity"),
+        "cloudpickle": call("cloudpickle.cloudpickle", "subimport", "os"),
+        "a class": chunk(1, _objects(b"cposix\nsystem\n")),
+        "doubled tuples": pickled(doubled_key()),
+        "colliding dict": pickled(colliding_dict()),
+        "colliding set": pickled(colliding_set()),
+        "nested lists": pickled(nested_lists()),
+        "nested tuples": pickled(nested_tuples()),
+        "constants": constant_bomb(),
+        "constants in constants": nested_constants(),
+        "constant text": constant_text(),
+        "constant list": constant_list(),
+        "constant dicts": constant_dicts(),
+        "sizes": sizes_bomb(),
+        "negative sizes": negative_sizes(),
+        "arrow, compressed": arrow_bomb(),
+        "arrow, offsets": arrow_cut(),
+        "deep columns": deep_columns(),
+        "bytearray(2**30)": bomb_of_pickle(),
+        "memo of 2**30": memo_bomb(),
+        "a million digits": long_bomb(),
+        "Decimal 1E+9999999999": decimal_bomb(),
+        "too few values": chunk(100, framed(INT8, b"\x01\x02\x03")),
+        "too many values": chunk(1, framed(INT8, b"\x01\x02\x03")),
+        "2^32-1 records": chunk(2**32 - 1, framed(CONSTANT, framed(INT8, b"\x01"))),
+        "column beyond its chunk": element(CHUNK_HEADER.pack(TAG_CHUNK, 1, 0, 1) + struct.pack(">BI", INT8, 1 << 31)),
+        "unknown kind": chunk(1, framed(99, b"\x01")),
+        "unknown codes": chunk(1, framed(CODED, struct.pack(">III", 7, 9, 0), b"\x05\x00")),
+        "unknown array": chunk(1, framed(ARRAY, b"\xff\x01")),
+        "offsets of 3 bytes": chunk(1, framed(OFFSETS, struct.pack(">qB", 0, 3), b"\x01\x02\x03")),
+        "short texts of 0": chunk(5, framed(SHORT_TEXTS, b"\x00")),
+        "broken msgpack": chunk(1, framed(PACKED, b"\xdd\xff\xff\xff\xff")),
+        "deep msgpack": chunk(1, framed(PACKED, b"\x91" * 100_000)),
+        "65535 fields": chunk(1, framed(TUPLES, FIELDS.pack(65535))),
+        "no fields": chunk(1000, framed(TUPLES, FIELDS.pack(0))),
+        "key field 200": chunk(1, b"\xc8" + framed(INT8, b"\x01"), flags=4),
+        "all flags": chunk(1, framed(INT8, b"\x01") * 3, flags=255),
+        "endless varint": element(b"\x01" + b"\xff" * 100_000),
+        "single record": element(b"\x01" + b"\x00" * 8),
+        "length 0": LENGTH.pack(0),
+        "length -1": LENGTH.pack(-1),
+        "length 2^31-1": LENGTH.pack(0x7FFFFFFF) + bytes(1000),
+        "length, then nothing": LENGTH.pack(1000) + b"\x40",
+        "unknown tag": element(b"\xee" + bytes(20)),
+        "dictionary": element(b"\x41\x01" + b"\xff" * 50),
+    }
+
+
+def harmless_elements() -> list[bytes]:
+    """What a gate ignores: a producer's watermarks say nothing."""
+    serializer = StreamElementSerializer()
+    return [serializer.serialize(Watermark(2**63 - 1)), serializer.serialize(WatermarkStatus(is_idle=True))]
+
+
+def wrong_values() -> dict[str, list[Any]]:
+    """Plain values that are not of the type (text, number)."""
+    return {
+        "numbers": [1, 2, 3],
+        "texts": ["a", "b"],
+        "short tuples": [("a",)],
+        "long tuples": [("a", 1, 2)],
+        "swapped": [(1, "a")],
+        "None": [None],
+        "None in a field": [("a", None)],
+        "bool for a number": [("a", True)],
+        "float for a number": [("a", 1.5)],
+        "2^80": [("a", 2**80)],
+        "bytes for a text": [(b"a", 1)],
+        "lists": [["a", 1]],
+        "dicts": [{"a": 1}],
+        "a list in a field": [("a", [1])],
+        "the last of a hundred": [("a", 1)] * 99 + [("a", "b")],
+        "surrogates": [("\ud800", 1)],
+    }
+
+
+def of_values(values: list[Any]) -> bytes:
+    return StreamElementSerializer().serialize(Chunk(values))
+
+
+def mutated(random_numbers: random.Random, data: bytes) -> bytes:
+    """Some bytes changed, cut out or doubled."""
+    changed = bytearray(data)
+    for _ in range(random_numbers.randrange(1, 6)):
+        place = random_numbers.randrange(len(changed))
+        how: Callable[[], None] = random_numbers.choice(
+            [
+                lambda place=place: changed.__setitem__(place, random_numbers.randrange(256)),
+                lambda place=place: changed.__setitem__(place, changed[place] ^ 1 << random_numbers.randrange(8)),
+                lambda place=place: changed.__delitem__(slice(place, place + random_numbers.randrange(1, 9))),
+                lambda place=place: changed.__setitem__(slice(place, place), changed[place : place + 8]),
+            ]
+        )
+        how()
+        if not changed:
+            return b"\x00"
+    return bytes(changed)
+
+
+def _pickles(data: bytes) -> bytes:
+    return framed(PICKLES, FIELDS.pack(0), framed(INT64, struct.pack("<q", len(data))), data)
+
+
+def _objects(reference: bytes) -> bytes:
+    head = FIELDS.pack(1) + framed(TEXT, b"x") + reference
+    return framed(OBJECTS, struct.pack(">I", len(head)), head, framed(INT8, b"\x01"))

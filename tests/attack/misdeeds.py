@@ -1,0 +1,532 @@
+"""What a user's function can do to the process that it runs in.
+
+Each function gets one record, a number; most do their deed at record ``AT`` and return the others unchanged.
+Nothing here touches anything outside the TaskManager's process and the folder of the test.
+
+Side:   task, in a TaskManager of ``arena``.
+"""
+
+import asyncio
+import builtins
+import ctypes
+import gc
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+AT: Final = 7
+NUM: Final = 20
+RELEASE: Final = "FLOWLET_ATTACK_RELEASE"  # the file whose existence ends what would never end; in the environment of the TaskManager
+SCRATCH: Final = "FLOWLET_ATTACKSCRATCH"
+_held: list[Any] = []
+
+
+def deed(function: Callable[[], Any]) -> Callable[[int], Any]:
+    """A map function that does the deed at one record; what it returns, if anything, takes the record's place."""
+
+    def run(number: int) -> Any:
+        if number == AT:
+            with open(f"{os.environ[SCRATCH]}/pid", "w", encoding="ascii") as file:
+                file.write(str(os.getpid()))
+            result = function()
+            return number if result is None else result
+        return number
+
+    run.__name__ = function.__name__
+    return run
+
+
+class Base(BaseException):
+    pass
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+class Locked(Exception):
+    def __init__(self) -> None:
+        super().__init__("locked", threading.Lock())
+        self.lock = threading.Lock()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("this exception is not pickled")
+
+
+class NoRepr:
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+
+class NoReduce:
+    def __reduce__(self) -> Any:
+        raise ValueError("not pickled")
+
+
+class NoHash:
+    def __hash__(self) -> int:
+        raise ValueError("no hash")
+
+
+class NoEq:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("no comparison")
+
+    def __hash__(self) -> int:
+        return 1
+
+
+class ExitsWhenPickled:
+    def __reduce__(self) -> Any:
+        raise SystemExit(5)
+
+
+# ---------------------------------------------------------------- it ends, or wants to end the process
+
+
+def sys_exit() -> None:
+    sys.exit(3)
+
+
+def os_exit() -> None:
+    os._exit(3)
+
+
+def exit_zero() -> None:
+    os._exit(0)
+
+
+def sigterm() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def sigint() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def sigkill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sigabrt() -> None:
+    os.abort()
+
+
+def sigstop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def segfault() -> None:
+    ctypes.string_at(1)
+
+
+def close_all_fds() -> None:
+    os.closerange(3, 4096)
+
+
+def sockets_replaced() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                os.dup2(null, int(name))
+        except OSError:
+            continue
+
+
+def event_fds_replaced() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith("anon_inode:"):
+                os.dup2(null, int(name))
+        except OSError:
+            continue
+
+
+# ---------------------------------------------------------------- it forks
+
+
+def _fork() -> int:
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        return os.fork()
+
+
+def fork_into_engine() -> None:
+    pid = _fork()
+    if pid:
+        _held.append(pid)
+
+
+def fork_and_exit() -> None:
+    pid = _fork()
+    if not pid:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def fork_and_sys_exit() -> None:
+    if not _fork():
+        sys.exit(0)
+
+
+def fork_and_raise() -> None:
+    if not _fork():
+        raise ValueError("in the child")
+
+
+def _nothing() -> None:
+    return
+
+
+def multiprocessing_fork() -> None:
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        process = multiprocessing.get_context("fork").Process(target=_nothing)
+        process.start()
+        process.join(10)
+    assert process.exitcode == 0
+
+
+def subprocess_run() -> None:
+    subprocess.run([sys.executable, "-S", "-c", "pass"], check=True)
+
+
+# ---------------------------------------------------------------- it does not return
+
+
+def is_released() -> bool:
+    return os.path.exists(os.environ[RELEASE])
+
+
+def endless_loop() -> None:
+    while not is_released():
+        pass
+
+
+def endless_sleep() -> None:
+    while not is_released():
+        time.sleep(0.05)
+
+
+def swallows_everything() -> None:
+    while not is_released():
+        try:
+            time.sleep(0.05)
+        except BaseException:  # noqa: BLE001 - as bad as users can be
+            continue
+
+
+def lock_for_ever() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    while not lock.acquire(timeout=0.05):
+        if is_released():
+            return
+
+
+async def blocks_the_loop(number: int) -> int:
+    if number == AT:
+        endless_sleep()
+    return number
+
+
+async def never_resolves(number: int) -> int:
+    if number == AT:
+        await asyncio.Event().wait()
+    return number
+
+
+# ---------------------------------------------------------------- it raises
+
+
+def recursion() -> None:
+    recursion()
+
+
+def base_exception() -> None:
+    raise Base("beyond Exception")
+
+
+def generator_exit() -> None:
+    raise GeneratorExit("in a map")
+
+
+def keyboard_interrupt() -> None:
+    raise KeyboardInterrupt("in a map")
+
+
+def stop_iteration() -> None:
+    raise StopIteration("in a map")
+
+
+def cancelled_error() -> None:
+    raise asyncio.CancelledError("in a map")
+
+
+def memory_error() -> None:
+    raise MemoryError("in a map")
+
+
+def unpicklable_exception() -> None:
+    raise Locked
+
+
+def unspeakable_exception() -> None:
+    raise Unspeakable
+
+
+def surrogates_in_error() -> None:
+    raise ValueError("lone \ud800 and \x00 and \x1b[31m")
+
+
+def huge_error() -> None:
+    raise ValueError("x" * 20_000_000)
+
+
+def deep_causes() -> None:
+    error: BaseException = ValueError("the first")
+    for number in range(5000):
+        following = ValueError(f"number {number}")
+        following.__cause__ = error
+        error = following
+    raise error
+
+
+def circular_causes() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    raise first
+
+
+def exception_group() -> None:
+    raise BaseExceptionGroup("several", [KeyboardInterrupt(), SystemExit(1)])
+
+
+def error_about_record(number: int) -> Any:
+    return NoRepr() if number == AT else number
+
+
+def fails_at_no_repr(record: Any) -> Any:
+    if isinstance(record, NoRepr):
+        raise ValueError("about a record that has no repr")
+    return record
+
+
+# ---------------------------------------------------------------- it returns what nobody can use
+
+
+def unpicklable_result() -> Any:
+    return threading.Lock()
+
+
+def generator_result() -> Any:
+    return (number for number in range(3))
+
+
+def no_reduce() -> Any:
+    return NoReduce()
+
+
+def exits_when_pickled() -> Any:
+    return ExitsWhenPickled()
+
+
+def deeply_nested() -> Any:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    return nested
+
+
+def key_no_hash(number: int) -> Any:
+    return NoHash() if number == AT else number
+
+
+def key_no_eq(number: int) -> Any:
+    return NoEq() if number in (AT, AT + 1) else number
+
+
+def key_list(number: int) -> Any:
+    return [number] if number == AT else number
+
+
+def key_nan(number: int) -> Any:
+    return float("nan") if number == AT else number
+
+
+def yields_for_ever(number: int) -> Iterator[int]:
+    yield number
+    if number == AT:
+        while not is_released():
+            yield number
+
+
+# ---------------------------------------------------------------- it spoils the process
+
+
+def hundreds_of_threads() -> None:
+    threads = [threading.Thread(target=time.sleep, args=(0.5,), daemon=True) for _ in range(400)]
+    for thread in threads:
+        thread.start()
+
+
+def threads_that_raise() -> None:
+    threading.excepthook = _raises  # a user's hook may be broken
+    threads = [threading.Thread(target=_raises) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    threading.excepthook = threading.__excepthook__
+
+
+def _raises(*_: Any) -> None:
+    raise ValueError("in a thread")
+
+
+def signal_handlers() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def excepthooks() -> None:
+    sys.excepthook = threading.excepthook = sys.unraisablehook = _raises
+
+
+def modules_cleared() -> None:
+    sys.modules.clear()
+
+
+def own_modules_removed() -> None:
+    for name in [name for name in sys.modules if name.startswith(("flowlet", "netstack"))]:
+        del sys.modules[name]
+
+
+def path_cleared() -> None:
+    sys.path.clear()
+
+
+def change_folder() -> None:
+    folder = tempfile.mkdtemp(dir=os.environ[SCRATCH])
+    os.chdir(folder)
+    os.rmdir(folder)
+
+
+def environ_cleared() -> None:
+    os.environ.clear()
+
+
+def gc_off() -> None:
+    gc.disable()
+    gc.set_threshold(0)
+
+
+def gc_callbacks() -> None:
+    gc.callbacks.append(_raises)
+    gc.collect()
+    gc.callbacks.remove(_raises)
+
+
+def recursion_limit() -> None:
+    sys.setrecursionlimit(60)
+
+
+def trace() -> None:
+    sys.settrace(_trace)
+    threading.settrace(_trace)
+
+
+def _trace(*_: Any) -> Any:
+    return None
+
+
+def trace_that_raises() -> None:
+    sys.settrace(_raises)
+
+
+def time_stands_still() -> None:
+    now = time.monotonic()
+    time.monotonic = lambda: now
+    time.time = lambda: 0.0
+
+
+def time_goes_back() -> None:
+    real = time.monotonic
+    time.monotonic = lambda: -real()
+
+
+def stdout_closed() -> None:
+    sys.stdout.close()
+    sys.stderr.close()
+
+
+def standard_fds_closed() -> None:
+    for fd in (0, 1, 2):
+        os.close(fd)
+
+
+def temporary_folder_removed() -> None:
+    folder = tempfile.gettempdir()
+    assert os.path.realpath(folder).startswith(os.path.realpath(os.environ[SCRATCH])), folder
+    shutil.rmtree(folder)
+
+
+def switch_interval() -> None:
+    sys.setswitchinterval(5.0)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        pass
+
+
+def print_replaced() -> None:
+    vars(builtins)["print"] = _raises
+
+
+def balloon() -> None:
+    """The address space of the whole process is short for a moment."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + 256 * 2**20, before[1]))
+    try:
+        parts = []
+        while True:
+            parts.append(bytearray(16 * 2**20))
+    finally:
+        parts.clear()
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def fds_used_up() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 64, before[1]))
+    opened = []
+    try:
+        while True:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        time.sleep(1.0)
+    finally:
+        for fd in opened:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def large_records() -> Any:
+    return bytes(100 * 2**20)
+
+
+def warnings_are_errors() -> None:
+    warnings.simplefilter("error")
