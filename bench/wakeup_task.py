@@ -33,11 +33,11 @@ from netstack import (
     StandaloneNetwork,
     wait_consumed,
 )
-from netstack.ids import execution_attempt_id, partition_id
+from netstack.ids import execution_attempt_id, intermediate_partition_id
 from netstack.wire.events import StopMode
 
 JOB: Final = b"bench wakeup...."
-PARTITION: Final = ResultPartitionID(partition_id(JOB, 0), execution_attempt_id(JOB, b"the producer....", 0, 0))
+PARTITION: Final = ResultPartitionID(intermediate_partition_id(JOB, 0), execution_attempt_id(JOB, b"the producer....", 0, 0))
 TIMEOUT_S: Final = 30.0
 Sample = tuple[int, int, int, int]  # ns: sent, at the gate, default action; and how often the task had parked
 

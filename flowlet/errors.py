@@ -3,6 +3,9 @@
 Side: pure.
 """
 
+import importlib
+import sys
+
 
 class FlowletError(Exception):
     """Base class of every error that this package raises on purpose."""
@@ -67,3 +70,17 @@ class UserFunctionError(FlowletError):
 
 class TaskCancelled(BaseException):
     """The task was asked to stop; outside ``Exception`` so that user code cannot swallow it."""
+
+
+class _MissingModules:
+    """The last finder of modules: explains what PyFlink has under a name that nothing here has."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Find nothing.  Raises MissingImportError: ``name`` is a module of PyFlink that this version lacks."""
+        if name.startswith("flowlet."):
+            importlib.import_module("flowlet.common.not_yet").check_module(name)  # by name and here: most programs never need it
+
+
+def explain_missing_modules() -> None:
+    """From now on an import of a module of PyFlink that this version lacks says what to use; called once, by ``flowlet`` itself."""
+    sys.meta_path.append(_MissingModules())

@@ -253,4 +253,14 @@ class InternalWatermark:
     subpartition: int
 
 
-StreamElement = Chunk | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | InternalWatermark
+@dataclass(frozen=True, slots=True)
+class CompletionMark:
+    """Follows every record that the job's sources emitted before it; operators emit the records that they hold before they pass it on.
+
+    ``number`` rises from 1 within a job.
+    """
+
+    number: int
+
+
+StreamElement = Chunk | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | InternalWatermark | CompletionMark

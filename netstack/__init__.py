@@ -6,6 +6,7 @@ that produces it).  The consumer opens a gate with these ids, the producer's add
 its own pace: the producer never sends more than the granted credit.
 """
 
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.config import NetstackConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import (
@@ -24,6 +25,8 @@ from netstack.errors import (
 )
 from netstack.eventloop import EventLoopThread
 from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.channels.partition_state_checker import PartitionStateChecker, ProducerState
+from netstack.gate.input_gate import EndOfDataStatus
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import (
     ConnectionID,
@@ -31,11 +34,13 @@ from netstack.ids import (
     IntermediateResultPartitionID,
     ResultPartitionID,
     execution_attempt_id,
-    partition_id,
+    intermediate_partition_id,
 )
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.security import SecurityConfig, TlsConfig
+from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.result_subpartition import ConsumerListener, ResultSubpartition
+from netstack.security import SecurityConfig, SecurityMode, TlsConfig
 from netstack.standalone import StandaloneNetwork, wait_consumed
 from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
 
@@ -47,7 +52,9 @@ __all__ = [
     "ConnectError",
     "ConnectionID",
     "ConnectionLostError",
+    "ConsumerListener",
     "EndOfData",
+    "EndOfDataStatus",
     "EndOfPartition",
     "Event",
     "EventLoopThread",
@@ -57,21 +64,27 @@ __all__ = [
     "LocalProtocolError",
     "NetstackConfig",
     "NetstackError",
+    "NetworkBuffer",
     "NetworkEnvironment",
     "PartitionNotFoundError",
+    "PartitionStateChecker",
     "ProducerFailedError",
+    "ProducerState",
     "RemoteProtocolError",
     "ResourceClosedError",
     "ResultPartition",
     "ResultPartitionID",
     "ResultPartitionManager",
+    "ResultPartitionType",
+    "ResultSubpartition",
     "SecurityConfig",
+    "SecurityMode",
     "SingleInputGate",
     "StandaloneNetwork",
     "StopMode",
     "TlsConfig",
     "TransportError",
     "execution_attempt_id",
-    "partition_id",
+    "intermediate_partition_id",
     "wait_consumed",
 ]

@@ -11,7 +11,7 @@ from typing import Final
 
 from netstack.errors import ConfigError
 from netstack.security import SecurityConfig
-from netstack.wire.message_bytes import FRAME_HEADER_BYTES
+from netstack.wire.message_bytes import FRAME_HEADER_BYTES, MIN_HEARTBEAT_INTERVAL_MS
 
 MIN_SEGMENT_SIZE_BYTES = 256
 # Far more than checkpoints put between data; not measured.
@@ -45,6 +45,7 @@ _LEAST: Final = {
     "max_gather_bytes": 1,
     "read_buffer_bytes": FRAME_HEADER_BYTES,
 }
+_MAX_HEARTBEAT_INTERVAL_S: Final = 86_400  # a day
 _TIMEOUTS: Final = ("request_buffers_timeout_s", "connect_timeout_s", "partition_request_timeout_s", "close_timeout_s")
 
 
@@ -107,6 +108,10 @@ class NetstackConfig:
     max_connections: int = 1024  # of one server
     # A peer is dead after this time without keepalive, acknowledgement, or the rest of a frame.
     dead_peer_timeout_s: float = 30.0
+    # Of connections with authentication: how often the peer shall send something, and after which silence it is lost.  More than the 8 s
+    # after which a JobManager gives a TaskManager up, so that the error of a stopped TaskManager is the JobManager's, which knows its name.
+    heartbeat_interval_s: float = 2.0
+    heartbeat_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
         if self.segment_size_bytes < MIN_SEGMENT_SIZE_BYTES:
@@ -127,6 +132,14 @@ class NetstackConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be finite and not negative")
         if not 0 < self.dead_peer_timeout_s < math.inf:
             raise ConfigError(f"dead_peer_timeout_s is {self.dead_peer_timeout_s}, it must be above 0 and finite")
+        least_s = MIN_HEARTBEAT_INTERVAL_MS / 1000
+        if not least_s <= self.heartbeat_interval_s <= _MAX_HEARTBEAT_INTERVAL_S:
+            raise ConfigError(f"heartbeat_interval_s is {self.heartbeat_interval_s}, expected {least_s:g} to {_MAX_HEARTBEAT_INTERVAL_S}")
+        if not 2 * self.heartbeat_interval_s <= self.heartbeat_timeout_s < math.inf:
+            raise ConfigError(
+                f"heartbeat_timeout_s is {self.heartbeat_timeout_s}, it must be finite and at least twice the heartbeat_interval_s of "
+                f"{self.heartbeat_interval_s:g}"
+            )
         chosen = self.congestion_control
         if chosen is not None and not (chosen.isascii() and chosen.isprintable() and 0 < len(chosen) <= _MAX_CONGESTION_CONTROL_CHARS):
             raise ConfigError(

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeAlias
 
-import structlog
-
 from netstack.busy_poll import NewsHandler
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectError, NetstackError, ResourceClosedError
@@ -23,6 +21,7 @@ from netstack.eventloop import EventLoopThread
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID
+from netstack.log_lines import LogLines
 from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
@@ -30,7 +29,7 @@ from netstack.transport.network_channel import NetworkChannel
 from netstack.wakeups import run_all
 from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 P = ParamSpec("P")
 
@@ -138,7 +137,7 @@ class _Connection:
 
     async def _connect(self) -> tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]:
         if self._channel is not None:
-            await self._channel.wait_closed()  # a closing one lingers, at most close_timeout_s
+            await self._channel.wait_closed()  # waits for the old connection to close; ended by close_timeout_s
         num_failed = 0
         while True:
             try:
@@ -167,7 +166,7 @@ class _Connection:
                 self._on_idle(self)
             run_all([partial(each.on_error, error) for each in waiting])
             return
-        self._channel, self._handler = attempt.result()
+        self._channel, self._handler = attempt.result()  # no wait: it is done
         requests = [partial(self._handler.request_subpartition, each) for each in waiting if not each.is_released]
         run_all([*requests, *(order for channel, order in early if not channel.is_released)])
         if not self._users and not self._config.reuse_connections:
@@ -202,7 +201,7 @@ class _Connection:
         attempt = self._attempt
         if attempt is not None:
             attempt.cancel()
-            await asyncio.wait((attempt,))
+            await asyncio.wait((attempt,))  # waits for a cancelled attempt to connect; ended by connect_timeout_s at the latest
             # If the attempt had ended before, ``wait`` returned at once, and the callback is only scheduled: run it now.
             if attempt.remove_done_callback(self._on_attempt_done):
                 self._on_attempt_done(attempt)
@@ -213,7 +212,7 @@ class _Connection:
         finally:
             if self._channel is not None:
                 self._channel.close()
-                await self._channel.wait_closed()
+                await self._channel.wait_closed()  # waits for the connection to close; ended by close_timeout_s
 
 
 class NetworkPartitionRequestClient:
@@ -333,6 +332,7 @@ class ConnectionManager:
         """Loop thread: close every connection."""
         self._is_closed = True
         connections, self._connections = list(self._connections.values()), {}
+        # waits for all connections to close; ended by close_timeout_s
         results = await asyncio.gather(*(connection.close() for connection in connections), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):

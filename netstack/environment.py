@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.buffer_debloater import BufferDebloater
 from netstack.buffer.buffer_decompressor import BufferDecompressor
@@ -40,6 +38,7 @@ from netstack.handlers.partition_request_server_handler import PartitionRequestS
 from netstack.handlers.roles import ConnectionRoles
 from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
+from netstack.log_lines import LogLines
 from netstack.loop_timers import LoopTimers
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.result_partition import ResultPartition
@@ -51,7 +50,7 @@ from netstack.transport.server import NetworkServer
 from netstack.wire.message_bytes import SERVER_MESSAGE_IDS
 from netstack.wire.offer_messages import PartitionOffer
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, TypeVarTuple
 
 from netstack.errors import LocalProtocolError, ResourceBrokenError, ResourceClosedError
-from netstack.forks import forget_in_children, keep_in_children
+from netstack.forks import forget_in_children, keep_in_children, serving_thread
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 MAX_BATCH = 256  # not measured; Netty looks at the clock every 64 tasks
+_START_TIMEOUT_S = 30.0  # a machine that starts no thread within this time is broken
 _NUM_CALLS_TOLD = 3  # innermost calls that an error about a blocked thread names
 
 
@@ -88,7 +89,8 @@ class EventLoopThread:
         is_running = threading.Event()
         started._thread = threading.Thread(target=started._run, args=(is_running,), name=name, daemon=True)
         started._thread.start()
-        is_running.wait()
+        if not is_running.wait(_START_TIMEOUT_S):
+            raise ResourceBrokenError(f"the thread of the event loop {name!r} did not run within {_START_TIMEOUT_S:g} s")
         return started
 
     def __repr__(self) -> str:
@@ -256,7 +258,8 @@ class EventLoopThread:
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(is_running.set)
         try:
-            self.loop.run_forever()
+            with serving_thread(self.loop):
+                self.loop.run_forever()
         finally:
             _cancel_all_tasks(self.loop)
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())

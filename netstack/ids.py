@@ -30,7 +30,7 @@ def new_input_channel_id() -> InputChannelID:
     return InputChannelID(os.urandom(INPUT_CHANNEL_ID_BYTES))
 
 
-def partition_id(data_set: bytes, partition: int) -> IntermediateResultPartitionID:
+def intermediate_partition_id(data_set: bytes, partition: int) -> IntermediateResultPartitionID:
     """The id of one partition of the intermediate data set with the given 16-byte id."""
     if len(data_set) != 16:
         raise ValueError(f"a data set id has 16 bytes, got {len(data_set)}")

@@ -71,7 +71,7 @@ class _Attempt:
     @property
     def is_over(self) -> bool:
         """Whether it failed, or its connection has ended."""
-        return self.task.done() and (self.task.exception() is not None or not self.task.result().channel.is_active)
+        return self.task.done() and (self.task.exception() is not None or not self.task.result().channel.is_active)  # no wait: it is done
 
 
 class OfferingNetwork:
@@ -117,12 +117,16 @@ class OfferingNetwork:
     async def offer(
         self, access: GateAccess, places: Sequence[tuple[ConnectionID, PartitionOffer]], offered: "OfferedPartition", timeout_s: float
     ) -> None:
-        """Offer a partition to every subtask of a gate; ``offered`` is told of the progress.
+        """Offer a partition to subtasks of a gate; ``offered`` is told of the progress.
+
+        A producer that waits for room at one subtask must not hold up another one that waits for it at a second: offer to the first
+        subtask alone, and to the others when that has requested the partition.
 
         Raises:
             AuthenticationError: a TaskManager does not accept the token.
             ConnectError: a TaskManager cannot be reached within ``timeout_s``.
         """
+        # waits for connections to the gate; ended by the timeout of the offer
         handlers = await asyncio.gather(*(self._handler(access, address, timeout_s) for address, _ in places))
         for handler, (_, offer) in zip(handlers, places, strict=True):
             offered.over(handler, offer)
@@ -144,6 +148,7 @@ class OfferingNetwork:
                 self._look_later()
             attempt.used_s = self._clock()
             try:
+                # waits for a connection to the gate; ended by the timeout of the offer that began it
                 return (await asyncio.shield(attempt.task)).handler
             except NetstackError:
                 if self._attempts.get(key) is attempt:
@@ -170,11 +175,11 @@ class OfferingNetwork:
             return False
         if attempt.is_over:
             return True
-        if attempt.task.result().handler.num_offers:
+        if attempt.task.result().handler.num_offers:  # no wait: it is done
             attempt.used_s = now_s
         if now_s - attempt.used_s < IDLE_S:
             return False
-        attempt.task.result().channel.close()
+        attempt.task.result().channel.close()  # no wait: it is done
         return True
 
     def _look_later(self) -> None:
@@ -208,10 +213,11 @@ class OfferingNetwork:
         self._attempts, self._retired = {}, []
         for task in tasks:
             task.cancel()
+        # waits for cancelled attempts to connect; ended by their timeouts at the latest
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, _Connection):
                 result.channel.close()
-                await result.channel.wait_closed()
+                await result.channel.wait_closed()  # waits for the connection to close; ended by close_timeout_s
 
 
 class OfferedPartition:
@@ -240,8 +246,8 @@ class OfferedPartition:
         with self._changed:
             return self._progress.late_subtasks(stage)
 
-    def wait_for(self, stage: Stage, timeout_s: float | None) -> bool:
-        """Wait until every subtask has reached ``stage``; False if that takes longer than ``timeout_s``.
+    def wait_for(self, stage: Stage, timeout_s: float | None, num_first: int | None = None) -> bool:
+        """Wait until the first ``num_first`` subtasks, or all, have reached ``stage``; False if that takes longer than ``timeout_s``.
 
         Raises:
             NetstackError: the offer failed.
@@ -252,12 +258,12 @@ class OfferedPartition:
                 progress = self._progress
                 if progress.failure is not None:
                     raise progress.failure
-                if progress.stage >= stage:
+                if progress.stage_of(num_first) >= stage:
                     return True
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     return False
-                self._changed.wait(left_s)
+                self._changed.wait(left_s)  # waits for the gate; ended by its answer, an error, or a connection without heartbeats
 
     def abort(self, error: Exception) -> None:
         """Fail the partition with ``error``, which the gate is told; any thread, any number of times."""

@@ -23,9 +23,12 @@ class SecurityMode(StrEnum):
     """What a peer must prove before any other message is accepted."""
 
     HMAC = "hmac"
-    """Both ends prove that they know the secret.  Loopback only, because later messages are neither encrypted nor signed."""
+    """Both ends prove that they know the secret, and seal every later frame.  Loopback only, because nothing is encrypted."""
     TLS = "tls"
     """TLS 1.3 with certificates of a private CA on both ends, and the proofs inside it."""
+    CERTIFICATES = "certificates"
+    """TLS 1.3 with certificates of a private CA on both ends, and nothing inside, for peers without our handshake: Flink's
+    ``security.ssl.internal``."""
     NONE = "none"
     """Nothing.  Loopback only, for peers without our handshake, such as Flink's own classes."""
 
@@ -69,6 +72,8 @@ class SecurityConfig:
     """Unauthenticated connections of one server; the oldest is cut for a new one."""
     max_unauthenticated_per_host: int = 16
     """The same for one address other than loopback."""
+    authorities: frozenset[str] = frozenset()
+    """Further addresses (``host:port``, literal) at which this server is dialled without TLS, such as the entrance of a tunnel to it."""
     tls_handshake_timeout_s: float = 5.0
     tls_shutdown_timeout_s: float = 2.0
 
@@ -83,6 +88,11 @@ class SecurityConfig:
         return cls(SecurityMode.TLS, secret, tls)
 
     @classmethod
+    def certificates(cls, tls: TlsConfig) -> "SecurityConfig":
+        """TLS 1.3 with certificates on both sides alone: whoever has a certificate of the CA is a peer."""
+        return cls(SecurityMode.CERTIFICATES, tls=tls)
+
+    @classmethod
     def none(cls) -> "SecurityConfig":
         """No protection at all; loopback only."""
         return cls(SecurityMode.NONE)
@@ -91,11 +101,23 @@ class SecurityConfig:
         if self.mode is SecurityMode.NONE:
             if self.secret or self.tls is not None:
                 raise ConfigError("security mode none takes neither a secret nor certificates: did you mean hmac or tls?")
+        elif self.mode is SecurityMode.CERTIFICATES:
+            if self.secret:
+                raise ConfigError("security mode certificates takes no secret: did you mean tls?")
         elif len(self.secret) < MIN_SECRET_BYTES:
             raise ConfigError(f"the secret of security mode {self.mode} has {len(self.secret)} bytes, the least is {MIN_SECRET_BYTES}")
-        if (self.mode is SecurityMode.TLS) != (self.tls is not None):
+        if (self.mode in (SecurityMode.TLS, SecurityMode.CERTIFICATES)) != (self.tls is not None):
             raise ConfigError(f"security mode {self.mode} {'needs a' if self.tls is None else 'takes no'} TlsConfig")
+        self._check_authorities()
         self._check_limits()
+
+    def _check_authorities(self) -> None:
+        if self.authorities and self.mode is not SecurityMode.HMAC:
+            raise ConfigError(f"security mode {self.mode} takes no authorities: only hmac compares the address that a client dialled")
+        for each in self.authorities:
+            host, _, port = each.rpartition(":")
+            if not is_loopback(host.removeprefix("[").removesuffix("]")) or host == "localhost" or not port.isdecimal():
+                raise ConfigError(f"security.authorities has {each!r}, expected a literal loopback address and a port, as 127.0.0.1:6121")
 
     def _check_limits(self) -> None:
         for name in ("handshake_timeout_s", "tls_handshake_timeout_s", "tls_shutdown_timeout_s"):
@@ -121,6 +143,18 @@ def normalized_fingerprint(text: str) -> bytes:
     if len(digest) != _FINGERPRINT_BYTES:
         raise ConfigError(f"{text!r} is not a SHA-256 fingerprint, which has {2 * _FINGERPRINT_BYTES} hex digits")
     return digest
+
+
+def normalized_authority(text: str) -> str:
+    """``host:port`` in the form in which authorities are compared: one spelling per literal address, IPv4 without the prefix of IPv6."""
+    host, _, port = text.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return text
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return f"{address.ipv4_mapped}:{port}"
+    return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
 
 
 def required_security(security: SecurityConfig | None) -> SecurityConfig:

@@ -8,15 +8,18 @@ Absent:     ids, tasks and serializers, which the caller has.
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from netstack.config import NetstackConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.eventloop import EventLoopThread
+from netstack.gate.channels.partition_state_checker import PartitionStateChecker
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ResultPartitionID
 from netstack.partition.result_partition import ResultPartition
+from netstack.partition.result_partition_type import ResultPartitionType
 
 _CLOSE_TIMEOUT_S: Final = 30.0
 
@@ -62,27 +65,42 @@ class StandaloneNetwork:
             ConfigError: the config has no security, or ``host`` needs TLS.
             OSError: the address cannot be bound.
         """
-        return self._loop.submit(self._environment.start(host, port)).result()
+        return self._loop.submit(self._environment.start(host, port)).result()  # waits for the data port; ended by the system's answer
 
-    def create_partition(self, partition_id: ResultPartitionID, num_subpartitions: int = 1) -> ResultPartition:
-        """Make a pipelined partition with one subpartition per consumer; waiting requests for it are served now.
+    def create_partition(
+        self,
+        partition_id: ResultPartitionID,
+        num_subpartitions: int = 1,
+        partition_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
+        directory: Path | None = None,
+    ) -> ResultPartition:
+        """Make a partition with one subpartition per consumer; waiting requests for it are served now.
+
+        Args:
+            partition_id: the ids of partition and attempt, which consumers know.
+            num_subpartitions: how many consumers.
+            partition_type: pipelined, or blocking: then consumers read files, after ``finish``.
+            directory: of these files; None: the system's folder for temporary files.
 
         The caller emits records (``emit_record``) and events (``broadcast_event``), then calls ``notify_end_of_data``, ``finish`` and, even
         after an error, ``close``.  ``emit_record`` blocks while consumers grant no credit and the partition's share of the memory is used.
-        The last buffer of a subpartition is sent when the next one begins, at an event, or by ``flush``.
+        The last buffer of a subpartition is sent when the next one begins, at an event, by ``finish_buffer``, or, unfinished, by ``flush``.
+        ``add_consumer_listener`` tells when consumers acknowledge or leave.
 
         Raises:
             InsufficientNetworkBuffersError: the network memory cannot guarantee ``num_subpartitions + 1`` buffers.
         """
-        return self._environment.create_result_partition(self._name, partition_id, num_subpartitions)
+        return self._environment.create_result_partition(self._name, partition_id, num_subpartitions, partition_type, directory)
 
-    def open_gate(self, channels: Sequence[ChannelSpec]) -> SingleInputGate:
+    def open_gate(self, channels: Sequence[ChannelSpec], state_checker: PartitionStateChecker | None = None) -> SingleInputGate:
         """Make a gate and send the requests of its channels; the caller reads it with ``get_next`` and closes it.
+
+        ``state_checker`` is asked for a producer whose partition is not found: the request of a live one is repeated.
 
         Raises:
             InsufficientNetworkBuffersError: the network memory is too small for the credit of all channels.
         """
-        gate = self._environment.create_input_gate(self._name, channels)
+        gate = self._environment.create_input_gate(self._name, channels, state_checker)
         gate.request_partitions()
         return gate
 
@@ -100,4 +118,4 @@ def wait_consumed(partition: ResultPartition, timeout_s: float | None = None) ->
     """Wait until every consumer of a closed partition has read it or has gone; False after ``timeout_s``."""
     is_released = threading.Event()
     partition.add_release_listener(is_released.set)
-    return is_released.wait(timeout_s)
+    return is_released.wait(timeout_s)  # waits for the partition's consumers; ended by them, or by release

@@ -9,6 +9,7 @@ import ctypes
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -49,6 +50,9 @@ def pytest_configure(config: pytest.Config) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # libuv makes one pipe per process with its first loop and keeps it: before any test starts to count.
     uvloop.new_event_loop().close()
+    # What is beside the main program is shipped to TaskManagers.  A worker of pytest-xdist has no main file, and would ship all tests.
+    if not hasattr(sys.modules["__main__"], "__file__"):
+        sys.modules["__main__"].__file__ = pytest.__file__
     # By default structlog has rich colour the sources of a traceback: 0.3 s for each error that is logged.
     structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
     # A shell starts what runs in the background with the interrupt ignored, and children inherit that: tests of Ctrl-C would wait for ever.

@@ -23,6 +23,7 @@ CLUSTERS: Final = (
     "tests/integration/test_word_count.py",
     "tests/integration/test_task_manager_leaks.py",
     "tests/bench/test_programs.py",
+    "tests/attack/",
     "tests/integration/",
     "tests/test_packaging.py",
     "tests/flowlet/cli/test_main.py",

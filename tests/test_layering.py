@@ -215,6 +215,13 @@ def _is_reexport(statement: ast.stmt) -> bool:
     match statement:
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
             return True
+        # A hook for names that are missing; nothing is looked up before somebody asks for one.
+        case ast.If(test=test, body=[ast.Assign(targets=[ast.Name(id="__getattr__")])], orelse=[]) if (
+            ast.unparse(test) == "not TYPE_CHECKING"
+        ):
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Name(id="explain_missing_modules"))):
+            return True
         case ast.Assign(targets=[ast.Name(id="__all__" | "__version__")]) | ast.AnnAssign(target=ast.Name(id="__all__" | "__version__")):
             return True
         case _:

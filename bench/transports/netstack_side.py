@@ -13,12 +13,12 @@ from netstack.config import NetstackConfig, is_debug
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.eventloop import EventLoopThread
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, partition_id
+from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig
 
 PARTITION: Final = ResultPartitionID(
-    partition_id(b"bench transport.", 0), execution_attempt_id(b"bench transport.", b"the producer....", 0, 0)
+    intermediate_partition_id(b"bench transport.", 0), execution_attempt_id(b"bench transport.", b"the producer....", 0, 0)
 )
 TIMEOUT_S: Final = 30.0
 _IS_POISONED: Final = is_debug()  # what is freed is overwritten

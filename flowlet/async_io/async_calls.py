@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from flowlet.async_io.shared_async_loop import PROCESS_ASYNC_LOOP, SharedAsyncLoop
 from flowlet.chain.record_copies import copy_if_mutable
 from flowlet.errors import FlowletError
+from netstack.forks import end_stranded_child
 
 # How long cancelled coroutines may take to clean up.  Not measured.
 CANCEL_TIMEOUT_S: Final = 5.0
@@ -52,7 +53,9 @@ class AsyncCall:
                 # Copied: other coroutines could change the results while they wait for the task.
                 outcome = list(map(copy_if_mutable, outcome))
         except BaseException as error:  # noqa: BLE001 - a coroutine that calls sys.exit() must not end the loop of all others
+            end_stranded_child()
             outcome = Failed(error)
+        end_stranded_child()
         if not self._is_cancelled:
             deliver(self, outcome)
 
@@ -130,6 +133,7 @@ class AsyncCalls:
 
     def run(self, function: AsyncFunctionCall, *args: Any) -> Any:
         """Call a coroutine function on the loop; waits for its result, raises its error."""
+        # waits for open() or close() of an async function; ended by that function
         outcome = self._loop.submit(_outcome_of(function, args)).result()
         if isinstance(outcome, Failed):
             raise outcome.error

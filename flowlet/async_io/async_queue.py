@@ -1,8 +1,8 @@
-"""Keeps records until their results are there, together with the watermarks and statuses between them.
+"""Keeps records until their results are there, together with the control elements between them: watermarks, statuses and marks.
 
 Side:       pure.  Driven by its operator.
-Invariants: at most ``capacity`` elements.  A record leaves once, after ``complete``.  In both orders, watermarks and statuses leave after
-            all records that came before them, and before all that came after.
+Invariants: at most ``capacity`` elements.  A record leaves once, after ``complete``.  In both orders, control elements leave after all
+            records that came before them, and before all that came after.
 Source:     Flink ``StreamElementQueue``, ``OrderedStreamElementQueue``, ``UnorderedStreamElementQueue`` with its segments, where control
             elements take a place, too.  Results leave in chunks; snapshots keep the order of arrival.
 """
@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 
 # As in other operators: chunks of 1,000-2,000 records are best.
 MAX_CHUNK_RECORDS: Final = 2_000
 
-Control = Watermark | WatermarkStatus
+Control = Watermark | WatermarkStatus | CompletionMark
 
 
 class PendingRecord:
@@ -66,7 +66,7 @@ class AsyncQueue(ABC):
         return records
 
     def put_control(self, control: Control) -> None:
-        """Add a watermark or status; there must be a free place."""
+        """Add a control element; there must be a free place."""
         assert self.num_free > 0, f"no place for {control!r} in {self!r}"
         self._append_control(control)
         self._num_elements += 1
@@ -92,7 +92,7 @@ class AsyncQueue(ABC):
                 return chunk
 
     def elements(self) -> list[Chunk | Control]:
-        """Copy all elements, in order of arrival, for a snapshot."""
+        """Copy all elements, in order of arrival, for a snapshot; without completion marks, whose numbers start again with the job."""
         found: list[Chunk | Control] = []
         run: list[PendingRecord] = []
         for element in self._in_order():
@@ -101,6 +101,8 @@ class AsyncQueue(ABC):
                     found.append(_inputs_of(run))
                     run = []
                 run.append(element)
+                continue
+            if isinstance(element, CompletionMark):
                 continue
             if run:
                 found.append(_inputs_of(run))

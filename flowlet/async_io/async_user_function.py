@@ -65,4 +65,6 @@ class AsyncUserFunction:
                 step(*args)
         except Exception as error:
             error.add_note(f"raised by {name}()")
+            if isinstance(error, RuntimeError) and "event loop" in str(error) and not inspect.iscoroutinefunction(step):
+                error.add_note(f"write 'async def {name}': it then runs on the loop of the calls")
             raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error

@@ -1,7 +1,7 @@
 """Calls a coroutine for every record and emits the results, without waiting for one call before the next.
 
 Side:       task.  Coroutines run on the shared loop; all code here runs on input or as a mail of this operator.
-Invariants: at most ``capacity`` records, watermarks and statuses are inside.  Records are emitted on the task's thread only.  No user code
+Invariants: at most ``capacity`` records and control elements are inside.  Records are emitted on the task's thread only.  No user code
             runs after ``close``.
 Units:      milliseconds.
 Source:     Flink ``AsyncWaitOperator``.  A chunk enters in batches, as places become free.  A status waits its turn like a watermark: in
@@ -21,7 +21,7 @@ from flowlet.async_io.async_retry import RetryPolicy
 from flowlet.async_io.async_user_function import AsyncUserFunction
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import MailboxClosedError
-from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +178,10 @@ class AsyncWaitOperator(StreamOperator):
         """Pass the status on behind the results of the records before it."""
         self._process_control(status)
 
+    def process_mark(self, mark: CompletionMark) -> None:
+        """Pass the mark on behind the results of the records before it."""
+        self._process_control(mark)
+
     def _process_control(self, control: Control) -> None:
         self._wait_for_room()
         self._queue.put_control(control)
@@ -209,5 +213,7 @@ class AsyncWaitOperator(StreamOperator):
                     self.output.emit_watermark(element)
                 case WatermarkStatus():
                     self.output.emit_watermark_status(element)
+                case CompletionMark():
+                    self.output.emit_mark(element)
                 case _:
                     assert_never(element)

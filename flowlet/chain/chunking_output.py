@@ -23,7 +23,7 @@ from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, Shape, column_of, columns_of
 from flowlet.columns.inspection import is_constant
 from flowlet.columns.unchanging import UNCHANGING, are_unchanging, is_unchanging
-from flowlet.records import Chunk, LatencyMarker, PickledRecord, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, LatencyMarker, PickledRecord, Watermark, WatermarkStatus
 
 # Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements).  It is also the most that one generator may give
 # before the consumers have their turn.
@@ -198,6 +198,11 @@ class ChunkingOutput:
         """Pass on the status behind all records emitted so far."""
         self.drain()
         self.target.emit_watermark_status(status)
+
+    def emit_mark(self, mark: CompletionMark) -> None:
+        """Pass on the mark behind all records emitted so far."""
+        self.drain()
+        self.target.emit_mark(mark)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         """Pass on the marker behind all records emitted so far."""

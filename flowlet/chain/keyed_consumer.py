@@ -43,6 +43,7 @@ class KeyedConsumer:
         self.emit_watermark = operator.process_watermark
         self.emit_watermark_status = operator.process_watermark_status
         self.emit_latency_marker = operator.process_latency_marker
+        self.emit_mark = operator.process_mark
 
     def __repr__(self) -> str:
         return f"<KeyedConsumer {self.operator!r}>"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flowlet.chain.preview import preview
-from flowlet.errors import UserFunctionError
+from flowlet.errors import TaskCancelled, UserFunctionError
 
 _BLAMES: Final = "__flowlet_blames__"
 _FOLDER: Final = Path(__file__).parent  # generated files seem to lie here, because users' tracebacks leave out this folder
@@ -142,9 +142,20 @@ class _Source:
         return self.text
 
 
-def failure_of(error: Exception) -> Exception:
+def operator_in(frame: types.FrameType | None) -> str | None:
+    """The operator whose function a thread is in, by its innermost generated loop; None if it is in none."""
+    while frame is not None:
+        blame = frame.f_globals.get(_BLAMES, {}).get(frame.f_lineno)
+        if blame is not None:
+            name: str = blame.operator_name
+            return name
+        frame = frame.f_back
+    return None
+
+
+def failure_of(error: BaseException) -> BaseException:
     """The error to raise ``from`` its ``__cause__`` for an error in a generated loop; the error itself if no user function raised it."""
-    if isinstance(error, UserFunctionError):
+    if isinstance(error, UserFunctionError | TaskCancelled):
         return error
     found: tuple[Blame, types.TracebackType] | None = None
     entry = error.__traceback__

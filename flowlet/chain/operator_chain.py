@@ -8,14 +8,16 @@ Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``.  Operators are m
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.keyed_consumer import KeyedConsumer
+from flowlet.chain.mark_valve import MarkValve
 from flowlet.chain.operator_output import ChainedConsumer, Consumer, OperatorOutput
 from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
-from flowlet.records import MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class HeadInput:
 class ChunkInput:
     """The input of a chained operator that takes chunks; counts records."""
 
-    __slots__ = ("_counters", "_operator", "emit_latency_marker", "emit_watermark", "emit_watermark_status")
+    __slots__ = ("_counters", "_operator", "emit_latency_marker", "emit_mark", "emit_watermark", "emit_watermark_status")
 
     def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
         self._operator = operator
@@ -72,6 +74,7 @@ class ChunkInput:
         self.emit_watermark = operator.process_watermark
         self.emit_watermark_status = operator.process_watermark_status
         self.emit_latency_marker = operator.process_latency_marker
+        self.emit_mark = operator.process_mark
 
     def __repr__(self) -> str:
         return f"<ChunkInput of {self._operator!r}>"
@@ -106,6 +109,11 @@ class OperatorChain:
         for index in reversed(range(len(chained))):
             self._outputs[index] = self._output_of(index, edge_outputs)
             self.operators[index].setup(self.contexts[index], self._outputs[index])
+        self.on_mark_passed: Callable[[int], None] | None = None  # gets the number of each mark that has passed all operators
+        ends = sorted(set(range(len(chained))) - {item.parent for item in chained[1:]})
+        self._marks = MarkValve(len(ends))
+        for channel, index in enumerate(ends):
+            self._outputs[index].on_mark = partial(self._mark_left, channel)
         counters = self.contexts[0].counters
         self.head_inputs = [HeadInput(head_input, counters) for head_input in self.head.inputs()]
         first = self.head_inputs[0]
@@ -113,6 +121,7 @@ class OperatorChain:
         self.process_watermark = first.process_watermark
         self.process_watermark_status = first.process_watermark_status
         self.process_latency_marker = first.process_latency_marker
+        self.process_mark = self.head.process_mark
 
     def __repr__(self) -> str:
         return f"<OperatorChain {' -> '.join(operator.name for operator in self.operators)}, {len(self._opened)} open>"
@@ -129,6 +138,11 @@ class OperatorChain:
         main = by_tag.pop(None)
         sides = {tag: consumers for tag, consumers in by_tag.items() if tag is not None}
         return OperatorOutput(self.operators[index].name, main, sides, self.contexts[index].counters)
+
+    def _mark_left(self, channel: int, mark: CompletionMark) -> None:
+        passed = self._marks.receive(channel, mark)
+        if passed is not None and self.on_mark_passed is not None:
+            self.on_mark_passed(passed.number)
 
     def _consumer(self, child: int) -> Consumer:
         operator, context = self.operators[child], self.contexts[child]

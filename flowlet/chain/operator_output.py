@@ -11,7 +11,7 @@ Source:     Flink ``ChainingOutput``, ``BroadcastingOutputCollector``, ``Countin
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flowlet.chain.chunking_output import ChunkingOutput
@@ -19,7 +19,7 @@ from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_loop import LoopEnd, RecordLoop, write_into
 from flowlet.chain.stream_operator import EdgeOutput, OperatorCounters, Output, StreamOperator
-from flowlet.records import MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 
 
 class ChainedConsumer:
@@ -32,6 +32,7 @@ class ChainedConsumer:
         self.emit_watermark = operator.process_watermark
         self.emit_watermark_status = operator.process_watermark_status
         self.emit_latency_marker = operator.process_latency_marker
+        self.emit_mark = operator.process_mark
 
     def __repr__(self) -> str:
         return f"<ChainedConsumer {self.operator!r}>"
@@ -67,6 +68,7 @@ class OperatorOutput:
         self._all: list[Consumer] = [*main, *(consumer for consumers in sides.values() for consumer in consumers)]
         self.loop_ends: list[LoopEnd] = [end for way in (self._main, *self._sides.values()) for end in way.loop_ends]
         self.current_watermark = MIN_TIMESTAMP
+        self.on_mark: Callable[[CompletionMark], None] | None = None  # called after each mark; set where a chain ends
 
     def __repr__(self) -> str:
         return f"<OperatorOutput at {self.current_watermark}: {self._all!r}>"
@@ -134,6 +136,13 @@ class OperatorOutput:
         """Pass a status to every consumer of every output."""
         for consumer in self._all:
             consumer.emit_watermark_status(status)
+
+    def emit_mark(self, mark: CompletionMark) -> None:
+        """Pass a completion mark to every consumer of every output."""
+        for consumer in self._all:
+            consumer.emit_mark(mark)
+        if self.on_mark is not None:
+            self.on_mark(mark)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         """Pass a marker to one consumer of any output, chosen at random."""
@@ -209,6 +218,9 @@ class _SideTarget:
 
     def collect(self, chunk: Chunk) -> None:
         self._output.collect_side(self._tag_id, chunk)
+
+    def emit_mark(self, mark: CompletionMark) -> None:
+        """Nothing: the main output passes it on."""
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Nothing: the main output passes it on."""

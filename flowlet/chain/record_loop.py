@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from flowlet.chain.loop_code import MAX_BLOCKS, LoopCode, failure_of
 from flowlet.chain.stream_operator import StreamOperator
+from netstack.forks import end_stranded_child
 
 # Generates the statements for one record; takes the variables of the record, its timestamp (or None) and its key (or None).
 WriteRecord = Callable[[LoopCode, str, str | None, str | None], None]
@@ -74,12 +75,14 @@ class RecordLoop:
             loop = self._loop(has_timestamps=has_timestamps, has_keys=keys is not None)
             try:
                 loop(records, timestamps, keys, num_records)
-            except Exception as error:
+            except BaseException as error:  # also SystemExit: it is the function's error, not the end of the process
+                end_stranded_child()
                 failure = failure_of(error)
                 self._drain()
                 if failure is error:
                     raise
                 raise failure from failure.__cause__
+            end_stranded_child()
             self._drain()
         finally:
             for end in loop_ends:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 from flowlet.chain.loop_code import LoopCode
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.timers.time_api import (
     InternalTimerService,
     InternalTimeServiceManager,
@@ -39,6 +39,9 @@ class EdgeOutput(Protocol):
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         """Pass a latency marker to one consumer."""
+
+    def emit_mark(self, mark: CompletionMark) -> None:
+        """Pass a completion mark to every consumer, side outputs included."""
 
 
 class Output(EdgeOutput, Protocol):
@@ -112,11 +115,11 @@ class OperatorContext:
             raise RuntimeError(f"operator {self.operator_name!r} has no clock: it is not run by a task")
         return self.clock
 
-    def timer_service(self, name: str, triggerable: Triggerable) -> InternalTimerService:
+    def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> InternalTimerService:
         """The timer service of that name; the same one for every call.  Timers belong to the key in ``key_context``."""
         if self.timers is None:
             raise RuntimeError(f"operator {self.operator_name!r} has no timers: it is not run by a task")
-        return self.timers.timer_service(name, triggerable)
+        return self.timers.timer_service(name, triggerable, is_batch=is_batch)
 
 
 class StreamOperator:
@@ -209,6 +212,10 @@ class StreamOperator:
         if self.ctx.latency is not None:
             self.ctx.latency.report(marker, self.ctx.processing_time_service.current_time_ms())
         self.output.emit_latency_marker(marker)
+
+    def process_mark(self, mark: CompletionMark) -> None:
+        """Pass a completion mark on.  An operator that holds records emits them first; state (sums, timers) stays."""
+        self.output.emit_mark(mark)
 
     # -- checkpoints
 

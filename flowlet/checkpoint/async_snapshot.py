@@ -131,7 +131,7 @@ class AsyncSnapshot:
             return
         if future is not None and (future.cancelled() or future.exception() is not None):
             return  # _on_channel_state declines
-        channels = NO_CHANNEL_DATA if future is None else future.result()
+        channels = NO_CHANNEL_DATA if future is None else future.result()  # no wait: it is done
         with self._lock:
             states = self._states
         if states is None or not self._end(_State.COMPLETED):

@@ -153,7 +153,7 @@ class CheckpointedInputGate:
         self._has_polled = has_polled
 
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; blocks until there is one.  None if the gate is finished, or after ``timeout_s``."""
+        """The next buffer or event; blocks until there is one.  None if the gate is finished.  Raises as ``wait_for_next``."""
         return wait_for_next(self, timeout_s, self._clock_ns)
 
     def kept_in_flight(self, channel_index: int) -> list[bytes]:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flowlet.client.remote import JobDocument, JobManagerApi, RemoteTarget
-from flowlet.client.running_job import describe_end
+from flowlet.client.running_job import describe_end, still_running
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
 from flowlet.tm.command import parse_address
@@ -88,6 +88,11 @@ def list_jobs(jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER, secret_file: S
     jobs = _ask(jobmanager, secret_file, JobManagerApi.list_jobs)
     rows = [(job["jid"], job["name"], job["state"], f"{job['duration'] / 1000:.1f} s", str(job["tasks"]["total"])) for job in jobs]
     _print_table(("job", "name", "state", "duration", "tasks"), rows)
+    for job in jobs:
+        if job["stuck-tasks"]:
+            typer.echo(
+                f"{job['name']}: {job['stuck-tasks']} cancelled tasks do not end; 'flowlet job {job['jid'][:8]}' shows where they stand"
+            )
 
 
 @app.command("job")
@@ -109,13 +114,13 @@ def show_job(job: JobArgument, jobmanager: JobManagerOption = _DEFAULT_JOBMANAGE
         for each in vertex["subtasks"]
     ]
     _print_table(("task", "state", *_METRICS), rows)
-    if document["state"] == JobStatus.FAILED.name:
+    if document["state"] in (JobStatus.FAILED.name, JobStatus.FAILING.name, JobStatus.CANCELLING.name) or document.get("cancel-reason"):
         typer.echo(describe_end(document))
 
 
 @app.command()
 def cancel(job: JobArgument, jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
-    """Cancel a job and wait for its end."""
+    """Cancel a job and wait for its end, or for the tasks that do not end: then it shows where they stand."""
 
     async def cancel_and_wait(api: JobManagerApi) -> JobDocument:
         job_id = await _full_job_id(api, job)
@@ -125,7 +130,7 @@ def cancel(job: JobArgument, jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER,
         return document
 
     document = _ask(jobmanager, secret_file, cancel_and_wait)
-    typer.echo(f"{document['jid']} {document['state']}")
+    typer.echo("\n".join([f"{document['jid']} {document['state']}", *still_running(document)]))
 
 
 @app.command("taskmanagers")

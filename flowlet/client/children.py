@@ -9,6 +9,7 @@ Units:      seconds.
 import codecs
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -18,12 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from flowlet.client.interrupts import Latch
 from flowlet.errors import FlowletError
+from netstack.log_lines import LogLines
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 STOP_GRACE_S: Final = 5.0  # between SIGTERM and SIGKILL; a child promises 1.8 s, and on a busy machine it may not get the processor
 _KILL_TIMEOUT_S: Final = 5.0  # for the kernel
@@ -136,7 +136,7 @@ class OutputForwarder:
 
     def _run(self) -> None:
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select():  # waits for what TaskManagers print; ended by close(), which wakes it
                 if key.data is None:
                     os.eventfd_read(self._wake_fd)
                 else:
@@ -201,6 +201,20 @@ class TaskManagerProcess:
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    def end(self) -> str | None:
+        """How it ended, in words; None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code >= 0:
+            how = f"with exit code {code}"
+        else:
+            try:
+                how = f"by {signal.Signals(-code).name}"
+            except ValueError:  # a real-time signal
+                how = f"by signal {-code}"
+        return f"TaskManager process {self.pid} ended {how}; its standard error may say more"
 
     def wait_ready(self, deadline: float) -> str:
         """The line that it prints once it is registered; ``deadline`` on the monotonic clock.

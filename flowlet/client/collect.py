@@ -20,6 +20,7 @@ from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.records import Chunk
 from flowlet.rpc.control_messages import InputChannelDescriptor
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import LARGEST_ELEMENT_LIMITS
 from flowlet.tm.task_deployment import channel_spec
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
@@ -66,7 +67,9 @@ class CollectedValues(Iterator[Any]):
         self._lock = threading.Lock()
         self._is_released = False  # Guarded by _lock.
         self._wakeup = Latch()  # one per wait
-        self._deserializers = [ElementDeserializer(name=f"{job.name}, producer {index}") for index in range(len(channels))]
+        self._deserializers = [
+            ElementDeserializer(name=f"{job.name}, producer {index}", limits=LARGEST_ELEMENT_LIMITS) for index in range(len(channels))
+        ]
         self._network = NetworkEnvironment(NetstackConfig(security=SecurityConfig.hmac(client.secret)), client.loop)
         try:
             self._gate = self._open(channels)
@@ -124,7 +127,7 @@ class CollectedValues(Iterator[Any]):
                 with DeferredSignals():
                     is_waiting = not self._poll()
                 if is_waiting:
-                    self._wakeup.wait()
+                    self._wakeup.wait()  # waits for results; ended by data, the end of the job, or close()
             else:
                 self._is_ended = True
         except (NetstackError, _JobIsOverError) as error:
@@ -165,7 +168,7 @@ class CollectedValues(Iterator[Any]):
         """Whether the job ended well: then everything is on its way."""
         if self._end_of_job.cancelled() or self._end_of_job.exception() is not None:
             return False
-        document = self._end_of_job.result()
+        document = self._end_of_job.result()  # no wait: it is done
         return document is not None and document["state"] == JobStatus.FINISHED.name
 
 

@@ -19,10 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
 from flowlet.client.interrupts import DeferredSignals
+from flowlet.client.program_code import NeededCode
 from flowlet.client.remote import ClusterClient
 from flowlet.client.user_frames import show_interrupts_in_one_line
 from flowlet.errors import ConfigError
@@ -31,14 +30,18 @@ from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_embedded_logging
 from flowlet.rpc.auth import SECRET_BYTES
 from flowlet.rpc.http import RpcClient
+from flowlet.tm.task import CancellationConfig
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.eventloop import EventLoopThread
+from netstack.log_lines import LogLines
 from netstack.security import SecurityConfig
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 _LOCAL_VARIABLE: Final = "FLOWLET_LOCAL"
 _IN_PROCESS: Final = "inprocess"
+_EXIT_CODE_S: Final = 0.5  # a process closes its connections some milliseconds before its exit code can be had
+_EXIT_CODE_POLL_S: Final = 0.01
 _HOST: Final = "127.0.0.1"
 _READY_TIMEOUT_S: Final = 60.0  # a TaskManager needs under a second; a loaded machine needs more
 _STOP_TASKS_S: Final = 1.5
@@ -58,15 +61,24 @@ class EmbeddedTarget:
     num_task_managers: int | None = None
     in_process: bool | None = None
 
+    @property
+    def needed_code(self) -> NeededCode:
+        """Children find the program's modules, but have a main module of their own."""
+        return NeededCode.NOTHING if self._stays_in_process else NeededCode.MAIN
+
+    @property
+    def _stays_in_process(self) -> bool:
+        if self.in_process is not None:
+            return self.in_process
+        return self.parallelism == 1 or os.environ.get(_LOCAL_VARIABLE, "").strip().lower() == _IN_PROCESS
+
     def open(self, needed_slots: int) -> ClusterClient:
         """Start the cluster; returns when its TaskManagers are registered.
 
         Raises:
             FlowletError: a TaskManager could not be started.
         """
-        in_process = self.in_process
-        if in_process is None:
-            in_process = self.parallelism == 1 or os.environ.get(_LOCAL_VARIABLE, "").strip().lower() == _IN_PROCESS
+        in_process = self._stays_in_process
         num_task_managers = self.num_task_managers
         if num_task_managers is None:
             num_task_managers = 1 if in_process else min(self.parallelism, len(os.sched_getaffinity(0)))
@@ -81,6 +93,8 @@ class EmbeddedCluster(ClusterClient):
 
     Threading and life cycle: as ``ClusterClient``; ``close`` cancels running jobs and ends everything, within two seconds as a rule.
     """
+
+    outlives_program = False
 
     def __init__(self, loop: EventLoopThread, rpc: RpcClient, job_manager: JobManager, address: tuple[str, int], secret: bytes) -> None:
         super().__init__(loop, rpc, secret)
@@ -108,7 +122,8 @@ class EmbeddedCluster(ClusterClient):
             with DeferredSignals():
                 cluster = cls._start_empty(secrets.token_bytes(SECRET_BYTES))
             if in_process:
-                config = config or TaskExecutorConfig()
+                # Nothing can end one of them alone: the process is the user's.
+                config = config or TaskExecutorConfig(cancellation=CancellationConfig(fatal_timeout_s=0))
                 network = replace(config.network, security=SecurityConfig.hmac(cluster.secret))
                 cluster._start_in_process(num_task_managers, replace(config, num_slots=num_slots, network=network))
             else:
@@ -138,6 +153,13 @@ class EmbeddedCluster(ClusterClient):
         """Show what the TaskManagers printed before the job ended."""
         if self._forwarder is not None:
             self._forwarder.drain()
+
+    def process_ends(self) -> list[str]:
+        """How children ended that should still run, one line each; waits a moment for one whose connection has just broken off."""
+        deadline = time.monotonic() + _EXIT_CODE_S
+        while not (found := [end for child in self._children if (end := child.end()) is not None]) and time.monotonic() < deadline:
+            time.sleep(_EXIT_CODE_POLL_S)
+        return found
 
     def stop_task_manager(self, index: int) -> None:
         """End one TaskManager of this process, as a crash of it would look to the JobManager; later ones move up."""

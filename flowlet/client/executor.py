@@ -6,15 +6,20 @@ Source: Flink ``PipelineExecutor``, ``EmbeddedExecutor``.
 
 from typing import Protocol
 
+import msgspec
+
 from flowlet.client.embedded import EmbeddedTarget
+from flowlet.client.job_heartbeat import keep_job_alive
+from flowlet.client.program_code import NeededCode, user_code
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.client.user_frames import from_user_frame
 from flowlet.connectors.remote_gate_source import RemoteGateSource
 from flowlet.errors import FlowletError, JobSubmissionError
+from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
-from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
+from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner, dump_type
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet
@@ -24,6 +29,10 @@ __all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", 
 
 class Target(Protocol):
     """Where jobs can run."""
+
+    @property
+    def needed_code(self) -> NeededCode:
+        """What its TaskManagers lack of the program."""
 
     def open(self, needed_slots: int) -> ClusterClient:
         """A client of a cluster that has, or may get, that many slots."""
@@ -39,10 +48,10 @@ def execute(job_graph: JobGraph, target: Target) -> RunningJob:
     """
     try:
         job_graph.validate()
-        message = to_message(job_graph)
+        message = to_message(job_graph, user_code(target.needed_code))
         client = target.open(needed_slots(job_graph))
         try:
-            return _submit(message, client)
+            return _submit(message, client, job_graph.client_heartbeat if client.outlives_program else None)
         except BaseException:
             client.close()
             raise
@@ -50,13 +59,17 @@ def execute(job_graph: JobGraph, target: Target) -> RunningJob:
         raise error from _users_part(error.__cause__)
 
 
-def _submit(message: JobGraphMessage, client: ClusterClient) -> RunningJob:
+def _submit(message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None) -> RunningJob:
     job = RunningJob(client, message.job_id, message.name)
+    if heartbeat is not None:
+        message = msgspec.structs.replace(message, client_heartbeat_timeout_ms=heartbeat.timeout_ms)
     try:
         client.call(lambda api: api.submit(message))
     except KeyboardInterrupt:
         job.cancel_after_interrupt()  # the JobManager may have taken it, and its answer is on the way
         raise
+    if heartbeat is not None:
+        client.begin(lambda api: keep_job_alive(api, message.job_id, heartbeat.interval_ms / 1000))  # until the client is closed
     return job
 
 
@@ -66,14 +79,21 @@ def _users_part(cause: BaseException | None) -> BaseException | None:
     return None if cause is None or trace is None else cause.with_traceback(trace)
 
 
-def to_message(job_graph: JobGraph) -> JobGraphMessage:
-    """The job as it travels, with operators and partitioners as opaque blobs.
+def to_message(job_graph: JobGraph, code: UserCode | None = None) -> JobGraphMessage:
+    """The job as it travels, with operators and partitioners as opaque blobs; ``code`` is what the operators need besides.
 
     Raises:
         JobSubmissionError: something in it cannot be sent; names the vertex or edge.
     """
     vertices = [_vertex_message(vertex) for vertex in job_graph.topological_order()]
-    return JobGraphMessage(job_graph.job_id, job_graph.name, vertices, [_edge_message(edge) for edge in job_graph.edges])
+    return JobGraphMessage(
+        job_graph.job_id,
+        job_graph.name,
+        vertices,
+        [_edge_message(edge) for edge in job_graph.edges],
+        code=code or UserCode(),
+        settings=job_graph.settings,
+    )
 
 
 def _vertex_message(vertex: JobVertex) -> VertexMessage:

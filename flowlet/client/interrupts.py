@@ -98,7 +98,7 @@ class Latch:
     def __init__(self) -> None:
         self._is_open = False  # Set by any thread, before the lock is released.
         self._lock = threading.Lock()  # A bare lock is taken and waited for in C: a signal finds it taken or not, never in between.
-        self._lock.acquire()
+        self._lock.acquire()  # no wait: the lock is new
 
     def __repr__(self) -> str:
         return f"<Latch {'open' if self._is_open else 'shut'}>"
@@ -119,6 +119,7 @@ class Latch:
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not self._is_open:
             left_s = deadline - time.monotonic()
+            # waits for what its caller waits for; ended by open()
             if left_s <= 0 or self._lock.acquire(timeout=min(left_s, _LOOK_INTERVAL_S)):
                 break
         return self._is_open

@@ -7,27 +7,29 @@ Units:      seconds; on the wire milliseconds.
 """
 
 import concurrent.futures
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
-import structlog
 
 from flowlet.client.interrupts import DeferredSignals, Latch
+from flowlet.client.program_code import NeededCode
 from flowlet.client.user_frames import show_interrupts_in_one_line
 from flowlet.errors import ConfigError, FlowletError, JobSubmissionError
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.http import RpcClient, RpcStatusError
 from flowlet.rpc.secret import load_secret
 from netstack.eventloop import EventLoopThread
+from netstack.log_lines import LogLines
 
 T = TypeVar("T")
 JobDocument = dict[str, Any]
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 # The JobManager answers a long poll after at most this; then it is asked again.  Also how late a dead JobManager is noticed.
 LONG_POLL_S: Final = 10.0
@@ -105,6 +107,10 @@ class JobManagerApi:
             if error.status != _CONFLICT:
                 raise
 
+    async def report_client_heartbeat(self, job_id: str) -> None:
+        """Say that the client of an attached job is there; status 404 or 409 if the job is over."""
+        (await self._rpc.request("PATCH", f"/jobs/{job_id}/clientHeartbeat", timeout_s=_ANSWER_MARGIN_S)).raise_for_status()
+
     async def finish_gate(self, job_id: str, gate: str) -> None:
         """Let a remote gate end with the partitions that are open; waits until its tasks are deployed."""
         path = f"/jobs/{job_id}/gates/{quote(gate, safe='')}?mode=finish&timeout_ms={round(LONG_POLL_S * 1000)}"
@@ -161,6 +167,9 @@ class ClusterClient:
     Life cycle: ``close`` it; the loop thread ends with it.
     """
 
+    outlives_program = True
+    """Whether jobs could go on without this program."""
+
     def __init__(self, loop: EventLoopThread, rpc: RpcClient, secret: bytes) -> None:
         self.loop = loop
         self.secret = secret
@@ -170,6 +179,7 @@ class ClusterClient:
         self._lock = threading.Lock()
         self._pending: set[concurrent.futures.Future[Any]] = set()  # Guarded by _lock.
         self._is_closed = False  # Guarded by _lock.
+        self._pid = os.getpid()  # a forked child has neither the loop nor the cluster
 
     @classmethod
     def connect(cls, host: str, port: int, secret: bytes) -> "ClusterClient":
@@ -204,7 +214,7 @@ class ClusterClient:
             with DeferredSignals():
                 future = self._submit(begin())
                 future.add_done_callback(latch.open)
-            latch.wait()
+            latch.wait()  # waits for the JobManager; ended by the timeout of the request, close(), or Ctrl-C
             with DeferredSignals():
                 return future.result(timeout=0)
         except concurrent.futures.CancelledError:
@@ -225,6 +235,9 @@ class ClusterClient:
             return self._submit(request(self._api))
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        if os.getpid() != self._pid:
+            coroutine.close()
+            raise FlowletError(f"the client belongs to process {self._pid}, of which this is a forked child: connect anew here")
         with self._lock:
             if self._is_closed:
                 coroutine.close()
@@ -241,11 +254,17 @@ class ClusterClient:
     def after_job(self) -> None:
         """Called when a job has ended: what the cluster still has to show is shown."""
 
+    def process_ends(self) -> list[str]:
+        """How TaskManagers of this program ended that should still run, one line each."""
+        return []
+
     def close(self) -> None:
         """End calls under way, the connections and the loop thread; idempotent.
 
-        Every step has a deadline, so that Ctrl-C can wait until it is over.
+        Every step has a deadline, so that Ctrl-C can wait until it is over.  In a forked child it does nothing: all that is the parent's.
         """
+        if os.getpid() != self._pid:
+            return
         with DeferredSignals():
             with self._lock:
                 if self._is_closed:
@@ -286,6 +305,7 @@ class RemoteTarget:
     port: int
     secret_file: Path | None = None
     secret: bytes | None = field(default=None, repr=False)
+    needed_code: ClassVar[NeededCode] = NeededCode.ALL
 
     def open(self, needed_slots: int) -> ClusterClient:
         """A client of the cluster, checked to be reachable.

@@ -5,7 +5,9 @@ Units:  seconds, but ``JobExecutionResult`` in milliseconds.
 """
 
 import contextlib
+import sys
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -18,7 +20,7 @@ from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.control_messages import FailureInfo
+from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
 
 # After Ctrl-C: how long the cancelled job may take before the user's program goes on.
 _INTERRUPT_GRACE_S: Final = 2.0
@@ -29,7 +31,8 @@ _EXPLANATION_GRACE_S: Final = 10.0
 class RunningJob:
     """A handle of one job.
 
-    Life cycle: ``close`` it.  That ends an embedded cluster, and the job with it if it still runs; a job on a remote cluster goes on.
+    Life cycle: ``close`` it.  That ends an embedded cluster, and the job with it if it still runs; a job on a remote cluster goes on, but
+    an attached one (``ClientHeartbeat``) for its timeout only.
     """
 
     def __init__(self, client: ClusterClient, job_id: str, name: str) -> None:
@@ -93,7 +96,7 @@ class RunningJob:
         if document is None:
             raise TimeoutError(f"job {self._name!r} has not ended within {timeout:g} s")
         if document["state"] != JobStatus.FINISHED.name:
-            raise failure_of(document)
+            raise self._failure_of(document)
         self.release_readers()  # a job that finished was read to its end
         return JobExecutionResult(JobID(self._job_id), max(0, int(document["duration"])))
 
@@ -128,7 +131,7 @@ class RunningJob:
             failure = JobExecutionError(f"job {self._name!r}: {error}; and then: {second}")
         else:
             if document is not None and document["state"] != JobStatus.FINISHED.name:
-                return failure_of(document)
+                return self._failure_of(document)
             failure = JobExecutionError(f"job {self._name!r}: its results could not be read: {error}")
         failure.__cause__ = error  # the job does not explain it, so the client's own frames matter
         return failure
@@ -143,7 +146,9 @@ class RunningJob:
         with contextlib.suppress(FlowletError, KeyboardInterrupt):
             if self._last_document is None:
                 self._client.call(lambda api: api.cancel(self._job_id, _INTERRUPT_GRACE_S))
-            self._wait_terminal(_INTERRUPT_GRACE_S)
+            document = self._wait_terminal(_INTERRUPT_GRACE_S)
+            if document is not None and (lines := still_running(document)):
+                sys.stderr.write("\n".join([f"job {self._name!r} is {document['state']}", *lines, ""]))
 
     def close(self) -> None:
         """Give back the connection, and the embedded cluster if there is one; more than once does nothing."""
@@ -167,16 +172,25 @@ class RunningJob:
             return self._remember(document)
         return self._last_document
 
+    def _failure_of(self, document: JobDocument) -> JobExecutionError:
+        failure = document.get("failure")
+        is_lost = failure is not None and failure["exception_type"] == TASK_MANAGER_LOST
+        return failure_of(document, self._client.process_ends() if is_lost else ())
+
     def _remember(self, document: JobDocument) -> JobDocument:
         if JobStatus[document["state"]].is_globally_terminal_state():
             self._last_document = document
         return document
 
 
-def failure_of(document: JobDocument) -> JobExecutionError:
-    """The error of a job that did not finish.  Its cause is the traceback of what failed, which Python therefore shows first."""
+def failure_of(document: JobDocument, more: Sequence[str] = ()) -> JobExecutionError:
+    """The error of a job that did not finish, with ``more`` lines at its end.
+
+    Its cause is the traceback of what failed, which Python therefore shows first.
+    """
     failure = _failure_in(document)
-    error = JobExecutionError("\n".join(_end_lines(document, failure, None if failure is None else _reason(failure))))
+    lines = _end_lines(document, failure, None if failure is None else _reason(failure))
+    error = JobExecutionError("\n".join([*lines, *more]))
     error.__cause__ = RemoteTraceback(failure.traceback.rstrip()) if failure is not None and failure.traceback else None
     return error
 
@@ -195,29 +209,36 @@ def _failure_in(document: JobDocument) -> FailureInfo | None:
 def _end_lines(document: JobDocument, failure: FailureInfo | None, reason: str | None) -> list[str]:
     name = document["name"]
     if failure is None or reason is None:
-        is_cancelled = document["state"] == JobStatus.CANCELED.name
-        return [f"job {name!r} was cancelled" if is_cancelled else f"job {name!r} ended as {document['state']}"]
+        is_cancelled = document["state"] in (JobStatus.CANCELED.name, JobStatus.CANCELLING.name)
+        why = f": {document['cancel-reason']}" if document.get("cancel-reason") else ""
+        end = f"was cancelled{why}" if is_cancelled else f"ended as {document['state']}"
+        return [f"job {name!r} {end}", *still_running(document)]
     if not failure.task_name:
-        return [f"job {name!r} failed: {failure.message}", *_still_running(document)]
+        return [f"job {name!r} failed: {failure.message}", *still_running(document)]
     lines = [f"job {name!r} failed: {_where(document, failure)}"]
     if failure.record_preview is not None:
         lines.append(f"while processing the record {failure.record_preview}")
-    return [*lines, reason, *_still_running(document)]
+    return [*lines, reason, *still_running(document)]
 
 
 def _reason(failure: FailureInfo) -> str:
     return f"{failure.exception_type}: {failure.message}" if failure.message else failure.exception_type
 
 
-def _still_running(document: JobDocument) -> list[str]:
-    """A line that names the tasks that have not ended, if there are any: a blocked function cannot be interrupted."""
-    names = [
-        f"{vertex['name']!r} subtask {subtask['subtask'] + 1}/{vertex['parallelism']} on {subtask['tm_id']}"
+def still_running(document: JobDocument) -> list[str]:
+    """Lines that name the tasks of an ending job that have not ended, and where they stand: a blocked function cannot be interrupted."""
+    left = [
+        (f"{vertex['name']!r} subtask {subtask['subtask'] + 1}/{vertex['parallelism']} on {subtask['tm_id']}", subtask["stuck"])
         for vertex in document["vertices"]
         for subtask in vertex["subtasks"]
         if not ExecutionState(subtask["state"]).is_terminal
     ]
-    return [f"(these tasks have not ended yet: {', '.join(names)})"] if names else []
+    lines = [f"(these tasks have not ended yet: {', '.join(name for name, _ in left)})"] if left else []
+    for name, stuck in left:
+        if stuck is not None:
+            operator = "" if stuck["operator"] is None else f", operator {stuck['operator']!r}"
+            lines += [f"{name}{operator}, was cancelled {stuck['waited-ms'] / 1000:.0f} s before, and stood in", stuck["stack"]]
+    return lines
 
 
 def _where(document: JobDocument, failure: FailureInfo) -> str:

@@ -137,13 +137,13 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
             return _column_operator(step, node.name)
         case ProcessTransformation():
-            return ProcessOperator(step.function, step.key_selector, name=node.name)
+            return ProcessOperator(step.function, step.key_selector, is_batch=is_batch, name=node.name)
         case CoMapTransformation():
             return CoMapOperator(step.function, name=node.name)
         case CoFlatMapTransformation():
             return CoFlatMapOperator(step.function, name=node.name)
         case CoProcessTransformation():
-            return CoProcessOperator(step.function, _key_selectors(step), name=node.name)
+            return CoProcessOperator(step.function, _key_selectors(step), is_batch=is_batch, name=node.name)
         case SplitTransformation():
             return SplitOperator(step.function, step.selections, name=node.name)
         case TimestampsAndWatermarksTransformation():

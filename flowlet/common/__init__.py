@@ -1,5 +1,7 @@
 """What every program uses: types, configuration, the client of a job."""
 
+from typing import TYPE_CHECKING
+
 from flowlet.common.completable_future import CompletableFuture
 from flowlet.common.configuration import Configuration
 from flowlet.common.execution_config import ExecutionConfig
@@ -7,6 +9,7 @@ from flowlet.common.job_client import JobClient
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
+from flowlet.common.not_yet import missing_names
 from flowlet.common.time import Duration, Instant, Time
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row, RowKind
@@ -29,3 +32,6 @@ __all__ = [
     "Types",
     "WatermarkStrategy",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = missing_names(__name__)

@@ -2,10 +2,11 @@
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.execution_config``.
-Absent: settings without an effect here so far (closure cleaner, cancellation, job parameters, ...).
+Absent: settings without an effect here so far (closure cleaner, job parameters, ...).
 """
 
 from flowlet.common.checks import is_whole_number
+from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
 from flowlet.errors import JobGraphError
 
 __all__ = ["ExecutionConfig"]
@@ -27,6 +28,8 @@ class ExecutionConfig:
 
     __slots__ = (
         "_auto_watermark_interval_ms",
+        "_cancellation_interval_ms",
+        "_cancellation_timeout_ms",
         "_is_object_reuse_enabled",
         "_latency_tracking_interval_ms",
         "_max_parallelism",
@@ -39,6 +42,8 @@ class ExecutionConfig:
         self._is_object_reuse_enabled = False
         self._auto_watermark_interval_ms = DEFAULT_AUTO_WATERMARK_INTERVAL_MS
         self._latency_tracking_interval_ms = 0
+        self._cancellation_interval_ms: int | None = None  # None: the TaskManager's
+        self._cancellation_timeout_ms: int | None = None  # None: the TaskManager's
 
     def get_parallelism(self) -> int:
         """The default number of subtasks of an operator, or ``PARALLELISM_DEFAULT``."""
@@ -92,6 +97,30 @@ class ExecutionConfig:
     def get_latency_tracking_interval(self) -> int:
         """How often sources send a latency marker, in milliseconds; 0: never."""
         return self._latency_tracking_interval_ms
+
+    def set_task_cancellation_interval(self, interval: int) -> "ExecutionConfig":
+        """Set how often a cancelled task that does not end is reported, in milliseconds, 1 or more."""
+        self._cancellation_interval_ms = JobSettings(_checked_interval(interval, "task cancellation")).cancellation_interval_ms
+        return self
+
+    def get_task_cancellation_interval(self) -> int:
+        """How often a cancelled task that does not end is reported, in milliseconds."""
+        interval_ms = self._cancellation_interval_ms
+        return DEFAULT_CANCELLATION_INTERVAL_MS if interval_ms is None else interval_ms
+
+    def set_task_cancellation_timeout(self, timeout: int) -> "ExecutionConfig":
+        """Set after how many milliseconds a cancelled task that does not end makes its TaskManager end itself; 0: never."""
+        self._cancellation_timeout_ms = _checked_interval(timeout, "task cancellation timeout's")
+        return self
+
+    def get_task_cancellation_timeout(self) -> int:
+        """After how many milliseconds a cancelled task that does not end makes its TaskManager end itself; 0: never."""
+        timeout_ms = self._cancellation_timeout_ms
+        return DEFAULT_CANCELLATION_TIMEOUT_MS if timeout_ms is None else timeout_ms
+
+    def job_settings(self, max_record_bytes: int | None) -> JobSettings:
+        """What was set, for the tasks of a job; not in PyFlink."""
+        return JobSettings(self._cancellation_interval_ms, self._cancellation_timeout_ms, max_record_bytes)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExecutionConfig) and self._values() == other._values()

@@ -110,7 +110,7 @@ class JobClient:
 
     def _wait(self) -> JobExecutionResult:
         try:
-            return self._job.wait()
+            return self._job.wait()  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
         finally:
             self._on_end(self._job)
 

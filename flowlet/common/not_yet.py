@@ -1,14 +1,25 @@
 """Features of PyFlink that this version lacks: the error for a missing name says which feature it belongs to.
 
 Side:  pure.
-Rules: such a name is absent (``hasattr`` is False); the error is a ``FlowletError`` and an ``AttributeError``.
+Rules: such an attribute of an object is absent (``hasattr`` is False); the error is a ``FlowletError`` and an ``AttributeError``.
+       Such a module, or name in a module, raises a ``FlowletError`` that is an ``ImportError``: Python would replace the text of an
+       ``AttributeError`` by its own.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from flowlet.errors import FlowletError
 
-__all__ = ["NotSupportedYetError", "missing_attribute"]
+__all__ = [
+    "MISSING_MODULES",
+    "MISSING_NAMES",
+    "MissingImportError",
+    "NotSupportedYetError",
+    "check_module",
+    "missing_attribute",
+    "missing_names",
+]
 
 _WINDOWS: Final = "windows are not supported yet; collect records by key in a KeyedProcessFunction and emit them in on_timer()"
 _STATE: Final = "keyed state is not supported yet; keep values by ctx.get_current_key() in a dict of the function, which restarts lose"
@@ -18,6 +29,14 @@ _SAVEPOINTS: Final = "savepoints are not supported yet; cancel() ends the job"
 _SHIPPING: Final = "files and requirements are not shipped yet; install them where the TaskManagers run"
 _JAVA: Final = "Java functions cannot run here; use sink_to()"
 _ACCUMULATORS: Final = "accumulators are not supported yet; metrics() has the counters of the job"
+_RESTARTS: Final = "restarts are not supported yet: a job ends with its first failure"
+_METRICS: Final = "metrics of users are not supported yet"
+_FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
+_SCHEMAS: Final = "serialization schemas are not supported yet; convert records in map()"
+_SOURCES: Final = "this source is not supported yet; use from_collection() or a SourceFunction"
+_SINKS: Final = "row-format and rolling file sinks are not supported yet; use FileSink.for_bulk_format() with the Parquet format"
+_JARS: Final = "nothing here runs in a Java virtual machine; use a SourceFunction, or map() with a client in Python"
+_OPTIONS: Final = "typed options are not supported yet; set options by their names in a Configuration"
 
 _FEATURES: Final = {
     "window": _WINDOWS,
@@ -33,8 +52,8 @@ _FEATURES: Final = {
     "get_state_backend": _STATE,
     "enable_changelog_state_backend": _STATE,
     "is_changelog_state_backend_enabled": _STATE,
-    "get_metrics_group": "metrics of users are not supported yet",
-    "get_metric_group": "metrics of users are not supported yet",
+    "get_metrics_group": _METRICS,
+    "get_metric_group": _METRICS,
     "get_job_parameter": "job parameters are not supported yet; give values to the function's constructor",
     "set_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
     "get_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
@@ -46,8 +65,8 @@ _FEATURES: Final = {
     "get_checkpointing_consistency_mode": _CHECKPOINTS,
     "is_unaligned_checkpoints_enabled": _CHECKPOINTS,
     "is_force_unaligned_checkpoints": _CHECKPOINTS,
-    "set_restart_strategy": "restarts are not supported yet: a job ends with its first failure",
-    "get_restart_strategy": "restarts are not supported yet: a job ends with its first failure",
+    "set_restart_strategy": _RESTARTS,
+    "get_restart_strategy": _RESTARTS,
     "set_default_savepoint_directory": _SAVEPOINTS,
     "get_default_savepoint_directory": _SAVEPOINTS,
     "stop_with_savepoint": _SAVEPOINTS,
@@ -69,6 +88,51 @@ _FEATURES: Final = {
 }
 
 
+MISSING_MODULES: Final = {
+    f"flowlet.{name}": feature
+    for feature, names in {
+        _WINDOWS: "datastream.window",
+        _STATE: "datastream.state datastream.state_backend",
+        _CHECKPOINTS: "datastream.checkpoint_config datastream.checkpoint_storage datastream.checkpointing_mode"
+        " datastream.externalized_checkpoint_retention",
+        _SOURCES: "datastream.connectors.number_seq datastream.connectors.hybrid_source",
+        _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
+        " datastream.connectors.jdbc datastream.connectors.kafka datastream.connectors.kinesis datastream.connectors.pulsar"
+        " datastream.connectors.rabbitmq java_gateway",
+        _FORMATS: "datastream.formats.avro datastream.formats.csv datastream.formats.json datastream.formats.orc",
+        _OPTIONS: "common.config_options",
+        _RESTARTS: "common.restart_strategy",
+        _SCHEMAS: "common.serialization common.serializer",
+        _METRICS: "metrics",
+        "the Table API is not part of flowlet; use the DataStream API": "table",
+    }.items()
+    for name in names.split()
+}
+
+MISSING_NAMES: Final = {
+    name: feature
+    for feature, names in {
+        _WINDOWS: "AggregateFunction CountWindow GlobalWindow MergingWindowAssigner ProcessAllWindowFunction ProcessWindowFunction"
+        " TimeWindow Trigger TriggerResult Window WindowAssigner WindowFunction WindowedStream AllWindowFunction AllWindowedStream",
+        _STATE: "CustomStateBackend EmbeddedRocksDBStateBackend HashMapStateBackend MemorySize PredefinedOptions StateBackend",
+        _CHECKPOINTS: "CheckpointConfig CheckpointStorage CheckpointingMode CustomCheckpointStorage ExternalizedCheckpointRetention"
+        " FileSystemCheckpointStorage JobManagerCheckpointStorage",
+        _BROADCAST: "BaseBroadcastProcessFunction BroadcastConnectedStream BroadcastProcessFunction BroadcastStream"
+        " KeyedBroadcastProcessFunction",
+        _JAVA: "SinkFunction",
+        _OPTIONS: "ConfigOption ConfigOptions",
+        _RESTARTS: "RestartStrategies RestartStrategyConfiguration",
+        _SCHEMAS: "ByteArraySchema DeserializationSchema Encoder SerializationSchema SimpleStringSchema TypeSerializer",
+        _SINKS: "BucketAssigner DefaultRollingPolicy FileCompactStrategy FileCompactor OnCheckpointRollingPolicy OutputFileConfig"
+        " RollingPolicy StreamingFileSink",
+        "splits are made by FileSource itself; leave it out": "FileEnumeratorProvider FileSplitAssignerProvider",
+        "input dependency constraints have no effect in Flink, so they do not exist here; leave them out": "InputDependencyConstraint",
+        "it wraps a Java object; use WatermarkStrategy.for_generator()": "AssignerWithPeriodicWatermarksWrapper",
+    }.items()
+    for name in names.split()
+}
+
+
 class NotSupportedYetError(FlowletError, AttributeError):
     """PyFlink has this feature, this version has not; the message names it."""
 
@@ -78,3 +142,27 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
     message = f"{type(owner).__name__!r} object has no attribute {name!r}"
     feature = _FEATURES.get(name)
     return AttributeError(message) if feature is None else NotSupportedYetError(f"{message}: {feature}")
+
+
+class MissingImportError(FlowletError, ModuleNotFoundError):
+    """PyFlink has this module or name, this version has not; the message names the feature.
+
+    Its ``name`` is None: with a name, ``from package import module`` would swallow it.
+    """
+
+
+def check_module(name: str) -> None:
+    """Explain why there is no module of that name.  Raises MissingImportError: PyFlink has it."""
+    if name in MISSING_MODULES:
+        raise MissingImportError(f"there is no module {name!r}: {MISSING_MODULES[name]}")
+
+
+def missing_names(module: str) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module; keep it from type checkers, which would believe that every name exists."""
+
+    def missing_name(name: str) -> Any:
+        if name in MISSING_NAMES:
+            raise MissingImportError(f"{module!r} has no {name!r}: {MISSING_NAMES[name]}")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return missing_name

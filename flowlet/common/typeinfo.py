@@ -33,6 +33,7 @@ __all__ = [
     "TupleTypeInfo",
     "TypeInformation",
     "Types",
+    "holds_any_object",
 ]
 
 
@@ -446,6 +447,21 @@ class Types:
     def LIST(element_type_info: TypeInformation) -> ListTypeInfo:
         """A ``list``."""
         return ListTypeInfo(element_type_info)
+
+
+def holds_any_object(type_info: TypeInformation) -> bool:
+    """Whether records of the type may contain objects of any class."""
+    match type_info:
+        case PickledBytesTypeInfo():
+            return True
+        case RowTypeInfo() | TupleTypeInfo():
+            return any(map(holds_any_object, type_info.get_field_types()))
+        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
+            return holds_any_object(type_info.elem_type)
+        case MapTypeInfo():
+            return holds_any_object(type_info.key_type_info) or holds_any_object(type_info.value_type_info)
+        case _:
+            return False
 
 
 def _checked(part: TypeInformation, owner: str) -> TypeInformation:

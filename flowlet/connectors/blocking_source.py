@@ -19,6 +19,7 @@ from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source, SourceReader
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 from netstack.availability import AvailabilityFuture
+from netstack.forks import end_stranded_child, serving_thread
 
 MAX_PENDING_RECORDS: Final = 2 * MAX_CHUNK_RECORDS
 # If a function ignores cancel() for so long, that is reported and its thread left running: nothing can end a thread.  Not measured.
@@ -145,7 +146,11 @@ class BlockingSourceReader:
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            self._function.run(_Context(self))
+            with serving_thread():
+                try:
+                    self._function.run(_Context(self))
+                finally:
+                    end_stranded_child()
         except TaskCancelled:
             pass  # raised by the context, or by the user's function
         except BaseException as raised:  # noqa: BLE001 - poll_chunk raises it on the task's thread
@@ -163,6 +168,7 @@ class BlockingSourceReader:
 
     def emit(self, value: Any, timestamp: int | None) -> None:
         """Append a record as it is now; waits for room."""
+        end_stranded_child()
         value = copy_if_mutable(value)
         with self._lock:
             self._wait_for_room_locked()
@@ -174,6 +180,7 @@ class BlockingSourceReader:
 
     def emit_control(self, make: Callable[[], Watermark | WatermarkStatus]) -> None:
         """Append a watermark or status; waits for room."""
+        end_stranded_child()
         with self._lock:
             self._wait_for_room_locked()
             element = make()
@@ -198,7 +205,7 @@ class BlockingSourceReader:
 
     def _wait_for_room_locked(self) -> None:
         while self._num_pending >= MAX_PENDING_RECORDS and self._state is _State.RUNNING:
-            self._room.wait()
+            self._room.wait()  # waits for room in the source's queue; ended by the task that reads, or cancel
         if self._state is not _State.RUNNING:
             raise TaskCancelled(f"{self._name} was cancelled")
 

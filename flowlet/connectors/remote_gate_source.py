@@ -1,10 +1,11 @@
 """``RemoteGateSource``: reads what producers outside the cluster push into a gate.
 
 Side:       task.  The source is created in the user's program and pickled; a TaskManager binds each subtask's copy to its gate.
-Invariants: a producer's end of data is acknowledged only after the chain has processed everything before it.  A partition counts once its
-            producer knows that every subtask has acknowledged it.  Records of an aborted attempt stay processed (at least once).
-            A gate with a declared type accepts plain values only, so that nobody can run code here with its token.  A gate of any
-            objects trusts the holders of its token as it trusts the job's own program.
+Invariants: a producer's end of data is acknowledged only when a completion mark that follows it has passed every task of the job.  A
+            partition counts once its producer knows that every subtask has acknowledged it.  Records of an aborted attempt stay
+            processed (at least once).
+            A gate with a declared type reads values of this type and unpickles nothing, so nobody can run code here with its token, or
+            pass on anything else.  A gate of any objects trusts the holders of its token as it trusts the job's own program.
 """
 
 import time
@@ -13,26 +14,28 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-import structlog
-
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
 from flowlet.errors import FlowletError, SerdeError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.ingest.event_time import EventTimeColumn
-from flowlet.ingest.gate_type import holds_any_object, type_fingerprint
+from flowlet.ingest.gate_type import type_fingerprint
 from flowlet.operators.source_operator import Source, SourceReader
 from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
-from flowlet.rpc.control_messages import GateCounts
+from flowlet.rpc.control_messages import CountedPartition, GateCounts
+from flowlet.serde.declared.declared_records import DeclaredRecords, declared_records
 from flowlet.serde.element_deserializer import ElementDeserializer
 from netstack.availability import AvailabilityFuture
 from netstack.errors import RemoteProtocolError
 from netstack.flow.offer_book import GateShape
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.offered_input_gate import OfferedInputGate
+from netstack.log_lines import LogLines
 from netstack.transport.limits import RateLimit
 from netstack.wire.events import EndOfData, EndOfPartition
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
+GateReport = Callable[[GateCounts, list[CountedPartition]], None]
+"""Takes the counts of a gate and the partitions that were completed since the last report."""
 _LOGS_PER_S: Final = 1.0  # at most, because producers can abort as many attempts as they like; the gate's counts have all of them
 
 
@@ -63,7 +66,8 @@ class RemoteGateSource(Source):
         self.producers = producers
         self.key_groups = key_groups
         self._gate: OfferedInputGate | None = None
-        self._report: Callable[[GateCounts], None] | None = None
+        self._report: GateReport | None = None
+        self._request_mark: Callable[[int], None] | None = None
 
     @property
     def type_name(self) -> str:
@@ -79,10 +83,18 @@ class RemoteGateSource(Source):
         """What an offer is checked against."""
         return GateShape(self.name, self.type_name, self.fingerprint, num_subtasks, self.producers)
 
-    def bind(self, gate: OfferedInputGate, report: Callable[[GateCounts], None] | None = None) -> None:
-        """Read from ``gate``; ``report`` is called on the task thread whenever a partition or an attempt has ended."""
+    def bind(self, gate: OfferedInputGate, report: GateReport | None = None, request_mark: Callable[[int], None] | None = None) -> None:
+        """Read from ``gate``; all functions are called on the task thread.
+
+        Args:
+            gate: of this subtask.
+            report: called whenever a partition or an attempt has ended.
+            request_mark: asks the JobManager for a completion mark with a higher number than this; None: there is no JobManager, so the
+                end of data is acknowledged once the source's chain has processed everything before it.
+        """
         self._gate = gate
         self._report = report
+        self._request_mark = request_mark
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
         """The reader of the gate that this copy is bound to.  Raises FlowletError: it is not bound to a gate."""
@@ -93,7 +105,7 @@ class RemoteGateSource(Source):
             from flowlet.ingest.batches import batches_of_messages  # here, because it imports pyarrow, which most jobs do not need
 
             restore = partial(batches_of_messages, schema=self.type_info.schema)
-        return RemoteGateReader(self._gate, self._report, are_producers_trusted=holds_any_object(self.type_info), restore=restore)
+        return RemoteGateReader(self._gate, self._report, self._request_mark, declared=declared_records(self.type_info), restore=restore)
 
 
 class RemoteGateReader:
@@ -101,8 +113,8 @@ class RemoteGateReader:
 
     Args:
         gate: where the records come from.
-        report: as for ``RemoteGateSource.bind``.
-        are_producers_trusted: whether records may hold objects of any class; otherwise plain values only.
+        report, request_mark: as for ``RemoteGateSource.bind``.
+        declared: the format of the records; None: any objects, and the producers are trusted.
         restore: makes the records from what was sent, and raises SerdeError if it cannot; None: the records were sent themselves.
     """
 
@@ -111,22 +123,27 @@ class RemoteGateReader:
     def __init__(
         self,
         gate: OfferedInputGate,
-        report: Callable[[GateCounts], None] | None,
+        report: GateReport | None,
+        request_mark: Callable[[int], None] | None,
         *,
-        are_producers_trusted: bool,
+        declared: DeclaredRecords | None,
         restore: Callable[[Chunk], Chunk] | None = None,
     ) -> None:
         self._gate = gate
         self._restore = restore
-        self._are_producers_trusted = are_producers_trusted
+        self._declared = declared
         self._report = report
+        self._request_mark = request_mark
+        self._last_mark = 0  # the number of the last completion mark that was emitted
+        self._is_mark_requested = False  # since then
+        self._ended: dict[int, int | None] = {}  # channels whose end of data waits for a mark, by index; None: it was not emitted yet
         self._deserializers: dict[int, ElementDeserializer] = {}  # by index of an open channel that has received data
         self._elements: deque[StreamElement] = deque()
         self._logs = RateLimit(_LOGS_PER_S, time.monotonic)
         gate.request_partitions()
 
     def __repr__(self) -> str:
-        return f"<RemoteGateReader of {self._gate!r}, {len(self._elements)} elements wait>"
+        return f"<RemoteGateReader of {self._gate!r}, {len(self._elements)} elements wait, {len(self._ended)} partitions wait for a mark>"
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
         """The next records; an empty chunk if there are none yet, None when the gate is finished."""
@@ -171,7 +188,7 @@ class RemoteGateReader:
         deserializer = self._deserializers.get(index)
         if deserializer is None:
             name = f"gate {self._gate.shape.name!r}, {self._gate.offer_of(index)}"
-            deserializer = self._deserializers[index] = ElementDeserializer(name, is_sender_trusted=self._are_producers_trusted)
+            deserializer = self._deserializers[index] = ElementDeserializer(name, declared=self._declared)
         try:
             # Watermarks of producers are ignored: the source makes its own.
             chunks = [element for element in deserializer.feed(view) if isinstance(element, Chunk)]
@@ -187,7 +204,26 @@ class RemoteGateReader:
         if deserializer is not None and deserializer.has_partial:
             self._abort(index, "its data ended in the middle of a record")
             return
-        self._gate.acknowledge_all_records_processed(index)
+        if self._request_mark is None:
+            self._gate.acknowledge_all_records_processed(index)
+            return
+        self._ended[index] = None
+        if not self._is_mark_requested:
+            self._is_mark_requested = True
+            self._request_mark(self._last_mark)
+
+    def mark_emitted(self, number: int) -> None:
+        """A completion mark follows the records of all partitions that have ended."""
+        self._last_mark, self._is_mark_requested = number, False
+        for index, mark in self._ended.items():
+            if mark is None:
+                self._ended[index] = number
+
+    def mark_completed(self, number: int) -> None:
+        """The whole job has processed what the mark follows: acknowledge those partitions."""
+        for index in [index for index, mark in self._ended.items() if mark is not None and mark <= number]:
+            del self._ended[index]
+            self._gate.acknowledge_all_records_processed(index)
 
     def _abort(self, index: int, reason: str) -> None:
         self._gate.abort_channel(index, RemoteProtocolError(f"{self._gate.offer_of(index)}: {reason}"))
@@ -195,6 +231,7 @@ class RemoteGateReader:
 
     def _forget_aborted(self) -> None:
         for index, offer, error in self._gate.take_aborted():
+            self._ended.pop(index, None)  # its place is given to the next partition
             deserializer = self._deserializers.pop(index, None)
             if deserializer is not None:
                 deserializer.close()
@@ -205,4 +242,5 @@ class RemoteGateReader:
     def _report_counts(self) -> None:
         if self._report is not None:
             counts = self._gate.counts()
-            self._report(GateCounts(counts.num_open, counts.num_completed, counts.num_aborted, counts.num_refused))
+            completed = [CountedPartition(offer.job, offer.epoch, offer.partition) for offer in self._gate.take_completed()]
+            self._report(GateCounts(counts.num_open, counts.num_completed, counts.num_aborted, counts.num_refused), completed)

@@ -1,5 +1,8 @@
 """The DataStream API: build a program of streams and run it."""
 
+from typing import TYPE_CHECKING
+
+from flowlet.common.not_yet import missing_names
 from flowlet.datastream.async_data_stream import AsyncDataStream
 from flowlet.datastream.connected_streams import ConnectedStreams
 from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataStreamSink, KeyedStream
@@ -63,3 +66,6 @@ __all__ = [
     "TimeDomain",
     "TimerService",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = missing_names(__name__)

@@ -88,6 +88,6 @@ class CloseableIterator:
         """After the last record: wait for the job, whose failure concerns the reader, too."""
         self._is_closed = True
         try:
-            self._job.wait()
+            self._job.wait()  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
         finally:
             self._on_end(self._job)

@@ -6,8 +6,9 @@ Absent: window, aggregate and broadcast functions; Java-backed source and sink f
 """
 
 from abc import abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from flowlet.common.not_yet import missing_names
 from flowlet.datastream.async_function import AsyncFunction
 from flowlet.datastream.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
 from flowlet.datastream.function import Function, RuntimeContext
@@ -87,3 +88,7 @@ class KeySelector(Function):
     @abstractmethod
     def get_key(self, value: Any) -> Any:
         """The key, for example a str, an int or a tuple of these; see ``key_by``."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = missing_names(__name__)

@@ -7,7 +7,7 @@ Source: none in PyFlink.
 from dataclasses import dataclass
 
 from flowlet.common.checks import is_name, is_whole_number
-from flowlet.common.typeinfo import LocalTimeTypeInfo, RowTypeInfo, TypeInformation, Types
+from flowlet.common.typeinfo import LocalTimeTypeInfo, RowTypeInfo, TypeInformation, Types, holds_any_object
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 
@@ -28,13 +28,16 @@ class RemoteGate:
     """The key by which producers route records; set when the job starts, if a ``key_by`` follows."""
     event_time: str | None = None
     """The column with the event time of a record; None: records have none."""
+    allow_pickle: bool = False
+    """Whether records may be pickles, which run code in the job."""
 
     def __post_init__(self) -> None:
-        """Check name, number and column.  Raises JobGraphError if one of them is not valid."""
+        """Check name, number, type and column.  Raises JobGraphError if one of them is not valid."""
         if not is_name(self.name) or not self.name.isprintable() or len(self.name.encode()) > MAX_NAME_BYTES:
             raise JobGraphError(f"a remote gate needs a name of 1 to {MAX_NAME_BYTES} printable bytes, got {self.name!r}")
         if self.producers is not None and (not is_whole_number(self.producers) or self.producers < 1):
             raise JobGraphError(f"gate {self.name!r}: producers must be a number of partitions, from 1, or None, got {self.producers!r}")
+        self._check_trust()
         if self.event_time is not None:
             self._check_event_time()
 
@@ -45,6 +48,17 @@ class RemoteGate:
         assert self.event_time is not None, "the caller tested that there is a column"
         position: int = self.type_info.get_field_names().index(self.event_time)
         return position
+
+    def _check_trust(self) -> None:
+        holds_any = holds_any_object(self.type_info)
+        if holds_any and not self.allow_pickle:
+            raise JobGraphError(
+                f"gate {self.name!r} takes any objects ({self.type_info!r}): they travel as pickles, so every producer could run its own "
+                "code in the job.  Declare the records, for example type_info=Types.ROW_NAMED(...); or pass allow_pickle=True if you trust "
+                "everyone who can open the gate"
+            )
+        if self.allow_pickle and not holds_any:
+            raise JobGraphError(f"gate {self.name!r} has a declared type, {self.type_info!r}: it reads no pickles, leave out allow_pickle")
 
     def _check_event_time(self) -> None:
         wanted = f"gate {self.name!r}: event_time names a column of rows that is a timestamp, an instant or a Long of milliseconds"

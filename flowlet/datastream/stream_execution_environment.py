@@ -18,6 +18,12 @@ from flowlet.common.conversion import to_declared_shape
 from flowlet.common.execution_config import ExecutionConfig, check_parallelism
 from flowlet.common.job_client import JobClient, RunningJob, SubmittedJob
 from flowlet.common.job_execution_result import JobExecutionResult
+from flowlet.common.job_settings import (
+    CANCELLATION_INTERVAL_OPTION,
+    CANCELLATION_TIMEOUT_OPTION,
+    MAX_RECORD_BYTES_OPTION,
+    JobSettings,
+)
 from flowlet.common.not_yet import missing_attribute
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
@@ -30,6 +36,7 @@ from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.source_function import SourceFunction
 from flowlet.errors import ConfigError, FlowletError, JobGraphError
+from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
 from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, execution_plan
 from flowlet.graph.transformation import (
@@ -74,6 +81,7 @@ class StreamExecutionEnvironment:
         self._is_chaining_enabled = True
         self._runtime_mode = RuntimeExecutionMode.STREAMING
         self._job_name: str | None = None
+        self._max_record_bytes: int | None = None  # None: the default
         self._default_local_parallelism = len(os.sched_getaffinity(0))
         self._operators: list[Transformation] = []  # those added since the last attempt to start a job
         self._unstarted = _Attempt()  # the last attempt, if it failed
@@ -93,7 +101,10 @@ class StreamExecutionEnvironment:
 
     def configure(self, configuration: Configuration) -> None:
         """Take over options: ``parallelism.default``, ``pipeline.max-parallelism``, ``pipeline.name``, ``pipeline.operator-chaining``,
-        ``execution.buffer-timeout`` (milliseconds), ``execution.runtime-mode`` and those that name a JobManager.
+        ``execution.buffer-timeout`` (milliseconds), ``execution.runtime-mode``, ``task.cancellation.interval`` and
+        ``task.cancellation.timeout`` (milliseconds), ``flowlet.max-record-bytes``, those that name a JobManager, and those that say what
+        becomes of a job without its client: ``execution.attached``, ``execution.shutdown-on-attached-exit``,
+        ``client.heartbeat.interval`` and ``client.heartbeat.timeout`` (``ClientHeartbeat``).
 
         Raises:
             ConfigError: a value is not of the option's type.
@@ -111,6 +122,13 @@ class StreamExecutionEnvironment:
                 self.set_buffer_timeout(options.get_integer(option, DEFAULT_BUFFER_TIMEOUT_MS))
         if options.contains_key("execution.runtime-mode"):
             self.set_runtime_mode(_runtime_mode(options.get_string("execution.runtime-mode", "")))
+        if options.contains_key(CANCELLATION_INTERVAL_OPTION):
+            self._config.set_task_cancellation_interval(options.get_integer(CANCELLATION_INTERVAL_OPTION, 0))
+        if options.contains_key(CANCELLATION_TIMEOUT_OPTION):
+            self._config.set_task_cancellation_timeout(options.get_integer(CANCELLATION_TIMEOUT_OPTION, 0))
+        if options.contains_key(MAX_RECORD_BYTES_OPTION):
+            found = JobSettings(max_record_bytes=options.get_integer(MAX_RECORD_BYTES_OPTION, 0))
+            self._max_record_bytes = found.max_record_bytes
         self._job_name = options.get_string("pipeline.name", "") or None
 
     def get_config(self) -> ExecutionConfig:
@@ -259,6 +277,8 @@ class StreamExecutionEnvironment:
         producers: int | None = None,
         watermark_strategy: WatermarkStrategy | None = None,
         event_time: str | None = None,
+        *,
+        allow_pickle: bool = False,
     ) -> DataStream:
         """What producers outside the cluster push into the gate ``name``, such as the tasks of a Spark job.  Not in PyFlink.
 
@@ -269,8 +289,11 @@ class StreamExecutionEnvironment:
         ``event_time`` names the column of its rows that says when they happened: a timestamp (in UTC), an instant, or milliseconds since
         1970.  ``watermark_strategy`` needs no assigner then.  A record without a time ends its producer's attempt.
 
+        From producers of a gate with a ``type_info`` nothing but records of this type is read.  ``allow_pickle`` is needed without one, and
+        if it contains ``PICKLED_BYTE_ARRAY``: records are then pickles, with which everyone who can open the gate can run code in the job.
+
         Raises:
-            JobGraphError: an argument is not of its kind.
+            JobGraphError: an argument is not of its kind, or the type needs ``allow_pickle``.
         """
         if type_info is not None:
             _check_type(type_info, "from_remote_gate")
@@ -280,7 +303,7 @@ class StreamExecutionEnvironment:
         return self._source(
             SourceTransformation(
                 name=f"Gate {name}",
-                source=RemoteGate(name, output_type, producers, event_time=event_time),
+                source=RemoteGate(name, output_type, producers, event_time=event_time, allow_pickle=allow_pickle),
                 strategy=watermark_strategy,
                 is_bounded=False,
                 output_type=output_type,
@@ -324,9 +347,9 @@ class StreamExecutionEnvironment:
             RpcConnectError: there is no JobManager, or it is gone before the end of the job.
             JobExecutionError: it failed or was cancelled.  The traceback of a user's function is its ``__cause__``.
         """
-        job = self._submit(job_name).job
+        job = self._submit(job_name, is_attached=True).job
         try:
-            return job.wait()
+            return job.wait()  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
         except KeyboardInterrupt:
             with contextlib.suppress(FlowletError):  # the cluster is gone, and the job with it
                 job.cancel()
@@ -361,7 +384,9 @@ class StreamExecutionEnvironment:
         is_same_call = not self._operators and (collect is None or collect.input is self._unstarted.collected)
         return _Attempt(self._unstarted.operators if is_same_call else self._operators, collect)
 
-    def _stream_graph(self, job_name: str | None, collect: CollectTransformation | None) -> StreamGraph:
+    def _stream_graph(
+        self, job_name: str | None, collect: CollectTransformation | None, client_heartbeat: ClientHeartbeat | None = None
+    ) -> StreamGraph:
         max_parallelism = self._config.get_max_parallelism()
         settings = StreamGraphSettings(
             max_parallelism=None if max_parallelism == ExecutionConfig.PARALLELISM_DEFAULT else max_parallelism,
@@ -370,14 +395,17 @@ class StreamExecutionEnvironment:
             runtime_mode=self._runtime_mode.value,
             auto_watermark_interval_ms=self._config.get_auto_watermark_interval(),
             latency_tracking_interval_ms=self._config.get_latency_tracking_interval(),
+            client_heartbeat=client_heartbeat,
+            job=self._config.job_settings(self._max_record_bytes),
         )
         return build_stream_graph(self._next_attempt(collect).roots(), job_name or self._job_name or DEFAULT_JOB_NAME, settings)
 
-    def _submit(self, job_name: str | None, collect: CollectTransformation | None = None) -> SubmittedJob:
+    def _submit(self, job_name: str | None, collect: CollectTransformation | None = None, *, is_attached: bool = False) -> SubmittedJob:
         """Start the next job; see the class for what that is."""
+        heartbeat = ClientHeartbeat.of_options(self._configuration, is_collecting=collect is not None, is_attached=is_attached)
         self._unstarted, self._operators = self._next_attempt(collect), []
         try:
-            submitted = self._submit_graph(self._stream_graph(job_name, collect), self._address(), is_in_process(os.environ))
+            submitted = self._submit_graph(self._stream_graph(job_name, collect, heartbeat), self._address(), is_in_process(os.environ))
         except FlowletError as error:
             raise error.with_traceback(None) from error.__cause__  # without the frames of the client
         self._unstarted = _Attempt()

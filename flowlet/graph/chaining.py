@@ -97,7 +97,8 @@ def build_job_graph(
         for number, edge in enumerate(graph.edges)
         if edge.target is None or place[edge.target][0] != place[edge.source][0]
     ]
-    job_graph = JobGraph(name=graph.name, vertices=vertices, edges=edges)
+    settings = graph.settings
+    job_graph = JobGraph(name=graph.name, vertices=vertices, edges=edges, client_heartbeat=settings.client_heartbeat, settings=settings.job)
     job_graph.validate()
     return job_graph
 

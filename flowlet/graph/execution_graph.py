@@ -52,7 +52,9 @@ class SchedulingFailed:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """The user asks to cancel the job, or the JobManager stops."""
+    """The user asks to cancel the job, or the JobManager stops or has another ``reason``, which people then see."""
+
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ class ExecutionGraph:
     executions: dict[bytes, Execution]
     status: JobStatus = JobStatus.CREATED
     failure: "FailureInfo | None" = None
+    cancel_reason: str | None = None  # why it was cancelled, if nobody asked for that
     timestamps: dict[JobStatus, int] = field(default_factory=dict)
     num_ignored_events: int = 0
     _num_unfinished: int = 0
@@ -178,8 +181,8 @@ class ExecutionGraph:
                 self._deploy_all(locations)
             case SchedulingFailed(failure):
                 self._scheduling_failed(failure)
-            case CancelRequested():
-                self._cancel_requested()
+            case CancelRequested(reason):
+                self._cancel_requested(reason)
             case ExecutionReported():
                 self._execution_reported(event)
             case TaskManagerLost(tm_id, failure):
@@ -210,8 +213,9 @@ class ExecutionGraph:
             return
         self._fail_job(failure)
 
-    def _cancel_requested(self) -> None:
+    def _cancel_requested(self, reason: str | None) -> None:
         if self.status in (JobStatus.CREATED, JobStatus.RUNNING):
+            self.cancel_reason = reason
             self._move_job(JobStatus.CANCELLING)
             self._cancel_all()
             self._end_job_if_done()

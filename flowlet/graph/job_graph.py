@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flowlet.common.execution_config import MAX_MAX_PARALLELISM
+from flowlet.common.job_settings import JobSettings
 from flowlet.errors import JobGraphError
+from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.partitioner import DEFAULT_MAX_PARALLELISM, Forward, KeyGroups, Partitioner
 
 DEFAULT_SLOT_SHARING_GROUP = "default"
@@ -95,6 +97,8 @@ class JobGraph:
     job_id: str = field(default_factory=lambda: os.urandom(16).hex())  # 32 hex digits
     vertices: Sequence[JobVertex] = ()
     edges: Sequence[JobEdge] = ()
+    client_heartbeat: ClientHeartbeat | None = None  # None: the job goes on without its client
+    settings: JobSettings = field(default_factory=JobSettings)
 
     def vertex(self, vertex_id: str) -> JobVertex:
         """The vertex with this id.  Raises JobGraphError: there is none."""

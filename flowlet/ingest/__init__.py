@@ -10,6 +10,7 @@ from flowlet.ingest.errors import (
     GateNotFoundError,
     GateTypeError,
     GateUnreachableError,
+    GateWriteError,
 )
 from flowlet.ingest.producer import GateClient, PartitionOffer, PartitionWriter, finish_gate, open_gate
 from flowlet.ingest.runtime import close_producers
@@ -26,6 +27,7 @@ __all__ = [
     "GateNotFoundError",
     "GateTypeError",
     "GateUnreachableError",
+    "GateWriteError",
     "PartitionOffer",
     "PartitionWriter",
     "close_producers",

@@ -24,9 +24,9 @@ from flowlet.serde.types.type_serializer import ValueMismatchError
 _PLAIN: Final = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.timestamp("us")})
 
 
-def chunk_of_batch(batch: pa.RecordBatch, type_info: TypeInformation) -> Chunk:
+def columns_of_batch(batch: pa.RecordBatch, type_info: TypeInformation) -> Columns:
     """The rows of ``batch`` as records of ``type_info``: rows with its names, tuples, or the values of the only column."""
-    return Chunk.of_columns(shaped(tuple([column_of_array(array) for array in batch.columns]), type_info))
+    return shaped(tuple([column_of_array(array) for array in batch.columns]), type_info)
 
 
 def whole_batches(batches: Sequence[Any], timestamps: list[int] | None, type_info: ArrowTypeInfo, gate: str) -> Chunk:

@@ -34,5 +34,9 @@ class AttemptRefusedError(GateError):
     """The gate does not accept this attempt of this partition; the message says why."""
 
 
+class GateWriteError(GateError):
+    """The gate does not take a write as committed: it was aborted, or has not as many partitions as the gate waits for."""
+
+
 class GateLostError(GateError):
     """The connection to the gate was lost, or the gate did not answer in time.  This attempt is aborted; the producer may start another."""

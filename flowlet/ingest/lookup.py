@@ -3,27 +3,59 @@
 Side:       loop.
 """
 
+import asyncio
+import time
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from flowlet.datastream.job_manager_address import parsed_address
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateDescription
-from flowlet.ingest.errors import GateAccessError, GateEndedError, GateError, GateNotFoundError, GateUnreachableError
+from flowlet.ingest.errors import (
+    GateAccessError,
+    GateEndedError,
+    GateError,
+    GateNotFoundError,
+    GateUnreachableError,
+    GateWriteError,
+)
 from flowlet.rpc.auth import AuthenticationError
+from flowlet.rpc.control_messages import CountedPartition, GateOutcome
 from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import load_secret
 
 _NO_CONTENT: Final = 204
+_ASK_INTERVAL_S: Final = 0.2  # while there is no gate
 _ANSWER_SHARE: Final = 0.8  # of the timeout is given to the JobManager; the rest is for the network
 
 
-async def describe_gate(gate: str, jobmanager: str, timeout_s: float, secret: bytes) -> GateDescription:
+async def await_gate(
+    gate: str, jobmanager: str, timeout_s: float, secret: bytes, wait_s: float, committed_job: str | None
+) -> GateDescription:
+    """As ``describe_gate``, asked again for ``wait_s`` as long as there is no JobManager, or no running job with this gate."""
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        try:
+            return await describe_gate(gate, jobmanager, timeout_s, secret, committed_job)
+        except (GateNotFoundError, GateEndedError, GateUnreachableError) as error:
+            if time.monotonic() + _ASK_INTERVAL_S < deadline_s:
+                await asyncio.sleep(_ASK_INTERVAL_S)
+            elif not wait_s:
+                raise
+            else:
+                text = (
+                    f"gate {gate!r} did not appear at JobManager {jobmanager} within {wait_s:g} s (wait_for_gate_s, in Spark waitForGate)"
+                )
+                raise type(error)(f"{text}; at last: {error}") from error
+
+
+async def describe_gate(gate: str, jobmanager: str, timeout_s: float, secret: bytes, committed_job: str | None = None) -> GateDescription:
     """Get the description of ``gate``; waits until its tasks run.  Raises GateError: as ``flowlet.ingest.producer.open_gate``."""
-    path = f"/gates/{quote(gate, safe='')}?timeout_ms={round(timeout_s * _ANSWER_SHARE * 1000)}"
+    query = {"timeout_ms": round(timeout_s * _ANSWER_SHARE * 1000)} | ({} if committed_job is None else {"committed_job": committed_job})
+    path = f"/gates/{quote(gate, safe='')}?{urlencode(query)}"
     answer = await _ask(gate, jobmanager, "GET", path, timeout_s, secret)
     if answer.status == _NO_CONTENT:
         raise GateNotFoundError(f"gate {gate!r}: its tasks do not run yet, {timeout_s:g} s after JobManager {jobmanager} was asked")
@@ -36,6 +68,31 @@ async def request_finish(gate: str, jobmanager: str, timeout_s: float, secret: b
     answer = await _ask(gate, jobmanager, "PATCH", path, timeout_s, secret)
     if answer.status == _NO_CONTENT:
         raise GateNotFoundError(f"gate {gate!r}: its tasks are not deployed yet, {timeout_s:g} s after JobManager {jobmanager} was asked")
+
+
+async def ask_outcome(description: GateDescription, partition: CountedPartition, timeout_s: float, *, has_failed: bool) -> GateOutcome:
+    """Ask what became of a partition and of the gate's job; ``has_failed``: an attempt of it has, so wait if the job is about to fail.
+
+    Raises:
+        GateError: the JobManager does not say; names gate and JobManager.
+    """
+    answer = await _ask_with_token(
+        description, "GET", "partition", msgspec.structs.asdict(partition) | {"has_failed": int(has_failed)}, timeout_s
+    )
+    return msgspec.json.decode(answer.body, type=GateOutcome)
+
+
+async def end_write(description: GateDescription, job: str, epoch: int, timeout_s: float, *, num_partitions: int | None) -> None:
+    """Commit a write of so many partitions, or abort it if None.  Raises GateError: as ``GateClient.commit``."""
+    mode = {"mode": "abort"} if num_partitions is None else {"mode": "commit", "partitions": num_partitions}
+    await _ask_with_token(description, "PATCH", "write", {"job": job, "epoch": epoch} | mode, timeout_s)
+
+
+async def _ask_with_token(description: GateDescription, method: str, what: str, query: dict[str, object], timeout_s: float) -> RpcResponse:
+    """Ask what the gate's token allows to ask; a worker has no secret."""
+    gate = description.name
+    path = f"/producers/{description.job_id}/{quote(gate, safe='')}/{description.expires_ms}/{what}?{urlencode(query)}"
+    return await _ask(gate, description.jobmanager, method, path, timeout_s, description.token)
 
 
 async def _ask(gate: str, jobmanager: str, method: str, path: str, timeout_s: float, secret: bytes) -> RpcResponse:
@@ -58,6 +115,8 @@ def _status_error(gate: str, jobmanager: str, error: RpcStatusError) -> GateErro
     match error.status:
         case 404:
             return GateNotFoundError(f"{text}; start the job that declares it first")
+        case 409:
+            return GateWriteError(text)
         case 410:
             return GateEndedError(text)
         case _:

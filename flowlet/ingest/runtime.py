@@ -8,24 +8,31 @@ Invariants: there is at most one per process, created when it is first needed.  
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
-
-import structlog
 
 from flowlet.ingest.stall import StallWatch
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.eventloop import EventLoopThread
+from netstack.log_lines import LogLines
 from netstack.offering_network import OfferingNetwork
 
 T = TypeVar("T")
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 # Half of a TaskManager's: a producer writes few partitions at a time.  The system allocates a page when it is first used.
 NETWORK_MEMORY_BYTES: Final = 32 * 1024 * 1024
 _CHECK_INTERVAL_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    what: str
+    question: Callable[[], Coroutine[Any, Any, Exception | None]]
+    fail: Callable[[Exception], object]
 
 
 class ProducerRuntime:
@@ -41,7 +48,8 @@ class ProducerRuntime:
             self.loop.close()
             raise
         # Loop thread only.
-        self._watches: dict[StallWatch, str] = {}
+        self._watches: dict[StallWatch, _Watched] = {}
+        self._questions: dict[asyncio.Task[None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -49,18 +57,27 @@ class ProducerRuntime:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop; wait for its result."""
-        return self.loop.submit(coroutine).result()
+        return self.loop.submit(coroutine).result()  # waits for the JobManager or the gate; ended by the timeout of the coroutine
 
-    def watch(self, watch: StallWatch, what: str) -> None:
-        """Until ``unwatch``, log a warning that names ``what`` when it waits too long for credit."""
-        self.loop.execute_threadsafe(self._watch, watch, what)
+    def watch(
+        self,
+        watch: StallWatch,
+        what: str,
+        question: Callable[[], Coroutine[Any, Any, Exception | None]],
+        fail: Callable[[Exception], object],
+    ) -> None:
+        """Until ``unwatch``, log a warning that names ``what`` when it waits too long for credit, and ask ``question``.
+
+        ``fail`` is called on the loop thread with an error that the question found.
+        """
+        self.loop.execute_threadsafe(self._watch, watch, _Watched(what, question, fail))
 
     def unwatch(self, watch: StallWatch) -> None:
         """Stop watching."""
         self.loop.execute_threadsafe(self._unwatch, watch)
 
-    def _watch(self, watch: StallWatch, what: str) -> None:
-        self._watches[watch] = what
+    def _watch(self, watch: StallWatch, watched: _Watched) -> None:
+        self._watches[watch] = watched
         if self._timer is None:
             self._timer = self.loop.loop.call_later(_CHECK_INTERVAL_S, self._check_stalls)
 
@@ -69,16 +86,27 @@ class ProducerRuntime:
 
     def _check_stalls(self) -> None:
         self._timer = None
-        for watch, what in self._watches.items():
+        for watch, watched in self._watches.items():
             waited_s = watch.overdue_s()
             if waited_s is not None:
-                _log.warning("a producer waits for credit: the gate's job does not read", waits_for=what, seconds=round(waited_s))
+                _log.warning(f"a producer waits for {watch.awaited}", waits_for=watched.what, seconds=round(waited_s))
+            if watch.is_question_due():
+                self._questions[self.loop.loop.create_task(self._ask(watch, watched), name=f"is {watched.what} read?")] = None
+        self._questions = {task: None for task in self._questions if not task.done()}
         if self._watches:
             self._timer = self.loop.loop.call_later(_CHECK_INTERVAL_S, self._check_stalls)
+
+    async def _ask(self, watch: StallWatch, watched: _Watched) -> None:
+        error = await watched.question()
+        if error is not None and watch in self._watches:
+            watched.fail(error)
 
     async def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        for task in self._questions:
+            task.cancel()
+        await asyncio.gather(*self._questions, return_exceptions=True)  # waits for cancelled questions; ended by their next step
         await self.offering.close()
         await self.environment.close()
 

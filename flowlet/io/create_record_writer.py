@@ -19,6 +19,8 @@ from flowlet.io.unkeyed_record_writers import (
     ShuffleRecordWriter,
     SingleChannelRecordWriter,
 )
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
+from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.partition.result_partition import ResultPartition
 
 
@@ -30,17 +32,22 @@ def create_record_writer(
     subtask: int,
     on_written: Callable[[], None] | None = None,
     rng: random.Random | None = None,
+    max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes,
+    operator: str | None = None,
+    serializer: StreamElementSerializer | None = None,
 ) -> RecordWriter:
     """The record writer for a partitioner.
 
     ``partition`` has one subpartition per channel.  ``subtask`` is the producer's.  ``rng`` draws the first channel of a rebalance, and the
-    channels of shuffles and latency markers.  See ``RecordWriterOptions`` for ``buffer_timeout_ms`` and ``on_written``.
+    channels of shuffles and latency markers.  ``serializer``: None: of chunks of any objects, of at most ``max_element_bytes``.  See
+    ``RecordWriterOptions`` for the rest.
 
     Raises:
         ValueError: the buffer timeout is below -1.
     """
     rng = random.Random() if rng is None else rng  # noqa: S311 - spreads load, protects nothing
-    options = RecordWriterOptions(buffer_timeout_ms, subtask, on_written, rng)
+    serializer = serializer or StreamElementSerializer(max_element_bytes=max_element_bytes)
+    options = RecordWriterOptions(buffer_timeout_ms, subtask, on_written, rng, serializer, operator)
     if partition.num_subpartitions == 1:
         return SingleChannelRecordWriter(partition, options, create_key_extractor(partitioner, options.subtask, 1))
     match partitioner:

@@ -24,6 +24,7 @@ from flowlet.records import (
     ACTIVE,
     MAX_WATERMARK,
     Chunk,
+    CompletionMark,
     InternalWatermark,
     LatencyMarker,
     RecordAttributes,
@@ -32,6 +33,7 @@ from flowlet.records import (
     WatermarkStatus,
 )
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
@@ -67,6 +69,10 @@ _LOOKED_AFTER = CheckpointBarrier | CancelCheckpointMarker | EventAnnouncement |
 
 
 def _do_nothing() -> None:
+    return
+
+
+def _ignore_mark(_channel: int, _mark: CompletionMark | None) -> None:
     return
 
 
@@ -118,7 +124,9 @@ class InputProcessor:
         head: gets the elements.
         name: the task's, for error messages.
         on_end: called once when all data has ended and is drained, after the last watermark.
+        on_mark: gets a channel, and the completion mark that arrived on it; None: its data has ended.
         are_checkpointed: whether the gates handle barriers; if not, a barrier is the producer's error.
+        limits: of the elements that arrive.
         by_record: each ``process_input`` hands over one record only, for an operator that selects its inputs.
     """
 
@@ -129,8 +137,10 @@ class InputProcessor:
         name: str,
         *,
         on_end: Callable[[], None] = _do_nothing,
+        on_mark: Callable[[int, CompletionMark | None], None] = _ignore_mark,
         are_checkpointed: bool = False,
         by_record: bool = False,
+        limits: ElementLimits = DEFAULT_ELEMENT_LIMITS,
     ) -> None:
         self._gates = tuple(gates)
         self._head = head
@@ -141,7 +151,7 @@ class InputProcessor:
             self._first_channel.append(num_channels)
             num_channels += gate.num_channels
         self._deserializers: list[ElementDeserializer | None] = [
-            ElementDeserializer(name=f"{name}, input channel {channel}") for channel in range(num_channels)
+            ElementDeserializer(name=f"{name}, input channel {channel}", limits=limits) for channel in range(num_channels)
         ]
         self._valve = StatusWatermarkValve(num_channels)
         self._num_channels_with_data = num_channels
@@ -152,9 +162,10 @@ class InputProcessor:
         # Futures that will call on_available: a future must not collect one callback per wait.
         self._watched: list[AvailabilityFuture | None] = [None] * len(self._gates)
         self._on_end = on_end
+        self._on_mark = on_mark
         self._are_checkpointed = are_checkpointed
         self._queued: deque[tuple[int, StreamElement]] | None = deque() if by_record else None
-        self._serializer = StreamElementSerializer()
+        self._serializer = StreamElementSerializer(max_element_bytes=limits.max_element_bytes)
         self._is_at_end_of_event_time = False
         self.stop_mode = StopMode.DRAIN  # what the ends of data so far ask for
 
@@ -368,6 +379,8 @@ class InputProcessor:
                 self._pass_on(self._valve.input_status(channel, element))
             case LatencyMarker():
                 self._head.process_latency_marker(element)
+            case CompletionMark():
+                self._on_mark(channel, element)
             case RecordAttributes():
                 pass  # no operator uses them
             case InternalWatermark():
@@ -411,6 +424,7 @@ class InputProcessor:
         index = max(i for i, first in enumerate(self._first_channel) if first <= channel)
         # At once, not when all channels have ended: the producer waits for it (CheckpointedInputGate).
         self._gates[index].acknowledge_all_records_processed(channel - self._first_channel[index])
+        self._on_mark(channel, None)
         return self._num_channels_with_data == 0
 
 

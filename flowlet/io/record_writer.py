@@ -2,7 +2,7 @@
 
 Hot path, per chunk.
 Side:       task.
-Invariants: records of one channel keep their order.  Watermarks, statuses and latency markers follow all records collected before them.
+Invariants: records of one channel keep their order.  Watermarks, statuses, markers and marks follow all records collected before them.
             After ``flush_pending`` no record is pending, so flushers need not know about pending records.
 Units:      milliseconds, bytes.
 Source:     Flink ``RecordWriter``, ``RecordWriterOutput``.  Cleared lists and the bounds below: hot-path measurements.
@@ -16,12 +16,15 @@ from typing import Any
 
 from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.columns import Shape
+from flowlet.errors import SerdeError
 from flowlet.io.chunk_content import MAX_CONTENT_BYTES, MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, estimated_bytes, has_objects
 from flowlet.io.key_dictionary import ChannelCodes
 from flowlet.io.keyed_records import as_it_is, beside_keys, sendable
 from flowlet.io.pending_columns import LaneArray, PendingColumns, Route
-from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.serde.record_format import ElementTooLargeError
+from netstack.forks import end_stranded_child
 from netstack.partition.result_partition import ResultPartition
 
 # Serialized chunks of 1,000-2,000 tuples are best; 8,000 are 25 % slower (out of cache).
@@ -40,13 +43,16 @@ class RecordWriterOptions:
     """How one edge is written.
 
     ``buffer_timeout_ms``: 0: ``flush_pending`` flushes the partition whenever it wrote; > 0: it calls ``on_written``, which must be cheap;
-    -1: it never flushes.  ``rng`` draws channels.  ``subtask`` is the producer's, for error messages.
+    -1: it never flushes.  ``rng`` draws channels.  ``serializer``: of the elements.  ``subtask`` and ``operator`` are the producer's, for
+    error messages.
     """
 
     buffer_timeout_ms: int
     subtask: int = 0
     on_written: Callable[[], None] | None = None
     rng: random.Random = field(default_factory=random.Random)
+    serializer: StreamElementSerializer = field(default_factory=StreamElementSerializer)
+    operator: str | None = None
 
     def __post_init__(self) -> None:
         """Check the timeout.  Raises ValueError if it is below -1."""
@@ -67,7 +73,8 @@ class RecordWriter(ABC):
         self.keys = keys
         self._partition = partition
         self._num_channels = partition.num_subpartitions
-        self._serializer = StreamElementSerializer()
+        self._serializer = options.serializer
+        self._operator = options.operator
         self._pending: list[list[Any]] = [[] for _ in range(num_lanes)]
         self._pending_timestamps: list[list[int]] = [[] for _ in range(num_lanes)]
         self._pending_keys: list[list[Any]] = [[] for _ in range(num_lanes)]
@@ -103,6 +110,7 @@ class RecordWriter(ABC):
         Raises:
             UserFunctionError: the key selector failed; names the record.
         """
+        end_stranded_child()
         if self._is_stopped or not len(chunk):
             return
         if self.keys is not None:
@@ -138,6 +146,12 @@ class RecordWriter(ABC):
         if status.is_idle is not self._is_idle and not self._is_stopped:
             self._is_idle = status.is_idle
             self._broadcast(status)
+
+    def emit_mark(self, mark: CompletionMark) -> None:
+        """Broadcast a completion mark behind all records, and flush at once: a producer waits for it."""
+        if not self._is_stopped:
+            self._broadcast(mark)
+            self._partition.flush_all()
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         """Send a marker behind all records to one random channel: it measures one path, many markers measure all."""
@@ -215,7 +229,7 @@ class RecordWriter(ABC):
             if len(pending) > MAX_PENDING_RECORDS:
                 self._write_lane(lane)
 
-    def _broadcast(self, element: Watermark | WatermarkStatus) -> None:
+    def _broadcast(self, element: Watermark | WatermarkStatus | CompletionMark) -> None:
         self._write_pending()
         data = self._serializer.serialize(element)
         self._mark_dirty()
@@ -256,8 +270,15 @@ class RecordWriter(ABC):
             return
         chunk = sendable(chunk)
         codes = self._codes[lane] if self._codes else None
-        data = self._serializer.serialize_chunk(chunk, codes)
-        if len(data) <= MAX_ELEMENT_BYTES or len(chunk) == 1:
+        try:
+            data = self._serializer.serialize_chunk(chunk, codes)
+        except ElementTooLargeError as error:
+            if len(chunk) == 1:
+                raise self._unsendable(error) from error
+            data = None
+        except SerdeError as error:
+            raise self._unsendable(error) from error
+        if data is not None and (len(data) <= MAX_ELEMENT_BYTES or len(chunk) == 1):
             self._mark_dirty()
             if codes is not None:
                 codes.commit()
@@ -266,6 +287,9 @@ class RecordWriter(ABC):
         half = len(chunk) // 2
         self._write_chunk(chunk.slice(0, half), lane)
         self._write_chunk(chunk.slice(half, len(chunk)), lane)
+
+    def _unsendable(self, error: SerdeError) -> SerdeError:
+        return error if self._operator is None else SerdeError(f"a result of operator {self._operator!r} cannot be sent: {error}")
 
     def _hand_over(self, chunk: Chunk, lane: int) -> bool:
         """Hand the chunk itself to a consumer in this process; False if it must be serialized."""

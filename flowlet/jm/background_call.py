@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-import structlog
+from netstack.log_lines import LogLines
 
-log = structlog.get_logger(__name__)
+log = LogLines(__name__)
 T = TypeVar("T")
 
 

@@ -30,6 +30,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def jobmanager(
     host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65_535)] = 8081,
+    advertise: Annotated[
+        list[str] | None, typer.Option(help="host:port of another way to this port, such as a tunnel's end; may be repeated.")
+    ] = None,
     slot_request_timeout: Annotated[float, typer.Option(help="Seconds that a job waits for its slots.")] = 30.0,
     secret_file: Annotated[
         Path | None, typer.Option(help="File with the cluster's secret; default $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")
@@ -39,7 +42,9 @@ def jobmanager(
 ) -> None:
     """Run a JobManager until it is interrupted."""
     configure_logging(log_level, log_format)
-    config = JobManagerConfig(secret=load_or_create_secret(secret_file), slot_request_timeout_s=slot_request_timeout)
+    config = JobManagerConfig(
+        secret=load_or_create_secret(secret_file), advertised_addresses=tuple(advertise or ()), slot_request_timeout_s=slot_request_timeout
+    )
     uvloop.run(serve(config, host, port))
 
 
@@ -58,7 +63,7 @@ async def serve(config: JobManagerConfig, host: str, port: int) -> None:
     try:
         name = f"[{bound_host}]" if ":" in bound_host else bound_host
         print(f"JobManager listening on http://{name}:{bound_port}", flush=True)  # noqa: T201 - the process's one line of output
-        await stopped.wait()
+        await stopped.wait()  # waits for a signal; ended by it
     finally:
         await job_manager.close()
 

@@ -21,7 +21,7 @@ from flowlet.rpc.control_messages import (
     TaskDeploymentDescriptor,
     VertexMessage,
 )
-from netstack.ids import partition_id
+from netstack.ids import intermediate_partition_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ class DeploymentPlan:
             chain=vertex.chain,
             gates=[self._gate(edge, subtask) for edge in self._job.edges if edge.target == vertex.id],
             partitions=[self._partition(edge, subtask) for edge in self._job.edges if edge.source == vertex.id],
+            code=self._job.code,
+            settings=self._job.settings,
         )
 
     def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:
@@ -86,7 +88,7 @@ class DeploymentPlan:
         attempt = attempt_id(self._job.job_id, edge.source, producer)
         location = self._locations[attempt]
         return InputChannelDescriptor(
-            partition=partition_id(bytes.fromhex(edge.id), producer),
+            partition=intermediate_partition_id(bytes.fromhex(edge.id), producer),
             producer=attempt,
             subpartition=subpartition,
             tm_id=location.tm_id,
@@ -97,7 +99,7 @@ class DeploymentPlan:
     def _partition(self, edge: EdgeMessage, subtask: int) -> ResultPartitionDescriptor:
         return ResultPartitionDescriptor(
             edge_id=edge.id,
-            partition=partition_id(bytes.fromhex(edge.id), subtask),
+            partition=intermediate_partition_id(bytes.fromhex(edge.id), subtask),
             num_subpartitions=self._num_subpartitions(edge, subtask),
             source_operator=edge.source_operator,
             partitioner=edge.partitioner,

@@ -14,8 +14,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import structlog
-
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
 from flowlet.jm.gates import gate_names
@@ -34,18 +32,22 @@ from flowlet.rpc.control_messages import (
     GateReported,
     Heartbeat,
     JobGraphMessage,
+    MarkOrder,
+    MarkReport,
     NoMoreSplits,
     SourceWatermarkReported,
     SplitsRequested,
     TaskDeploymentDescriptor,
     TaskStateChanged,
+    TaskStuck,
 )
 from flowlet.rpc.http import WallClock
 from flowlet.splits.file_split import FileSplit
+from netstack.log_lines import LogLines
 
 _JOB_ID_BYTES: Final = 16  # an attempt's id begins with the id of its job
 _RUNNING_STATES: Final = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING)
-log = structlog.get_logger(__name__)
+log = LogLines(__name__)
 
 
 class DuplicateJobError(FlowletError):
@@ -68,6 +70,7 @@ class Dispatcher:
         self._ended: list[str] = []  # oldest first
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by id of a job that waits for slots, in the order of submission
         self._is_closing = False
+        self._last_loss: str | None = None  # the TaskManager that was lost last, and why; until another one registers
         self.num_ignored_messages = 0
 
     def __repr__(self) -> str:
@@ -147,6 +150,10 @@ class Dispatcher:
         """Send ``FinishGate``."""
         self._sessions[tm_id].send(FinishGate(attempt))
 
+    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
+        """Send an order about a completion mark."""
+        self._sessions[tm_id].send(order)
+
     def task_manager_registered(self, session: TaskManagerSession) -> str | None:
         """Add the TaskManager and its slots, and end its former session if it has one; return the reason if it is refused."""
         if self._is_closing:
@@ -159,6 +166,7 @@ class Dispatcher:
             return f"{len(self._sessions)} TaskManagers are registered already, which is the limit"
         self._sessions[session.tm_id] = session
         self._slots.add(session.tm_id, session.num_slots)
+        self._last_loss = None
         log.info("TaskManager registered", tm_id=session.tm_id, location=str(session.location), slots=session.num_slots)
         # In the next iteration of the loop: the session must send Registered before the first DeployTask.
         asyncio.get_running_loop().call_soon(self._schedule_waiting)
@@ -172,6 +180,7 @@ class Dispatcher:
         self._slots.remove(session.tm_id)
         tell = log.info if self._is_closing else log.warning
         tell("TaskManager lost", tm_id=session.tm_id, location=str(session.location), reason=reason)
+        self._last_loss = f"{session.location} was lost: {reason}"
         for master in list(self._jobs.values()):
             master.task_manager_lost(session.location, reason)
 
@@ -192,6 +201,12 @@ class Dispatcher:
         master.task_state_changed(session.tm_id, message)
         self.num_ignored_messages += master.graph.num_ignored_events - before
 
+    def task_stuck(self, session: TaskManagerSession, message: TaskStuck) -> None:
+        """Hand the message to the job."""
+        master = self._job_of(session, message.attempt)
+        if master is None or not master.task_stuck(session.tm_id, message):
+            self.num_ignored_messages += 1
+
     def source_watermark_reported(self, session: TaskManagerSession, message: SourceWatermarkReported) -> None:
         """Hand the message to the job."""
         master = self._job_of(session, message.attempt)
@@ -208,6 +223,12 @@ class Dispatcher:
         """Hand the message to the job."""
         master = self._job_of(session, message.attempt)
         if master is None or not master.splits_requested(session.tm_id, message):
+            self.num_ignored_messages += 1
+
+    def mark_reported(self, session: TaskManagerSession, message: MarkReport) -> None:
+        """Hand the message to the job."""
+        master = self._job_of(session, message.attempt)
+        if master is None or not master.mark_reported(session.tm_id, message):
             self.num_ignored_messages += 1
 
     def _job_of(self, session: TaskManagerSession, attempt: bytes) -> JobMaster | None:
@@ -275,7 +296,11 @@ class Dispatcher:
     def _slots_timed_out(self, master: JobMaster) -> None:
         del self._timers[master.job_id]
         waited_s = self._config.slot_request_timeout_s
-        master.fail_scheduling(self._slots.describe_shortage(needed_slots(master.job), waited_s))
+        shortage = [self._slots.describe_shortage(needed_slots(master.job), waited_s)]
+        if self._last_loss is not None:
+            shortage.append(f"{self._last_loss}; it is not replaced by itself, so start one (an embedded cluster: close it and start anew)")
+        shortage += [holder.describe_stuck() for holder in self._jobs.values() if holder.has_stuck_tasks]
+        master.fail_scheduling("\n".join(shortage))
 
     def _job_ended(self, master: JobMaster) -> None:
         timer = self._timers.pop(master.job_id, None)

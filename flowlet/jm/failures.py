@@ -11,9 +11,10 @@ import msgspec
 
 from flowlet.errors import FlowletError
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.rpc.control_messages import FailureInfo
+from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
 
 _MAX_MESSAGE_CHARS: Final = 8 * 1024
+_MAX_LINE_CHARS: Final = 2_000
 _MAX_TRACEBACK_CHARS: Final = 64 * 1024
 
 
@@ -24,13 +25,13 @@ def no_slots(message: str, now_ms: int) -> FailureInfo:
 
 def task_manager_lost(location: TaskManagerLocation, reason: str, now_ms: int) -> FailureInfo:
     """The connection to a TaskManager that runs tasks of the job has ended."""
-    return _failure("TaskManagerLost", f"{location} was lost: {reason}", location.tm_id, now_ms)
+    return _failure(TASK_MANAGER_LOST, f"{location} was lost: {reason}", location.tm_id, now_ms)
 
 
 def ended_unasked(location: TaskManagerLocation, task_name: str, subtask: int, now_ms: int) -> FailureInfo:
     """A TaskManager cancelled a task although the JobManager did not ask for it: the TaskManager is shutting down."""
     message = f"{location} was lost: it cancelled {task_name!r} (subtask {subtask}) on its own, so it is probably shutting down"
-    return _failure("TaskManagerLost", message, location.tm_id, now_ms, task_name, subtask)
+    return _failure(TASK_MANAGER_LOST, message, location.tm_id, now_ms, task_name, subtask)
 
 
 def without_cause(location: TaskManagerLocation, task_name: str, subtask: int, now_ms: int) -> FailureInfo:
@@ -47,6 +48,17 @@ def source_failed(error: Exception, task_name: str, now_ms: int) -> FailureInfo:
     if isinstance(error, FlowletError):
         return failure  # its message is written for users, who need no traceback of ours
     return msgspec.structs.replace(failure, traceback="".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:])
+
+
+def cause_in_one_line(failure: FailureInfo) -> str:
+    """The cause for people: where, and the exception's text, at most 2,000 characters; no traceback."""
+    reason = f"{failure.exception_type}: {failure.message}" if failure.message else failure.exception_type
+    if not failure.task_name:
+        return reason[:_MAX_LINE_CHARS]
+    operator = "" if failure.operator is None else f", operator {failure.operator!r}"
+    subtask = "" if failure.subtask < 0 else f", subtask {failure.subtask}"
+    record = "" if failure.record_preview is None else f", while processing the record {failure.record_preview}"
+    return f"{reason} (task {failure.task_name!r}{operator}{subtask}{record})"[:_MAX_LINE_CHARS]
 
 
 def _failure(exception_type: str, message: str, tm_id: str, now_ms: int, task_name: str = "", subtask: int = -1) -> FailureInfo:

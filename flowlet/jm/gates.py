@@ -12,8 +12,9 @@ from typing import Final
 import msgspec
 
 from flowlet.jm.deployment_plan import TaskManagerLocation
+from flowlet.jm.gate_writes import GateWrites
 from flowlet.jm.job_document import Document
-from flowlet.rpc.control_messages import GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
+from flowlet.rpc.control_messages import CountedPartition, GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
 from netstack.wire.gate_access import GateIdentity, gate_token
 
 # A producer that knows the cluster's secret can fetch a new token when this one expires; one that was handed only a token cannot.
@@ -30,8 +31,8 @@ def gate_names(job: JobGraphMessage) -> list[str]:
     return [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
 
 
-class GateEnd:
-    """Decides when the remote gates of one job end.
+class JobGates:
+    """Counts the partitions of the remote gates of one job, and decides when the gates end.
 
     All subtasks of a gate end together: a partition of a producer may need any of them.  Threading: one thread.
     """
@@ -39,20 +40,32 @@ class GateEnd:
     def __init__(self, job: JobGraphMessage) -> None:
         self._vertices = {vertex.id: vertex for vertex in job.vertices if vertex.remote_gate is not None}
         self._counts = {vertex_id: [GateCounts()] * vertex.parallelism for vertex_id, vertex in self._vertices.items()}
+        self._writes = {
+            vertex_id: GateWrites(vertex.parallelism, vertex.remote_gate.producers)
+            for vertex_id, vertex in self._vertices.items()
+            if vertex.remote_gate is not None
+        }
         self._finishing: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"<GateEnd of {len(self._vertices)} gates, {len(self._finishing)} of them finishing>"
+        return f"<JobGates of {len(self._vertices)} gates, {len(self._finishing)} of them finishing>"
 
-    def report(self, vertex_id: str, subtask: int, counts: GateCounts) -> bool:
-        """Record a subtask's counts; True if now every subtask has completed as many producers as the gate expects, for the first time."""
-        vertex = self._vertices.get(vertex_id)
-        if vertex is None or vertex.remote_gate is None:
+    def report(self, vertex_id: str, subtask: int, counts: GateCounts, completed: Sequence[CountedPartition]) -> bool:
+        """Record a subtask's counts and the partitions that it completed; True if the gate ends now, for the first time."""
+        writes = self._writes.get(vertex_id)
+        if writes is None:
             return False
-        of_gate = self._counts[vertex_id]
-        of_gate[subtask] = counts
-        wanted = vertex.remote_gate.producers
-        return wanted is not None and min(each.num_completed for each in of_gate) >= wanted and self.finish(vertex_id)
+        self._counts[vertex_id][subtask] = counts
+        is_complete = [writes.complete(subtask, partition) for partition in completed]
+        return any(is_complete) and self.finish(vertex_id)
+
+    def commit(self, vertex_id: str, job: str, epoch: int, num_partitions: int) -> bool:
+        """As ``GateWrites.commit``; True if the gate ends now, for the first time."""
+        return self._writes[vertex_id].commit(job, epoch, num_partitions) and self.finish(vertex_id)
+
+    def writes(self, vertex_id: str) -> GateWrites:
+        """The writes into one gate."""
+        return self._writes[vertex_id]
 
     def finish(self, vertex_id: str) -> bool:
         """Mark a gate as finishing; True if it was not before."""
@@ -68,7 +81,7 @@ class GateEnd:
                 "producers": vertex.remote_gate.producers,
                 "type": vertex.remote_gate.type_name,
                 "is-finishing": vertex_id in self._finishing,
-                "completed": min(each.num_completed for each in self._counts[vertex_id]),
+                "completed": self._writes[vertex_id].num_counted,
                 "subtasks": [msgspec.to_builtins(each) for each in self._counts[vertex_id]],
             }
             for vertex_id, vertex in self._vertices.items()

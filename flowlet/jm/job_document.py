@@ -3,12 +3,13 @@
 Side:   pure.
 Units:  times in milliseconds since the epoch, -1 for "not yet" as in Flink; durations in milliseconds.
 Source: Flink ``JobDetailsInfo``, ``JobDetails``, ``ExecutionJobVertex.getAggregateJobVertexState``.
-Ours:   ``subtasks`` of each vertex with ``watermark-lag``; ``gates`` and ``failure`` of the job.
+Ours:   ``subtasks`` of a vertex, with ``watermark-lag`` and ``stuck``; ``gates``,
+        ``mark-waits-for``, ``failure`` and ``cancel-reason`` of a job; ``stuck-tasks`` of an overview.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -17,7 +18,7 @@ from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage, TaskMetrics, VertexMessage
+from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage, TaskMetrics, TaskStuck, VertexMessage
 
 Document = dict[str, object]
 _NO_METRICS: Final = TaskMetrics()
@@ -40,7 +41,9 @@ class JobView:
     graph: ExecutionGraph
     metrics: Mapping[bytes, TaskMetrics]
     locations: Mapping[bytes, TaskManagerLocation]
-    gates: Sequence[Document] = ()  # of GateEnd.documents
+    gates: Sequence[Document] = ()  # of JobGates.documents
+    stuck: Mapping[bytes, TaskStuck] = field(default_factory=dict)  # cancelled tasks that have not ended, by attempt
+    mark_waits_for: Sequence[str] = ()  # the tasks that have not passed the completion mark on its way
 
 
 def job_document(view: JobView, now_ms: int) -> Document:
@@ -59,7 +62,9 @@ def job_document(view: JobView, now_ms: int) -> Document:
         "vertices": [_vertex_document(view, vertex, now_ms) for vertex in view.job.vertices],
         "plan": _plan(view.job),
         "gates": list(view.gates),
+        "mark-waits-for": list(view.mark_waits_for),
         "failure": msgspec.to_builtins(graph.failure),
+        "cancel-reason": graph.cancel_reason,
     }
 
 
@@ -74,6 +79,7 @@ def job_overview_item(view: JobView, now_ms: int) -> Document:
         **_times(_start_ms(graph), _end_ms(graph), now_ms),
         "last-modification": max(graph.timestamps.values()),
         "tasks": {"total": len(graph.executions), **counts},
+        "stuck-tasks": len(view.stuck),
     }
 
 
@@ -119,7 +125,7 @@ def _vertex_document(view: JobView, vertex: VertexMessage, now_ms: int) -> Docum
 
 
 def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Document:
-    location = view.locations.get(execution.attempt)
+    location, stuck = view.locations.get(execution.attempt), view.stuck.get(execution.attempt)
     start_ms = -1 if execution.start_ms is None else execution.start_ms
     return {
         "subtask": execution.vertex.subtask,
@@ -131,6 +137,7 @@ def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Docum
         "metrics": msgspec.to_builtins(view.metrics.get(execution.attempt, _NO_METRICS)),
         "watermark-lag": _watermark_lag_ms(view.metrics.get(execution.attempt, _NO_METRICS), now_ms),
         "failure": msgspec.to_builtins(execution.failure),
+        "stuck": None if stuck is None else {"waited-ms": stuck.waited_ms, "operator": stuck.operator, "stack": stuck.stack},
     }
 
 

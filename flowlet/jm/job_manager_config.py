@@ -16,10 +16,15 @@ class JobManagerConfig:
     """All settings of a JobManager: timeouts, and an upper limit for everything that grows."""
 
     secret: bytes = field(repr=False)
+    advertised_addresses: tuple[str, ...] = ()  # host:port of further ways to the port, such as tunnels; requests may be signed for them
     slot_request_timeout_s: float = 30.0  # how long a job waits for slots; Flink's slot.request.timeout is 300 s
     heartbeat_interval_ms: int = 1000
     heartbeat_timeout_s: float = 8.0  # without a message; Flink's 50 s are too long to find a lost TaskManager within 10 s
     registration_timeout_s: float = 5.0
+    proof_timeout_s: float = 5.0  # how long a connection may wait with its first signed request
+    # A loop that was busy accepts a full backlog (100) at once, before it reads the first request of it.
+    max_unproved_connections: int = 256
+    max_unproved_connections_per_host: int = 16  # from one address other than loopback
     # A client learns of a failure at most this long after it, even if a blocked user function keeps a task from ending.
     # Together with heartbeat_timeout_s it stays below the 10 s within which a lost TaskManager is reported.
     failure_grace_s: float = 1.5

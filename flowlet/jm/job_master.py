@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, assert_never
 
-import structlog
-
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_graph import (
+    SYMPTOMS,
     CancelExecution,
     CancelRequested,
     Deploy,
@@ -31,32 +30,42 @@ from flowlet.graph.execution_graph import (
 )
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm import failures
+from flowlet.jm.alignment.watermark_alignment import SourceSubtask
+from flowlet.jm.alignment.watermark_announcer import WatermarkAnnouncer
+from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
-from flowlet.jm.gates import GateEnd, gate_document, gate_vertex
+from flowlet.jm.gate_writes import GateWrites
+from flowlet.jm.gates import JobGates, gate_document, gate_vertex
 from flowlet.jm.job_document import Document, JobView
+from flowlet.jm.mark_coordinator import MarkCoordinator
 from flowlet.jm.scheduler import attempt_id, execution_vertices
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.jm.submission import without_code
-from flowlet.jm.watermark_alignment import SourceSubtask
-from flowlet.jm.watermark_announcer import WatermarkAnnouncer
 from flowlet.rpc.control_messages import (
     EdgeMessage,
     FailureInfo,
     GateReported,
     InputChannelDescriptor,
     JobGraphMessage,
+    MarkOrder,
+    MarkPassed,
+    MarkReport,
+    MarkRequested,
     SourceWatermarkReported,
     SplitsRequested,
     TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
+    TaskStuck,
     VertexMessage,
 )
+from flowlet.rpc.front_door import Timers
 from flowlet.rpc.http import WallClock
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet, FileSplit
+from netstack.log_lines import LogLines
 
-log = structlog.get_logger(__name__)
+log = LogLines(__name__)
 
 
 class TaskManagerGateway(Protocol):
@@ -80,12 +89,20 @@ class TaskManagerGateway(Protocol):
     def finish_gate(self, tm_id: str, attempt: bytes) -> None:
         """Send ``FinishGate``."""
 
+    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
+        """Send an order about a completion mark."""
+
 
 class JobMaster:
     """One submitted job, from submission until the dispatcher forgets it.  Threading: the JobManager's loop."""
 
     def __init__(
-        self, job: JobGraphMessage, gateway: TaskManagerGateway, on_ended: Callable[["JobMaster"], None], clock: WallClock
+        self,
+        job: JobGraphMessage,
+        gateway: TaskManagerGateway,
+        on_ended: Callable[["JobMaster"], None],
+        clock: WallClock,
+        timers: Timers | None = None,
     ) -> None:
         self.job = job  # its blobs are dropped once the tasks are deployed
         self.graph = ExecutionGraph.create(execution_vertices(job), clock())
@@ -94,11 +111,14 @@ class JobMaster:
         self._clock = clock
         self._metrics: dict[bytes, TaskMetrics] = {}
         self._locations: dict[bytes, TaskManagerLocation] = {}
-        self._gates = GateEnd(job)
+        self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
+        self._gates = JobGates(job)
+        self._marks = MarkCoordinator(job)
         self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
         self._sources: dict[str, SourceCoordinator] = {}  # by vertex id; filled by start()
         self._plan: DeploymentPlan | None = None
         self._failing_since_s: float | None = None  # time.monotonic()
+        self._lease = self._new_lease(timers)
         self._changed = asyncio.Event()  # set and replaced at every change, so that each waiter wakes once per change
 
     def __repr__(self) -> str:
@@ -122,7 +142,8 @@ class JobMaster:
     @property
     def view(self) -> JobView:
         """What ``job_document`` needs."""
-        return JobView(self.job, self.graph, self._metrics, self._locations, self._gates.documents())
+        waits_for = [f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})" for each in self._marks.missing]
+        return JobView(self.job, self.graph, self._metrics, self._locations, self._gates.documents(), self._stuck, waits_for)
 
     def start(self, locations: Mapping[bytes, TaskManagerLocation]) -> None:
         """Deploy all tasks; ``locations`` has the TaskManager of every attempt."""
@@ -139,9 +160,25 @@ class JobMaster:
         """Fail the job because it did not get its slots."""
         self._handle(SchedulingFailed(failures.no_slots(message, self._clock())))
 
-    def cancel(self) -> None:
-        """Cancel the job; in every state, idempotent."""
-        self._handle(CancelRequested())
+    def cancel(self, reason: str | None = None) -> None:
+        """Cancel the job; in every state, idempotent.  ``reason``: why, if nobody asked for it."""
+        self._handle(CancelRequested(reason))
+
+    def client_heartbeat(self) -> None:
+        """The job's client is there."""
+        if self._lease is not None:
+            self._lease.renew()
+
+    def _new_lease(self, timers: Timers | None) -> ClientLease | None:
+        timeout_ms = self.job.client_heartbeat_timeout_ms
+        return None if timeout_ms is None else ClientLease(timeout_ms / 1000, timers or asyncio.get_running_loop(), self._client_gone)
+
+    def _client_gone(self) -> None:
+        assert self._lease is not None, "it called"
+        self.cancel(
+            f"no sign of life from its client for {self._lease.timeout_s:g} s (client.heartbeat.timeout); "
+            "with execution.attached: false a job goes on without its client"
+        )
 
     def task_state_changed(self, tm_id: str, message: TaskStateChanged) -> None:
         """Apply a TaskManager's report; the graph counts reports that it ignores."""
@@ -157,6 +194,27 @@ class JobMaster:
         if not self.graph.executions[attempt].state.is_terminal:
             self._metrics[attempt] = metrics
         return True
+
+    def task_stuck(self, tm_id: str, message: TaskStuck) -> bool:
+        """Record where a cancelled task stands, for those who wait for its end; False if it does not run there, or was not cancelled."""
+        if not self._is_running_on(tm_id, message.attempt) or self.graph.executions[message.attempt].state is not ExecutionState.CANCELING:
+            return False
+        self._stuck[message.attempt] = message
+        self._wake_waiters()
+        return True
+
+    @property
+    def has_stuck_tasks(self) -> bool:
+        """Whether cancelled tasks have not ended."""
+        return bool(self._stuck)
+
+    def describe_stuck(self) -> str:
+        """Why the job still holds its slots."""
+        places = [
+            f"{self._task_name(attempt)!r} on {self._locations[attempt].tm_id} in\n{stuck.stack}" for attempt, stuck in self._stuck.items()
+        ]
+        state = f"job {self.job.name!r} is {self.graph.status.name}"
+        return f"{state} and keeps its slots, because cancelled tasks of it do not end: {'; '.join(places)}"
 
     def source_watermark_reported(self, tm_id: str, message: SourceWatermarkReported) -> bool:
         """Record the watermark of an aligned source; False if that task does not run there, or is not aligned."""
@@ -221,9 +279,24 @@ class JobMaster:
         if not self._is_running_on(tm_id, message.attempt):
             return False
         vertex = self.graph.executions[message.attempt].vertex
-        if self._gates.report(vertex.vertex_id, vertex.subtask, message.counts):
+        if self._gates.report(vertex.vertex_id, vertex.subtask, message.counts, message.completed):
             self._finish_gate(vertex.vertex_id)
         return True
+
+    def mark_reported(self, tm_id: str, message: MarkReport) -> bool:
+        """A task wants a completion mark, or one has passed it; False if that task does not run there."""
+        if not self._is_running_on(tm_id, message.attempt):
+            return False
+        match message:
+            case MarkRequested(_, after):
+                self._send_marks(self._marks.requested(after))
+            case MarkPassed(attempt, number):
+                self._send_marks(self._marks.passed(attempt, number))
+        return True
+
+    def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
+        for order in orders:
+            self._gateway.send_mark(self._locations[order.attempt].tm_id, order)
 
     def _is_running_on(self, tm_id: str, attempt: bytes) -> bool:
         location = self._locations.get(attempt)
@@ -231,10 +304,28 @@ class JobMaster:
 
     def finish_gate(self, name: str) -> None:
         """Tell a gate to accept no further producers and end after the open ones; call after ``start``; idempotent."""
-        vertex = gate_vertex(self.job, name)
-        assert vertex is not None, "a gate of this job"
+        vertex = self._gate_vertex(name)
         if self._gates.finish(vertex.id):
             self._finish_gate(vertex.id)
+
+    def gate_writes(self, name: str) -> GateWrites:
+        """The writes into a gate of this job; to commit one, call ``commit_write``."""
+        return self._gates.writes(self._gate_vertex(name).id)
+
+    def commit_write(self, name: str, job: str, epoch: int, num_partitions: int) -> None:
+        """A producer's write into a gate is complete with so many partitions; ends the gate if it waits for that.
+
+        Raises:
+            WriteError: as ``GateWrites.commit``.
+        """
+        vertex = self._gate_vertex(name)
+        if self._gates.commit(vertex.id, job, epoch, num_partitions):
+            self._finish_gate(vertex.id)
+
+    def _gate_vertex(self, name: str) -> VertexMessage:
+        vertex = gate_vertex(self.job, name)
+        assert vertex is not None, "a gate of this job"
+        return vertex
 
     def _finish_gate(self, vertex_id: str) -> None:
         for attempt, execution in self.graph.executions.items():
@@ -243,8 +334,7 @@ class JobMaster:
 
     def gate_document(self, name: str, secret: bytes) -> Document:
         """What a producer needs to know of a gate; call after ``start``."""
-        vertex = gate_vertex(self.job, name)
-        assert vertex is not None, "a gate of this job"
+        vertex = self._gate_vertex(name)
         assert vertex.remote_gate is not None, "gate_vertex found it by its gate"
         attempts = [attempt_id(self.job_id, vertex.id, subtask) for subtask in range(vertex.parallelism)]
         return gate_document(self.job, vertex.remote_gate, [self._locations[each] for each in attempts], secret, self._clock())
@@ -264,14 +354,29 @@ class JobMaster:
     async def wait_for_result(self, timeout_s: float, failure_grace_s: float) -> bool:
         """Wait for the job to end, or to have been failing for ``failure_grace_s``; False if neither happened within ``timeout_s``.
 
-        The result of a failing job is known before its tasks have ended: it fails, with this cause.
+        The result of a failing job is known before its tasks have ended: it fails, with this cause.  So is that of a cancelled job, one of
+        whose tasks does not end.
         """
         deadline_s = time.monotonic() + timeout_s
-        await self._wait_until(lambda: self.is_ended or self._failing_since_s is not None, timeout_s)
-        if self.is_ended or self._failing_since_s is None:
-            return self.is_ended
+        await self._wait_until(lambda: self._is_result_known or self._failing_since_s is not None, timeout_s)
+        if self._is_result_known or self._failing_since_s is None:
+            return self._is_result_known
         known_s = self._failing_since_s + failure_grace_s
         return await self.wait_until_ended(min(known_s, deadline_s) - time.monotonic()) or known_s <= deadline_s
+
+    @property
+    def _is_result_known(self) -> bool:
+        return self.is_ended or (self.graph.status is JobStatus.CANCELLING and bool(self._stuck))
+
+    async def wait_for_trouble(self, timeout_s: float, cause_timeout_s: float) -> None:
+        """Wait for the job to fail, be cancelled or end; then, if only a symptom is known, for the cause to arrive."""
+        has_trouble = await self._wait_until(lambda: self.graph.status not in (JobStatus.CREATED, JobStatus.RUNNING), timeout_s)
+        if has_trouble:
+            await self._wait_until(lambda: self.is_ended or not self._knows_only_symptom(), cause_timeout_s)
+
+    def _knows_only_symptom(self) -> bool:
+        failure = self.graph.failure
+        return failure is not None and failure.exception_type in SYMPTOMS
 
     async def wait_until_deployed(self, timeout_s: float) -> bool:
         """Wait for the job to get its slots, or to end; False if neither happened within ``timeout_s``."""
@@ -307,10 +412,13 @@ class JobMaster:
     def _handle(self, event: Event) -> None:
         effects = self.graph.handle(event, self._clock())
         if effects:
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._wake_waiters()
         for effect in effects:
             self._carry_out(effect)
+
+    def _wake_waiters(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -323,16 +431,22 @@ class JobMaster:
             case ExecutionStateChanged(attempt, state):
                 subtask = self.graph.executions[attempt].vertex.subtask
                 if state.is_terminal:
+                    self._stuck.pop(attempt, None)
                     self._alignment.forget(self._source_subtask(attempt))
+                if state is ExecutionState.FINISHED:
+                    self._send_marks(self._marks.finished(attempt))
                 log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=subtask, state=state.value)
             case JobStatusChanged(status):
                 self._failing_since_s = time.monotonic() if status is JobStatus.FAILING else None
                 if status is not JobStatus.RUNNING:  # a coordinator must not answer readers on a TaskManager that was just lost
                     self._close_sources()
+                    self._marks.close()
                 self._log_status(status)
             case ReleaseSlots():
                 self._drop_code()
                 self._alignment.close()
+                if self._lease is not None:
+                    self._lease.close()
                 self._on_ended(self)
             case _:
                 assert_never(effect)
@@ -342,7 +456,8 @@ class JobMaster:
             coordinator.close()
 
     def _log_status(self, status: JobStatus) -> None:
-        cause = {} if self.graph.failure is None else {"cause": self.graph.failure.message[:1000]}
+        why = self.graph.cancel_reason if self.graph.failure is None else self.graph.failure.message[:1000]
+        cause = {} if why is None else {"cause": why}
         log.info("job status changed", job=self.job.job_id, name=self.job.name, status=status.name, **cause)
 
     def _drop_code(self) -> None:

@@ -17,9 +17,12 @@ from flowlet.jm.gates import gate_names
 from flowlet.jm.job_document import channel_document, job_document
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
-from flowlet.jm.taskmanager_session import TaskManagerSession, new_websocket
+from flowlet.jm.producer_api import ProducerApi
+from flowlet.jm.taskmanager_session import TaskManagerSession
+from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.control_messages import JobGraphMessage
-from flowlet.rpc.http import HEALTH_PATH, AuthenticatingServer, WallClock, error_response
+from flowlet.rpc.http import WallClock, error_response
+from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 _DEFAULT_LONG_POLL_MS = 10_000
 _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
@@ -33,22 +36,25 @@ class RestApi:
         self._config = config
         self._jm_id = jm_id
         self._clock = clock
+        self._producers = ProducerApi(dispatcher, config, clock)
+        self.protection = AuthenticatingServer(config.secret, advertised=config.advertised_addresses, key_of=self._producers.key_of)
 
     def __repr__(self) -> str:
         return f"<RestApi of {self._dispatcher!r}>"
 
     def create_application(self) -> web.Application:
         """The aiohttp application with all routes, behind the check of signatures."""
-        application = AuthenticatingServer(self._config.secret, clock=self._clock).create_application()
+        application = self.protection.create_application()
+        application.add_routes(self._producers.routes())
         application.add_routes(
             [
-                web.get(HEALTH_PATH, self.health),
                 web.get("/overview", self.overview),
                 web.get("/taskmanagers", self.task_managers),
                 web.post("/jobs", self.submit),
                 web.get("/jobs/overview", self.jobs_overview),
                 web.get("/jobs/{job_id}", self.job),
                 web.patch("/jobs/{job_id}", self.cancel),
+                web.patch("/jobs/{job_id}/clientHeartbeat", self.client_heartbeat),
                 web.get("/jobs/{job_id}/execution-result", self.execution_result),
                 web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
                 web.get("/gates/{gate}", self.gate),
@@ -58,10 +64,6 @@ class RestApi:
             ]
         )
         return application
-
-    async def health(self, request: web.Request) -> web.Response:
-        """200 as long as the process serves."""
-        return _json({"status": "ok"})
 
     async def overview(self, request: web.Request) -> web.Response:
         """The cluster in numbers: TaskManagers, slots, jobs."""
@@ -78,7 +80,7 @@ class RestApi:
     async def submit(self, request: web.Request) -> web.Response:
         """Submit a job: 202 with its id; 400 not valid; 409 id or gate name taken; 503 too many jobs."""
         try:
-            job = _job_graph_decoder.decode(await request.read())
+            job = _job_graph_decoder.decode(await request.read())  # no wait: the check of its signature has read it
             self._dispatcher.submit(job)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is not a job graph: {error}")
@@ -102,6 +104,14 @@ class RestApi:
         master.cancel()
         return _json({}, status=202)
 
+    async def client_heartbeat(self, request: web.Request) -> web.Response:
+        """The client of an attached job is there: 202, or 409 if the job has ended."""
+        master = self._find_job(request)
+        if master.is_ended:
+            return error_response(409, f"the job is {master.graph.status.name}")
+        master.client_heartbeat()
+        return _json({}, status=202)
+
     async def execution_result(self, request: web.Request) -> web.Response:
         """The job's document once its result is known; 204 if that takes longer than ``timeout_ms``."""
         master = self._find_job(request)
@@ -122,7 +132,10 @@ class RestApi:
         return _json([channel_document(channel) for channel in master.external_channels(edge)])
 
     async def gate(self, request: web.Request) -> web.Response:
-        """The addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running within ``timeout_ms``."""
+        """The addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running within ``timeout_ms``.
+
+        ``committed_job`` announces a producer's job whose writes count only once they are committed.
+        """
         name = request.match_info["gate"]
         master = self._dispatcher.job_with_gate(name)
         if master is None:
@@ -131,6 +144,9 @@ class RestApi:
             return web.Response(status=204)
         if master.is_ended:
             return error_response(410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
+        committed_job = request.query.get("committed_job")
+        if committed_job is not None:
+            master.gate_writes(name).announce(committed_job[:MAX_JOB_NAME_BYTES])
         return _json(master.gate_document(name, self._config.secret))
 
     async def finish_gate(self, request: web.Request) -> web.Response:
@@ -160,10 +176,9 @@ class RestApi:
 
     async def task_manager(self, request: web.Request) -> web.StreamResponse:
         """Serve the WebSocket of one TaskManager until it ends."""
-        websocket = new_websocket()
-        await websocket.prepare(request)
-        await TaskManagerSession(websocket, self._dispatcher, self._config, self._jm_id).run()
-        return websocket
+        return await self.protection.serve_websocket(
+            request, lambda websocket: TaskManagerSession(websocket, self._dispatcher, self._config, self._jm_id, peer=request.remote).run()
+        )
 
     def _find_job(self, request: web.Request) -> JobMaster:
         master = self._dispatcher.job(request.match_info["job_id"])

@@ -11,9 +11,10 @@ import msgspec
 
 from flowlet.common.execution_config import MAX_MAX_PARALLELISM
 from flowlet.errors import JobGraphError
+from flowlet.graph.client_heartbeat import MAX_TIMEOUT_MS
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
-from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
+from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
 from netstack.wire.gate_access import MAX_GATE_NAME_BYTES
 from netstack.wire.offer_messages import FINGERPRINT_BYTES
 
@@ -42,6 +43,9 @@ def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
         raise JobGraphError(f"the job has {num_tasks} tasks, the limit is {max_tasks}: lower the parallelism")
     if len(job.edges) > MAX_EDGES:
         raise JobGraphError(f"the job has {len(job.edges)} edges, the limit is {MAX_EDGES}")
+    timeout_ms = job.client_heartbeat_timeout_ms
+    if timeout_ms is not None and not 0 < timeout_ms <= MAX_TIMEOUT_MS:
+        raise JobGraphError(f"the client's heartbeat timeout is {timeout_ms} ms, it must be more than 0 and at most {MAX_TIMEOUT_MS}")
     positions = _check_vertices(job)
     _check_edges(job, positions)
 
@@ -52,12 +56,13 @@ def without_code(job: JobGraphMessage) -> JobGraphMessage:
         job,
         vertices=[msgspec.structs.replace(vertex, chain=b"", files=None) for vertex in job.vertices],
         edges=[msgspec.structs.replace(edge, partitioner=b"") for edge in job.edges],
+        code=UserCode(),
     )
 
 
 def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
     positions: dict[str, int] = {}
-    code_bytes = Counter({vertex.id: len(vertex.chain) + _path_bytes(vertex) for vertex in job.vertices})
+    code_bytes = Counter({vertex.id: job.code.num_bytes + len(vertex.chain) + _path_bytes(vertex) for vertex in job.vertices})
     for edge in job.edges:
         code_bytes[edge.source] += len(edge.partitioner)
     for position, vertex in enumerate(job.vertices):

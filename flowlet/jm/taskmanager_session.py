@@ -15,8 +15,6 @@ from typing import Final, Protocol, assert_never
 
 import aiohttp
 import msgspec
-import structlog
-from aiohttp import web
 
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_manager_config import JobManagerConfig
@@ -24,25 +22,30 @@ from flowlet.rpc.control_messages import (
     PROTOCOL_VERSION,
     GateReported,
     Heartbeat,
+    MarkPassed,
+    MarkReport,
+    MarkRequested,
     Registered,
     RegisterTaskManager,
     RegistrationRefused,
     SourceWatermarkReported,
     SplitsRequested,
+    TaskManagerEnding,
     TaskStateChanged,
+    TaskStuck,
     ToJobManager,
     ToTaskManager,
 )
-from flowlet.rpc.http import MAX_MESSAGE_BYTES
+from flowlet.rpc.signed_websocket import CLOSE_TIMEOUT_S, SignedWebSocket, WebSocketEndedError
+from netstack.log_lines import LogLines
 
 # A task needs at most one DeployTask and one CancelTask; if this many messages wait, the TaskManager does not read.
 MAX_QUEUED_MESSAGES: Final = 50_000
-_CLOSE_TIMEOUT_S: Final = 0.3
 _STALL_S: Final = 1.0  # if our own loop was late by this much, it may have missed messages: the silence proves nothing
-_MAX_CLOSE_REASON_BYTES: Final = 123  # RFC 6455, section 5.5
+_MAX_REASON_CHARS: Final = 8 * 1024
 _TM_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
-log = structlog.get_logger(__name__)
+log = LogLines(__name__)
 _decoder: Final = msgspec.msgpack.Decoder(ToJobManager)
 _encoder: Final = msgspec.msgpack.Encoder()
 
@@ -62,6 +65,9 @@ class SessionListener(Protocol):
     def task_state_changed(self, session: "TaskManagerSession", message: TaskStateChanged) -> None:
         """A task is in a new state."""
 
+    def task_stuck(self, session: "TaskManagerSession", message: TaskStuck) -> None:
+        """A cancelled task has not ended yet."""
+
     def source_watermark_reported(self, session: "TaskManagerSession", message: SourceWatermarkReported) -> None:
         """An aligned source reports its watermark."""
 
@@ -70,6 +76,9 @@ class SessionListener(Protocol):
 
     def splits_requested(self, session: "TaskManagerSession", message: SplitsRequested) -> None:
         """A source asks for splits."""
+
+    def mark_reported(self, session: "TaskManagerSession", message: MarkReport) -> None:
+        """A task wants a completion mark, or one has passed it."""
 
 
 class TaskManagerSession:
@@ -80,17 +89,19 @@ class TaskManagerSession:
 
     def __init__(
         self,
-        websocket: web.WebSocketResponse,
+        websocket: SignedWebSocket,
         listener: SessionListener,
         config: JobManagerConfig,
         jm_id: str,
         *,
+        peer: str | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._websocket = websocket
         self._listener = listener
         self._config = config
         self._jm_id = jm_id
+        self._peer = peer  # for logs, until it has told its name
         self._outgoing: asyncio.Queue[ToTaskManager | None] = asyncio.Queue(MAX_QUEUED_MESSAGES + 1)
         self._end_reason: str | None = None  # why the session ends; None while it is open
         self._registration: RegisterTaskManager | None = None
@@ -162,38 +173,52 @@ class TaskManagerSession:
             self._listener.task_manager_lost(self, reason)
             writer.cancel()
             with suppress(asyncio.CancelledError):
-                await writer
-            await self._close_websocket(aiohttp.WSCloseCode.GOING_AWAY, reason)
+                await writer  # waits for the cancelled writer; ended by its next step
+            await self._websocket.close(reason)
 
     async def _receive_registration(self) -> RegisterTaskManager | None:
-        with suppress(TimeoutError):
-            received = await self._websocket.receive(timeout=self._config.registration_timeout_s)
-            message = decode(received)
+        timeout_s = self._config.registration_timeout_s
+        try:
+            message = await self._receive(timeout_s)
             if isinstance(message, RegisterTaskManager):
                 return message
-        await self._close_websocket(aiohttp.WSCloseCode.POLICY_VIOLATION, "the first message must be a registration")
+            reason = f"the first message must be a registration, not a {type(message).__name__}"
+        except TimeoutError:
+            reason = f"the first message must be a registration, and none came within {timeout_s:g} s"
+        except WebSocketEndedError as error:
+            reason = str(error)
+        log.warning("a TaskManager did not register", peer=self._peer, reason=reason)
+        await self._websocket.close(reason, code=aiohttp.WSCloseCode.POLICY_VIOLATION)
         return None
+
+    async def _receive(self, timeout_s: float) -> ToJobManager:
+        content = await self._websocket.receive(timeout_s)
+        try:
+            message: ToJobManager = _decoder.decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise WebSocketEndedError(f"it sent an invalid message: {str(error)[:200]}") from error
+        return message
 
     async def _refuse(self, reason: str) -> None:
         assert self._registration is not None, "run() has it"
         log.warning("TaskManager refused", tm_id=self._registration.tm_id[:64], reason=reason)
-        with suppress(ConnectionError):
-            await self._websocket.send_bytes(_encoder.encode(RegistrationRefused(reason)))
-        await self._close_websocket(aiohttp.WSCloseCode.POLICY_VIOLATION, reason)
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._websocket.send(_encoder.encode(RegistrationRefused(reason)))
+        await self._websocket.close(reason, code=aiohttp.WSCloseCode.POLICY_VIOLATION)
 
     async def _read(self) -> str:
         timeout_s = self._config.heartbeat_timeout_s
         while True:
             started_s = self._monotonic()
             try:
-                received = await self._websocket.receive(timeout=timeout_s)
+                message = await self._receive(timeout_s)
             except TimeoutError:
                 if self._monotonic() - started_s > timeout_s + _STALL_S:
                     continue
-                return f"no message from it for {timeout_s:g} s"
-            message = decode(received)
-            if isinstance(message, str):
-                return message
+                return f"no message from it for {timeout_s:g} s: it hangs, or a function keeps the interpreter's lock"
+            except WebSocketEndedError as error:
+                return str(error)
             self._last_heard_s = self._monotonic()
             problem = self._dispatch(message)
             if problem is not None:
@@ -205,12 +230,18 @@ class TaskManagerSession:
                 self._listener.heartbeat(self, message)
             case TaskStateChanged():
                 self._listener.task_state_changed(self, message)
+            case TaskStuck():
+                self._listener.task_stuck(self, message)
+            case TaskManagerEnding(reason=reason):
+                return reason[:_MAX_REASON_CHARS]
             case SourceWatermarkReported():
                 self._listener.source_watermark_reported(self, message)
             case GateReported():
                 self._listener.gate_reported(self, message)
             case SplitsRequested():
                 self._listener.splits_requested(self, message)
+            case MarkRequested() | MarkPassed():
+                self._listener.mark_reported(self, message)
             case RegisterTaskManager():
                 return "it registered twice on one connection"
             case _:
@@ -219,40 +250,10 @@ class TaskManagerSession:
 
     async def _write(self) -> None:
         with suppress(ConnectionError):  # _read sees the broken connection, too, and reports it
-            while (message := await self._outgoing.get()) is not None:
-                await self._websocket.send_bytes(_encoder.encode(message))
+            while (message := await self._outgoing.get()) is not None:  # waits for messages to a TaskManager; ended by the session
+                await self._websocket.send(_encoder.encode(message))  # a TaskManager that does not read ends by its missing heartbeats
             assert self._end_reason is not None, "close() set it"
-            await self._close_websocket(aiohttp.WSCloseCode.GOING_AWAY, self._end_reason)
-
-    async def _close_websocket(self, code: int, reason: str) -> None:
-        shortened = reason.encode()[:_MAX_CLOSE_REASON_BYTES].decode("utf-8", "ignore").encode()
-        with suppress(TimeoutError):  # a peer that does not read must not hold us up; aiohttp drops the connection
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await self._websocket.close(code=code, message=shortened)
-
-
-def new_websocket() -> web.WebSocketResponse:
-    """A WebSocket with our timeout and message limit."""
-    return web.WebSocketResponse(timeout=_CLOSE_TIMEOUT_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False)
-
-
-def decode(received: aiohttp.WSMessage) -> ToJobManager | str:
-    """The message; or the reason why the session must end, as text for a log."""
-    match received.type:
-        case aiohttp.WSMsgType.BINARY:
-            try:
-                message: ToJobManager = _decoder.decode(received.data)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                return f"it sent an invalid message: {str(error)[:200]}"
-            return message
-        case aiohttp.WSMsgType.CLOSE:
-            return f"it closed the connection{': ' + repr(received.extra)[1:-1] if received.extra else ''}"
-        case aiohttp.WSMsgType.ERROR:
-            return f"the connection broke: {str(received.data)[:200]}"
-        case aiohttp.WSMsgType.CLOSED | aiohttp.WSMsgType.CLOSING:
-            return "its connection was closed"
-        case _:
-            return "it sent a text message"
+            await self._websocket.close(self._end_reason)
 
 
 def check_registration(message: RegisterTaskManager, config: JobManagerConfig) -> str | None:

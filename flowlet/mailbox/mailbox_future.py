@@ -156,8 +156,9 @@ class MailboxFuture(Generic[T]):
                 f"{self!r} cannot be waited for on the mailbox thread, which alone can complete it; call yield_until instead"
             )
         wakeup = threading.Lock()
-        wakeup.acquire()
+        wakeup.acquire()  # no wait: the lock is new
         self._signal.add_done_callback(wakeup.release)
+        # waits for a mail's outcome; ended by the mailbox thread, or by closing the mailbox
         if not wakeup.acquire(timeout=-1 if timeout_s is None else timeout_s):
             self._signal.remove_done_callback(wakeup.release)
             raise TimeoutError(f"{self!r} has no outcome after {timeout_s} s")

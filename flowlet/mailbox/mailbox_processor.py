@@ -21,6 +21,7 @@ from flowlet.mailbox.mailbox_metrics import LatencyProbe
 from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
 from flowlet.mailbox.task_mailbox import MailboxState, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from netstack.forks import end_stranded_child
 
 # While a task ends, mails may post mails.  After this many rounds they seem to do so for ever.  Not measured.
 _MAX_DRAIN_ROUNDS = 1_000
@@ -160,6 +161,7 @@ class MailboxProcessor:
             self._process_mails()
             if self._state is LoopState.RUNNING:
                 self._default_action(self._controller)
+                end_stranded_child()
 
     def run_mailbox_step(self) -> bool:
         """Run one mail, or else the default action once; False if there was neither.  For tests."""
@@ -238,6 +240,7 @@ class MailboxProcessor:
     def _run_mail(self, mail: Mail) -> None:
         self._num_mails += 1
         mail.run()
+        end_stranded_child()
         if self._waiting_probe is not None and not mail.is_urgent:
             probe, self._waiting_probe = self._waiting_probe, None
             probe.start()

@@ -19,6 +19,7 @@ from typing import Final
 from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from flowlet.mailbox.mailbox_future import Signal
+from netstack.forks import end_stranded_child
 
 __all__ = ["MAX_PRIORITY", "MIN_PRIORITY", "Mail", "MailOptions", "MailboxState", "MailboxStatistics", "TaskMailbox"]
 
@@ -64,7 +65,7 @@ class TaskMailbox:
         self._is_lent = False  # Guarded by _lock: whether another thread may stand in for the parked one.
         # A raw lock.  The put that ends a park releases it, and the parked thread acquires it; at all other times it is held.
         self._wakeup = threading.Lock()
-        self._wakeup.acquire()
+        self._wakeup.acquire()  # no wait: the lock is new
         self._thread_id: int | None = None  # Written once by the mailbox thread; a thread that stands in for it changes it and restores it.
         self._owner_id: int | None = None  # Guarded by _lock: the mailbox thread while another one stands in for it.
         self._num_put = 0  # Guarded by _lock.
@@ -248,6 +249,7 @@ class TaskMailbox:
 
     def _park(self, priority: int, signal: Signal | None = None, *, is_lending: bool = False) -> None:
         """Sleep until a put of at least this priority, or the signal; returns at once if either has happened already."""
+        end_stranded_child()
         with self._lock:
             # One step: look, and announce the park.  So a put is either seen here, or sees the announcement and wakes the thread.
             if self._has_visible_locked(priority) or (signal is not None and signal.is_done):
@@ -257,6 +259,7 @@ class TaskMailbox:
         self._num_parks += 1
         is_woken = False
         try:
+            # waits for mail, input or room; ended by a mail, so by cancel
             while not (is_woken := self._wakeup.acquire(timeout=_PARK_SLICE_S)):
                 if self._must_rescue(priority, signal):
                     self._num_rescued_wakeups += 1
@@ -267,7 +270,7 @@ class TaskMailbox:
                 self._parked_for = None
                 self._is_lent = False
             if is_put and not is_woken:
-                self._wakeup.acquire()  # the put that ended this park has released it, or is about to
+                self._wakeup.acquire()  # waits for the put that ended the park; ended by its next statement
 
     def _must_rescue(self, priority: int, signal: Signal | None) -> bool:
         """Whether there is a mail or signal that did not end the park: only if this class or the signal has a bug."""

@@ -160,11 +160,12 @@ class _ProcessOperator(UserFunctionOperator):
 
     current_watermark = MIN_TIMESTAMP
     _is_keyed: bool
+    _is_batch: bool
     _function: UserFunction
 
     def open(self) -> None:
         """Make context and timers, then open the function."""
-        timers = KeyedTimers(self.ctx.timer_service(_TIMERS, self)) if self._is_keyed else UnkeyedTimers(self)
+        timers = KeyedTimers(self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch)) if self._is_keyed else UnkeyedTimers(self)
         self._context = ProcessContext(timers, self)
         super().open()
 
@@ -265,11 +266,13 @@ class ProcessOperator(_ProcessOperator):
     Args:
         function: an object with ``process_element(value, ctx)`` and perhaps ``on_timer(timestamp, ctx)``.
         key_selector: a callable, or an object with ``get_key(value)``; None for a stream without keys.
+        is_batch: timers fire at the end of the input, key by key (``RuntimeExecutionMode.BATCH``).
         name: for people.
     """
 
-    def __init__(self, function: Any, key_selector: Any = None, *, name: str = "Process") -> None:
+    def __init__(self, function: Any, key_selector: Any = None, *, is_batch: bool = False, name: str = "Process") -> None:
         super().__init__(name)
+        self._is_batch = is_batch
         self._is_keyed = key_selector is not None
         self._keys = KeyedInput(self, key_selector) if self._is_keyed else None
         self._function = self._add(function, "process_element")
@@ -303,11 +306,15 @@ class CoProcessOperator(_ProcessOperator, TwoInputStreamOperator):
     Args:
         function: an object with ``process_element1(value, ctx)`` and ``process_element2(value, ctx)``.
         key_selectors: one for each input, or None.
+        is_batch: as for ``ProcessOperator``.
         name: for people.
     """
 
-    def __init__(self, function: Any, key_selectors: tuple[Any, Any] | None = None, *, name: str = "Co-Process") -> None:
+    def __init__(
+        self, function: Any, key_selectors: tuple[Any, Any] | None = None, *, is_batch: bool = False, name: str = "Co-Process"
+    ) -> None:
         super().__init__(name)
+        self._is_batch = is_batch
         self._is_keyed = key_selectors is not None
         self._keys = None if key_selectors is None else tuple(KeyedInput(self, selector) for selector in key_selectors)
         self._function = self._add(function, "process_element1", "process_element2")

@@ -10,14 +10,14 @@ Source:     Flink ``Source``, ``SourceReader``, ``SourceOperator``.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from flowlet.chain.operator_output import output_for
 from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.latency_stats import LatencyMarkerEmitter
-from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
 from flowlet.watermarks.source_event_time import SourceEventTime
@@ -37,7 +37,7 @@ class SourceReader(Protocol):
     without it the reader is polled again at once.  One whose poll never waits for anything should have an attribute ``never_waits``, which
     is true: then what several polls gave may go on its way together, which is cheaper; what other readers give goes at once, since the next
     poll may wait.  One that reads splits may be a ``SplitReader``: then each has a watermark of its own.  One whose source has an
-    enumerator must be a ``SplitReceiver``.
+    enumerator must be a ``SplitReceiver``.  One that acknowledges what was processed may be a ``MarkedReader``.
     One that can go on after a restart has ``snapshot_position()``, which gives a value that says what was read so far, and
     ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
     """
@@ -47,6 +47,17 @@ class SourceReader(Protocol):
 
     def close(self) -> None:
         """Give back files and the like."""
+
+
+@runtime_checkable
+class MarkedReader(Protocol):
+    """A reader that wants to know when everything that it has given was processed by the whole job."""
+
+    def mark_emitted(self, number: int) -> None:
+        """A completion mark follows what the reader has given so far."""
+
+    def mark_completed(self, number: int) -> None:
+        """The completion mark has passed every task of the job."""
 
 
 class Source(ABC):
@@ -238,6 +249,17 @@ class SourceOperator(StreamOperator):
         """The JobManager said how far the sources of the alignment group may be."""
         if self._event_time is not None:
             self._event_time.allow(max_allowed_ms)
+
+    def emit_mark(self, mark: CompletionMark) -> None:
+        """Emit a completion mark behind all records so far, and tell the reader, if it wants to know."""
+        if isinstance(self._reader, MarkedReader):
+            self._reader.mark_emitted(mark.number)
+        self.output.emit_mark(mark)
+
+    def mark_completed(self, number: int) -> None:
+        """A mark has passed every task of the job: tell the reader, if it wants to know."""
+        if isinstance(self._reader, MarkedReader):
+            self._reader.mark_completed(number)
 
     @property
     def is_held_back(self) -> bool:

@@ -1,21 +1,28 @@
 """Signs control requests and their answers with the cluster's secret.
 
 Side:       pure.
-Invariants: the secret never leaves the process; a nonce is accepted once; comparisons take constant time.
+Invariants: the secret never leaves the process; a request is accepted once; comparisons take constant time.
 Units:      times in milliseconds since the epoch.
 Wire form:  ``X-Flowlet-Auth: v1 <ms> <nonce> <sha256 of the body> <hmac>``.  The HMAC-SHA256 covers a label, method, authority (the
             ``Host`` header), path with query, the body's digest, time and nonce.  The digest is sent, too, so that a server can verify a
             request before it reads the body.
             ``X-Flowlet-Proof: <hmac>`` in the answer covers another label, the nonce, the status and the digest of the answer's body.
-Rules:      only answers to accepted requests are signed: a peer that does not know the secret gets nothing signed.
-Absent:     protection of what follows a WebSocket handshake (that needs TLS), roles, keys per job.
+            The answer that opens a WebSocket has ``X-Flowlet-Nonce``, the server's, in place of a body.  Both nonces give the keys of
+            the WebSocket's messages (``SignedWebSocket``).
+Rules:      only answers to requests with a right signature are signed: a peer that does not know the secret gets nothing signed.
+Clocks:     the server counts its time from its start by a clock that nobody sets (``steady_clock``).  So a nonce is remembered until its
+            request is too old, and that request stays too old: putting the clock back or forward makes no request valid again.  A
+            request from before the start is too old as well, because the server before may have accepted it.  Where the clocks of
+            client and server differ, the refusal tells the server's time, signed, and the client dates its request again.
+Absent:     secrecy (that needs TLS), roles, keys per job.  A server that was started again after its machine's clock was put back accepts
+            what the server before it had accepted in the last minute, if it was for the same address.
 """
 
 import hashlib
 import hmac
 import re
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NewType
 
@@ -23,6 +30,8 @@ from flowlet.errors import FlowletError
 
 AUTH_HEADER: Final = "X-Flowlet-Auth"
 PROOF_HEADER: Final = "X-Flowlet-Proof"
+NONCE_HEADER: Final = "X-Flowlet-Nonce"
+TIME_HEADER: Final = "X-Flowlet-Time"
 SECRET_BYTES: Final = 32
 NONCE_BYTES: Final = 16
 WINDOW_MS: Final = 60_000
@@ -34,6 +43,9 @@ Nonce = NewType("Nonce", str)  # 32 hex digits
 _VERSION: Final = "v1"
 _REQUEST_LABEL: Final = "flowlet request v1"
 _ANSWER_LABEL: Final = "flowlet answer v1"
+_TO_SERVER_LABEL: Final = "flowlet messages to the server v1"
+_TO_CLIENT_LABEL: Final = "flowlet messages to the client v1"
+_NONCE: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _HEADER: Final = re.compile(r"v1 ([0-9]{1,15}) ([0-9a-f]{32}) ([0-9a-f]{64}) ([0-9a-f]{64})", re.ASCII)
 
 
@@ -56,6 +68,14 @@ class AcceptedRequest:
 
     nonce: Nonce
     body_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageKeys:
+    """The keys of one WebSocket, 32 bytes each: one per direction, so that no message can be sent back to where it came from."""
+
+    to_server: bytes = field(repr=False)
+    to_client: bytes = field(repr=False)
 
 
 class Refusal(StrEnum):
@@ -95,40 +115,76 @@ def check_answer(secret: bytes, nonce: Nonce, status: int, body: bytes, proof: s
         raise AuthenticationError("the answer is not from a process that knows the secret; do both use the same secret file?")
 
 
-class RequestVerifier:
-    """Verifies requests and remembers the nonces of accepted ones.  Threading: one thread."""
+def message_keys(secret: bytes, request_nonce: Nonce, server_nonce: Nonce) -> MessageKeys:
+    """The keys of the WebSocket that a request opened; each side chose one of the nonces, so the keys are new to both."""
+    to_server, to_client = (_mac(secret, label, request_nonce, server_nonce) for label in (_TO_SERVER_LABEL, _TO_CLIENT_LABEL))
+    return MessageKeys(bytes.fromhex(to_server), bytes.fromhex(to_client))
 
-    def __init__(self, secret: bytes, *, max_nonces: int = MAX_NONCES) -> None:
+
+def parse_nonce(text: str | None) -> Nonce | None:
+    """The nonce, or None: it is not written as one."""
+    return None if text is None or _NONCE.fullmatch(text) is None else Nonce(text)
+
+
+def nonce_of(header: str) -> Nonce:
+    """The nonce in the ``X-Flowlet-Auth`` of a request that was accepted or came too late."""
+    match = _HEADER.fullmatch(header)
+    assert match is not None, "the header was verified"
+    return Nonce(match[2])
+
+
+class RequestVerifier:
+    """Verifies requests and remembers the nonces of accepted ones.
+
+    Threading: one thread.
+
+    Args:
+        started_ms: what was signed before may have been accepted by another server.
+    """
+
+    def __init__(self, secret: bytes, started_ms: int, *, max_nonces: int = MAX_NONCES) -> None:
         self._secret = secret
+        self._started_ms = started_ms
         self._max_nonces = max_nonces
         self._nonces: OrderedDict[str, int] = OrderedDict()  # nonce -> when it may be forgotten; in the order of arrival
 
     def __repr__(self) -> str:
         return f"<RequestVerifier {len(self._nonces)} nonces>"
 
-    def verify(self, header: str | None, line: RequestLine, now_ms: int) -> AcceptedRequest | Refusal:
-        """Verify the head of a request.  Only accepted requests add to the memory of nonces."""
+    def verify(
+        self, header: str | None, line: RequestLine, now_ms: int, *, key: bytes | None = None, remember: bool = True
+    ) -> AcceptedRequest | Refusal:
+        """Verify the head of a request.  Only accepted requests add to the memory of nonces.
+
+        Args:
+            header: its ``X-Flowlet-Auth``.
+            line: what else the signature covers.
+            now_ms: by a clock that is never put back; otherwise a nonce could be forgotten while its request is still valid.
+            key: what it must be signed with; None: the secret.
+            remember: False: the request comes again, to be accepted.
+        """
         if header is None:
             return Refusal.MISSING
         match = _HEADER.fullmatch(header)
         if match is None:
             return Refusal.MALFORMED
         sent_ms, nonce, digest, mac = int(match[1]), Nonce(match[2]), match[3], match[4]
-        if not hmac.compare_digest(mac, _request_mac(self._secret, line, digest, nonce, sent_ms)):
+        if not hmac.compare_digest(mac, _request_mac(key or self._secret, line, digest, nonce, sent_ms)):
             return Refusal.WRONG
-        if abs(now_ms - sent_ms) > WINDOW_MS:
+        if abs(now_ms - sent_ms) > WINDOW_MS or sent_ms < self._started_ms:
             return Refusal.EXPIRED
-        return self._remember(nonce, now_ms) or AcceptedRequest(nonce, digest)
+        return self._judge_nonce(nonce, now_ms, remember=remember) or AcceptedRequest(nonce, digest)
 
-    def _remember(self, nonce: Nonce, now_ms: int) -> Refusal | None:
+    def _judge_nonce(self, nonce: Nonce, now_ms: int, *, remember: bool) -> Refusal | None:
         while self._nonces and next(iter(self._nonces.values())) < now_ms:
             self._nonces.popitem(last=False)
         if nonce in self._nonces:
             return Refusal.REPLAYED
         if len(self._nonces) >= self._max_nonces:
             return Refusal.OVERLOADED
-        # A signature may be dated up to one window ahead, and is then valid for two windows from now.
-        self._nonces[nonce] = now_ms + 2 * WINDOW_MS
+        if remember:
+            # A signature may be dated up to one window ahead, and is then valid for two windows from now.
+            self._nonces[nonce] = now_ms + 2 * WINDOW_MS
         return None
 
 

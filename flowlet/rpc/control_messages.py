@@ -10,10 +10,35 @@ from typing import Final
 
 import msgspec
 
+from flowlet.common.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.splits.file_split import FileSet, FileSplit
 
 PROTOCOL_VERSION: Final = 1
+TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
+
+
+class ModuleSource(msgspec.Struct, frozen=True):
+    """A module of the user's program; ``path`` is where it lies on the client's machine, for tracebacks."""
+
+    path: str
+    source: bytes
+    is_package: bool = False
+
+
+class UserCode(msgspec.Struct, frozen=True):
+    """The part of a program that its TaskManagers lack.
+
+    ``modules``: by full name.  ``main_objects``: classes and functions of the main module, cloudpickled one by one, by name.
+    """
+
+    modules: dict[str, ModuleSource] = {}
+    main_objects: dict[str, bytes] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all sources and pickles."""
+        return sum(len(module.source) for module in self.modules.values()) + sum(map(len, self.main_objects.values()))
 
 
 class WatermarkAlignmentMessage(msgspec.Struct, frozen=True):
@@ -72,6 +97,9 @@ class JobGraphMessage(msgspec.Struct, frozen=True):
     name: str
     vertices: list[VertexMessage]
     edges: list[EdgeMessage]
+    code: UserCode = UserCode()
+    client_heartbeat_timeout_ms: int | None = None  # so long it goes on without a sign of life from its client; None: for ever
+    settings: JobSettings = JobSettings()
 
 
 class InputChannelDescriptor(msgspec.Struct, frozen=True):
@@ -119,6 +147,8 @@ class TaskDeploymentDescriptor(msgspec.Struct, frozen=True):
     chain: bytes
     gates: list[InputGateDescriptor]
     partitions: list[ResultPartitionDescriptor]
+    code: UserCode = UserCode()
+    settings: JobSettings = JobSettings()
 
 
 class LatencyMetrics(msgspec.Struct, frozen=True):
@@ -252,6 +282,21 @@ class TaskStateChanged(msgspec.Struct, frozen=True, tag=True):
     metrics: TaskMetrics | None = None
 
 
+class TaskStuck(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: a cancelled task has not ended; ``stack`` shows where its thread stands, the user's calls alone if there are any."""
+
+    attempt: bytes
+    waited_ms: int  # since it was cancelled
+    operator: str | None  # whose function it is in, if that is known
+    stack: str
+
+
+class TaskManagerEnding(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM, the last message: the TaskManager is about to end, and its tasks with it."""
+
+    reason: str
+
+
 class DeployTask(msgspec.Struct, frozen=True, tag=True):
     """JM -> TM: run this task."""
 
@@ -302,9 +347,17 @@ class GateCounts(msgspec.Struct, frozen=True):
     """What one subtask of a remote gate has received so far."""
 
     num_open: int = 0
-    num_completed: int = 0  # partitions
+    num_completed: int = 0  # attempts
     num_aborted: int = 0  # attempts
     num_refused: int = 0  # offers
+
+
+class CountedPartition(msgspec.Struct, frozen=True):
+    """A partition, as its producer names it; ``job`` and ``epoch`` name the write that it belongs to."""
+
+    job: str
+    epoch: int
+    partition: int
 
 
 class GateReported(msgspec.Struct, frozen=True, tag=True):
@@ -312,6 +365,15 @@ class GateReported(msgspec.Struct, frozen=True, tag=True):
 
     attempt: bytes
     counts: GateCounts
+    completed: list[CountedPartition] = []  # since the last report
+
+
+class GateOutcome(msgspec.Struct, frozen=True):
+    """JM -> producer: what became of a partition and of the gate's job."""
+
+    status: str  # of the job
+    is_counted: bool  # every subtask has completed the partition, and the job has not failed
+    cause: str | None  # of the job's failure
 
 
 class FinishGate(msgspec.Struct, frozen=True, tag=True):
@@ -320,5 +382,47 @@ class FinishGate(msgspec.Struct, frozen=True, tag=True):
     attempt: bytes
 
 
-ToJobManager = RegisterTaskManager | Heartbeat | TaskStateChanged | SourceWatermarkReported | GateReported | SplitsRequested
-ToTaskManager = Registered | RegistrationRefused | DeployTask | CancelTask | AllowSourceWatermark | FinishGate | AddSplits | NoMoreSplits
+class MarkRequested(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: a subtask of a remote gate wants a completion mark with a higher number than ``after``, the last one that it emitted."""
+
+    attempt: bytes
+    after: int
+
+
+class EmitMark(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: this source emits the completion mark behind everything that it has emitted."""
+
+    attempt: bytes
+    number: int
+
+
+class MarkPassed(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: the completion mark has passed all operators of this task, and everything before it was processed."""
+
+    attempt: bytes
+    number: int
+
+
+class MarkCompleted(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: the completion mark has passed every task of the job; for the subtasks of remote gates."""
+
+    attempt: bytes
+    number: int
+
+
+MarkReport = MarkRequested | MarkPassed
+MarkOrder = EmitMark | MarkCompleted
+ToJobManager = (
+    RegisterTaskManager
+    | Heartbeat
+    | TaskStateChanged
+    | TaskStuck
+    | TaskManagerEnding
+    | SourceWatermarkReported
+    | GateReported
+    | SplitsRequested
+    | MarkReport
+)
+ToTaskManager = (
+    Registered | RegistrationRefused | DeployTask | CancelTask | AllowSourceWatermark | FinishGate | AddSplits | NoMoreSplits | MarkOrder
+)

@@ -20,7 +20,7 @@ import numpy as np
 from flowlet.columns import CodedColumn, NameTable
 from flowlet.errors import SerdeError
 from flowlet.serde.column_format import CODED, CODES, check_end, framed, raw
-from flowlet.serde.columns import decode_column, encode_column
+from flowlet.serde.columns import decode_texts, encode_column
 
 MAX_TEXTS: Final = 1 << 16  # codes have 16 bits
 MAX_CHARACTERS: Final = 16 << 20  # four times the limit of our senders
@@ -86,9 +86,7 @@ class ChannelDictionary:
             raise SerdeError(f"texts that follow the first {num_known} of generation {generation}, known are {self!r}")
         if num_known + num_new > MAX_TEXTS:
             raise SerdeError(f"a dictionary of {num_known + num_new} texts, at most {MAX_TEXTS} can be told apart")
-        texts, end = decode_column(payload, offset, num_new)
-        if list(map(type, texts)).count(str) != num_new:
-            raise SerdeError("a dictionary of other values than texts")
+        texts, end = decode_texts(payload, offset, num_new)
         if not num_known:
             self._generation, self._table, self._num_characters = generation, NameTable(), 0
         self._num_characters += sum(map(len, texts))

@@ -19,6 +19,10 @@ Format: ``u8 kind, u32 size, size bytes``; the payload by kind:
         OBJECTS: u32 size of a head; the head: u16 number of fields, a column of their names, a class reference; a column for each field.
         PICKLES: u16 number of class tables; if there are any, a column of these (bytes), and a column with the 1-based place of each
         record's table, or 0; then a column of sizes, and the pickles of all records.
+        In columns of declared types (``declared``) there are no PICKLE, ROWS, OBJECTS, DICTS and PICKLES, but also:
+        NULLS: nothing if all values are None; else a bit for each value, 1 if it is not None, and a column of those that are not.
+        VALUES: values in the form of their ``TypeSerializer``, one after the other.  LISTS: a column of sizes, a column of all elements.
+        MAPS: a column of sizes, of all keys, of all values.  KINDED: rows: a column of row kinds, then TUPLES; rows are TUPLES otherwise.
         CODED, ARRAY, ARROW and SHORT_TEXTS occur as records or their fields, PACKED and PICKLES only as records.
 """
 
@@ -32,6 +36,7 @@ from flowlet.errors import SerdeError
 (PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL) = range(8)
 (TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED, OFFSETS, SHORT_TEXTS) = range(8, 19)
 (PICKLES, OBJECTS, DICTS) = range(19, 22)
+(NULLS, VALUES, LISTS, MAPS, KINDED) = range(22, 27)
 ENCODING: Final = "utf-8"
 SURROGATES: Final = "surrogatepass"
 NUMBERS: Final[dict[int, "np.dtype[Any]"]] = {
@@ -77,6 +82,16 @@ def column_at(view: memoryview, offset: int) -> tuple[int, memoryview, int]:
     if end > len(view):
         raise SerdeError(f"a column of {size} bytes ends {end - len(view)} bytes behind its chunk")
     return kind, view[start:end], end
+
+
+def constant_at(view: memoryview, offset: int) -> tuple[int, memoryview, bool, int]:
+    """As ``column_at``; of a CONSTANT column the kind and payload of the one in it, and whether it is constant."""
+    kind, payload, end = column_at(view, offset)
+    if kind != CONSTANT:
+        return kind, payload, False, end
+    kind, inner, last = column_at(payload, 0)
+    check_end(last, payload)
+    return kind, inner, True, end
 
 
 def num_fields_of(payload: memoryview) -> int:

@@ -46,10 +46,11 @@ from flowlet.serde.column_format import (
     check_end,
     check_length,
     column_at,
+    constant_at,
     framed,
     num_fields_of,
 )
-from flowlet.serde.int_columns import INTS, decode_ints, encode_narrowed
+from flowlet.serde.int_columns import INTS, decode_ints, encode_narrowed, num_ints
 from flowlet.serde.object_columns import are_apart, can_change, decode_dicts, decode_objects, decode_rows, try_encode_objects
 from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_all, loads_record, loads_value
 
@@ -227,7 +228,7 @@ def decode_payload(kind: int, payload: memoryview, num_values: int, depth: int) 
             raise SerdeError("a column of truth values holds other bytes than 0 and 1")
         return list(map(bool, payload))
     if kind in (TEXT_SIZES, BYTES):
-        sizes, end = decode_column(payload, 0, num_values, depth=depth + 1)
+        sizes, end = decode_sizes(payload, 0, num_values)
         joined = bytes(payload[end:]) if kind == BYTES else str(payload[end:], ENCODING, SURROGATES)
         return _split_by_sizes(joined, sizes)
     raise SerdeError(f"unknown kind of column {kind}")
@@ -266,7 +267,7 @@ def _decode_pickles(payload: memoryview, num_values: int) -> list[Any]:
         places, end = decode_column(payload, end, num_values, depth=1)
         if set(map(type, tables)) != {bytes} or not all(type(place) is int and 0 <= place <= num_tables for place in places):
             raise SerdeError(f"records of {num_tables} class tables that are not there")
-    sizes, end = decode_column(payload, end, num_values, depth=1)
+    sizes, end = decode_sizes(payload, end, num_values)
     pickles = _split_by_sizes(payload[end:], sizes)
     try:
         return loads_all(pickles, tables, places)
@@ -276,8 +277,29 @@ def _decode_pickles(payload: memoryview, num_values: int) -> list[Any]:
         raise SerdeError(f"a pickled record cannot be read: {type(error).__name__}: {error}") from error
 
 
+def decode_sizes(view: memoryview, offset: int, num_values: int) -> tuple[list[int], int]:
+    """Decode a column of sizes: integers from 0, and nothing else."""
+    kind, payload, is_constant, end = constant_at(view, offset)
+    if kind not in INTS or num_ints(kind, payload) != (1 if is_constant else num_values):
+        raise SerdeError(f"{num_values} sizes in a column of kind {kind} with {len(payload)} bytes")
+    sizes: list[int] = decode_ints(kind, payload).tolist()
+    if min(sizes, default=0) < 0:
+        raise SerdeError(f"a size of {min(sizes)}")
+    return sizes * num_values if is_constant else sizes, end
+
+
+def decode_texts(view: memoryview, offset: int, num_texts: int) -> tuple[Sequence[str], int]:
+    """Decode a column of texts, and nothing else."""
+    kind, payload, is_constant, end = constant_at(view, offset)
+    if kind not in (TEXT, TEXT_SIZES):
+        raise SerdeError(f"other values than texts, in a column of kind {kind}")
+    texts = decode_payload(kind, payload, 1 if is_constant else num_texts, 0)
+    check_length(kind, texts, 1 if is_constant else num_texts)
+    return list(texts) * num_texts if is_constant else texts, end
+
+
 def _split_by_sizes(joined: Any, sizes: Sequence[Any]) -> list[Any]:
     ends = list(itertools.accumulate(sizes))
-    if any(type(size) is not int or size < 0 for size in sizes) or (ends[-1] if ends else 0) != len(joined):
+    if (ends[-1] if ends else 0) != len(joined):
         raise SerdeError(f"sizes of a column do not add up to the {len(joined)} that are there")
     return [joined[end - size : end] for size, end in zip(sizes, ends, strict=True)]

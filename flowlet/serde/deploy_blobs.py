@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _ADVICE: Final = "make what cannot be pickled in open() of a function class, which runs on the TaskManager"
-_OPENING: Final = threading.Lock()  # held while the user's modules are imported; we take no other lock under it
+_OPENING: Final = threading.RLock()  # held while the user's modules are imported; we take no other lock under it
 
 
 class DeploymentError(FlowletError):
@@ -91,12 +91,17 @@ def load_partitioner(blob: bytes, task_name: str) -> "Partitioner":
     return partitioner
 
 
+def load_object(blob: bytes, what: str) -> Any:
+    """Open one object of the user's program; ``what`` is for people.  Raises as ``load_chain``."""
+    return _load(blob, what)
+
+
 def _load(blob: bytes, what: str) -> Any:
     try:
         with _OPENING:
             return cloudpickle.loads(blob)
     except ModuleNotFoundError as error:
-        hint = "put it where the TaskManager can import it (PYTHONPATH), or define the function in the main program"
+        hint = "install it where the TaskManager runs, or import it at the top of a program that lies in the same folder"
         raise DeploymentError(f"{what} need the module {error.name!r}, which this TaskManager does not find: {hint}") from error
     except Exception as error:
         raise DeploymentError(f"{what} could not be loaded: {_describe(error)}") from error

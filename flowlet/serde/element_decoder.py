@@ -10,10 +10,23 @@ Source:     Flink ``StreamElementSerializer.deserialize``.
 import struct
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowlet.columns import Columns, Shape
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark
+from flowlet.records import (
+    ACTIVE,
+    IDLE,
+    Chunk,
+    CompletionMark,
+    InternalWatermark,
+    LatencyMarker,
+    RecordAttributes,
+    StreamElement,
+    Watermark,
+)
 from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.columns import decode_column
 from flowlet.serde.element_serializer import (
@@ -28,6 +41,7 @@ from flowlet.serde.element_serializer import (
     STATUS_ACTIVE,
     STATUS_IDLE,
     TAG_CHUNK,
+    TAG_COMPLETION_MARK,
     TAG_DICTIONARY,
     TAG_INTERNAL_WATERMARK,
     TAG_LATENCY_MARKER,
@@ -37,6 +51,7 @@ from flowlet.serde.element_serializer import (
     TAG_WATERMARK,
     TAG_WATERMARK_STATUS,
 )
+from flowlet.serde.record_format import RecordFormat
 from flowlet.serde.table_reader import decode_records, decode_timestamps
 from flowlet.serde.types.data_view import DataInput
 from flowlet.serde.types.type_serializer import TypeSerializer
@@ -46,6 +61,7 @@ _LATENCY_MARKER: Final = struct.Struct(">Bq16si")
 _STATUS: Final = struct.Struct(">Bi")
 _ATTRIBUTES: Final = struct.Struct(">BB")
 _INTERNAL_WATERMARK: Final = struct.Struct(">Biq")
+_COMPLETION_MARK: Final = struct.Struct(">Bq")
 _STATUSES: Final = {STATUS_ACTIVE: ACTIVE, STATUS_IDLE: IDLE}
 _FLAGS: Final = FLAG_TIMESTAMPS | FLAG_KEYS | FLAG_KEY_FIELD
 _BACKLOG: Final = {0: RecordAttributes(is_backlog=False), 1: RecordAttributes(is_backlog=True)}
@@ -54,13 +70,15 @@ _BACKLOG: Final = {0: RecordAttributes(is_backlog=False), 1: RecordAttributes(is
 class ElementDecoder:
     """Decodes the elements of one channel, in order, and keeps the channel's dictionary.
 
-    ``values`` reads the values of single records (tags 0 and 1); None: such records are refused.
+    ``values`` reads the values of single records (tags 0 and 1); None: such records are refused.  ``declared``: the type of the records in
+    chunks, if nothing else may be read; None: columns of any objects, from a trusted sender.
     """
 
-    __slots__ = ("_values", "dictionary")
+    __slots__ = ("_declared", "_values", "dictionary")
 
-    def __init__(self, values: TypeSerializer | None) -> None:
+    def __init__(self, values: TypeSerializer | None, declared: RecordFormat | None = None) -> None:
         self._values = values
+        self._declared = declared
         self.dictionary = ChannelDictionary()
 
     def __repr__(self) -> str:
@@ -75,7 +93,7 @@ class ElementDecoder:
         tag = body[0]
         try:
             if tag == TAG_CHUNK:
-                elements.append(_decode_chunk(body, self.dictionary))
+                elements.append(_decode_chunk(body, self.dictionary, self._declared))
             elif tag in (TAG_RECORD, TAG_RECORD_WITH_TIMESTAMP):
                 self._decode_record(tag, body, elements)
             elif tag == TAG_DICTIONARY:
@@ -117,6 +135,8 @@ def _decode_control(tag: int, body: memoryview) -> StreamElement:
     if tag == TAG_INTERNAL_WATERMARK:
         _, subpartition, timestamp = _INTERNAL_WATERMARK.unpack(body)
         return InternalWatermark(timestamp, subpartition)
+    if tag == TAG_COMPLETION_MARK:
+        return CompletionMark(_COMPLETION_MARK.unpack(body)[1])
     raise SerdeError(f"found tag {tag}")
 
 
@@ -127,7 +147,7 @@ def _define(dictionary: ChannelDictionary, body: memoryview) -> None:
     dictionary.define(body[DICTIONARY_HEADER.size :])
 
 
-def _decode_chunk(body: memoryview, dictionary: ChannelDictionary) -> Chunk:
+def _decode_chunk(body: memoryview, dictionary: ChannelDictionary, declared: RecordFormat | None) -> Chunk:
     _, version, flags, num_records = CHUNK_HEADER.unpack_from(body)
     if version != CHUNK_VERSION or flags & ~_FLAGS:
         raise SerdeError(f"a chunk of version {version} with flags {flags}, known is version {CHUNK_VERSION}")
@@ -136,6 +156,8 @@ def _decode_chunk(body: memoryview, dictionary: ChannelDictionary) -> Chunk:
     offset, timestamps = CHUNK_HEADER.size, None
     if flags & FLAG_TIMESTAMPS:
         timestamps, offset = decode_timestamps(body, offset, num_records)
+    if declared is not None:
+        return _declared_chunk(body, offset, flags, num_records, timestamps, dictionary, declared)
     keys, key_position = None, None
     if flags & FLAG_KEYS:
         keys, offset = decode_column(body, offset, num_records)
@@ -158,6 +180,25 @@ def _decode_chunk(body: memoryview, dictionary: ChannelDictionary) -> Chunk:
     elif key_position is not None:
         chunk.keys = _keys_at(records, key_position)
     return chunk
+
+
+def _declared_chunk(
+    body: memoryview,
+    offset: int,
+    flags: int,
+    num_records: int,
+    timestamps: NDArray[np.int64] | None,
+    dictionary: ChannelDictionary,
+    declared: RecordFormat,
+) -> Chunk:
+    if flags & ~FLAG_TIMESTAMPS:
+        raise SerdeError("a chunk with keys, which records of a declared type do not bring along")
+    records, offset = declared.decode(body, offset, num_records, dictionary)
+    if offset != len(body):
+        raise SerdeError(f"{len(body) - offset} bytes are left behind the chunk")
+    if isinstance(records, Columns):
+        return Chunk.of_columns(records, timestamps)
+    return Chunk(records, None if timestamps is None else timestamps.tolist())
 
 
 def _keys_at(records: list[Any], position: int) -> list[Any]:

@@ -12,12 +12,13 @@ Source:     Flink ``SpillingAdaptiveSpanningRecordDeserializer``, ``NonSpanningW
 
 from collections.abc import Iterator
 
+from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.errors import SerdeError
 from flowlet.records import StreamElement
 from flowlet.serde.element_decoder import ElementDecoder
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import LENGTH, serialize_dictionary
-from flowlet.serde.pickles.data_pickle import plain_values_alone
+from flowlet.serde.record_format import RecordFormat
 from flowlet.serde.spill_file import SpillFile
 from flowlet.serde.types.type_serializer import TypeSerializer
 
@@ -32,7 +33,7 @@ class ElementDeserializer:
     Args:
         limits: the largest element, and the size from which an incomplete one is kept in a file.
         values: reads the values of single records; None: the sender writes chunks only.
-        is_sender_trusted: whether pickles may hold objects of any class; otherwise plain values only.
+        declared: of the records, if their sender is not trusted: nothing else is read; None: chunks of any objects.
     """
 
     def __init__(
@@ -41,12 +42,11 @@ class ElementDeserializer:
         *,
         limits: ElementLimits = DEFAULT_ELEMENT_LIMITS,
         values: TypeSerializer | None = None,
-        is_sender_trusted: bool = True,
+        declared: RecordFormat | None = None,
     ) -> None:
         self._name = name
-        self._is_sender_trusted = is_sender_trusted
         self._limits = limits
-        self._decoder = ElementDecoder(values)
+        self._decoder = ElementDecoder(values, declared)
         self._partial = bytearray()  # an incomplete element, from its length field on; empty while it is in a file
         self._spilled: SpillFile | None = None  # the incomplete element once it is too large for memory
         self._spilled_size = 0  # the full size of that element, with its length field
@@ -85,10 +85,7 @@ class ElementDeserializer:
         if self._error is not None:
             raise SerdeError(self._error)
         try:
-            if self._is_sender_trusted:
-                return self._feed(view)
-            with plain_values_alone():
-                return self._feed(view)
+            return self._feed(view)
         except SerdeError as error:
             self._error = f"{self._name}: corrupt stream in the element at offset {self._offset}: {error}"
             self.close()
@@ -170,5 +167,8 @@ class ElementDeserializer:
     def _checked_length(self, data: memoryview | bytearray, position: int) -> int:
         length: int = LENGTH.unpack_from(data, position)[0]
         if not 0 < length <= self._limits.max_element_bytes:
-            raise SerdeError(f"its length is {length}, allowed are 1 to {self._limits.max_element_bytes} bytes")
+            raise SerdeError(
+                f"its length is {length}, allowed are 1 to {self._limits.max_element_bytes} bytes; both ends must have the same limit "
+                f"(a job's option {MAX_RECORD_BYTES_OPTION!r})"
+            )
         return length

@@ -1,16 +1,17 @@
 """The largest stream element, and the size from which an incomplete one is kept in a file.
 
 Side:   pure.
-Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, at least 100 KiB; ``max_element_bytes`` is ours.
+Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, at least 100 KiB.  ``max_element_bytes`` is ours; a job
+        sets it for the records between its tasks (``flowlet.max-record-bytes``).
 """
 
 from dataclasses import dataclass
 from typing import Final
 
+from flowlet.common.job_settings import DEFAULT_MAX_RECORD_BYTES, LARGEST_MAX_RECORD_BYTES
 from flowlet.errors import ConfigError
 
 MIN_SPILL_BYTES: Final = 100 << 10
-_MAX_LENGTH: Final = 2**31 - 1  # the length of an element is an i32
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +25,16 @@ class ElementLimits:
         ConfigError: a number is out of range.
     """
 
-    max_element_bytes: int = 64 << 20
+    max_element_bytes: int = DEFAULT_MAX_RECORD_BYTES
     spill_above_bytes: int = 5 << 20
     spill_directory: str | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_element_bytes <= _MAX_LENGTH:
-            raise ConfigError(f"max_element_bytes is {self.max_element_bytes}, allowed are 1 to {_MAX_LENGTH}")
+        if not 1 <= self.max_element_bytes <= LARGEST_MAX_RECORD_BYTES:
+            raise ConfigError(f"max_element_bytes is {self.max_element_bytes}, allowed are 1 to {LARGEST_MAX_RECORD_BYTES}")
         if self.spill_above_bytes < MIN_SPILL_BYTES:
             raise ConfigError(f"spill_above_bytes is {self.spill_above_bytes}, allowed are {MIN_SPILL_BYTES} and more")
 
 
 DEFAULT_ELEMENT_LIMITS: Final = ElementLimits()
+LARGEST_ELEMENT_LIMITS: Final = ElementLimits(LARGEST_MAX_RECORD_BYTES)  # for a reader that leaves the limit to its sender

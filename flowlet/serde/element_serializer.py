@@ -12,16 +12,19 @@ Format: ``i32 length``, then the bytes, of which the first is the tag; big-endia
         [column of keys, or u8 position of the key field], column of values.
         65, dictionary of the channel: u8 version, u32 generation, u32 number of texts, column of texts; only in front of in-flight data
         of a checkpoint.
-Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags 64 and 65 are ours.  ``ResultPartition.emit_record`` cuts the
+        66, completion mark: i64 number.
+Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags from 64 on are ours.  ``ResultPartition.emit_record`` cuts the
         bytes into buffers.
 """
 
 import struct
 from typing import Any, Final, assert_never
 
+from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.errors import SerdeError
 from flowlet.records import (
     Chunk,
+    CompletionMark,
     InternalWatermark,
     LatencyMarker,
     PickledRecord,
@@ -31,9 +34,11 @@ from flowlet.records import (
     WatermarkStatus,
 )
 from flowlet.serde.channel_dictionary import ChannelDictionary
+from flowlet.serde.column_format import INT64, framed
 from flowlet.serde.columns import encode_column
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from flowlet.serde.pickles.record_pickle import loads_record
+from flowlet.serde.record_format import RecordFormat
 from flowlet.serde.table_writer import CodeWriter, encode_timestamps, table_parts
 from flowlet.serde.types.data_view import DataOutput
 from flowlet.serde.types.type_serializer import TypeSerializer
@@ -47,6 +52,7 @@ TAG_RECORD_ATTRIBUTES: Final = 5
 TAG_INTERNAL_WATERMARK: Final = 6
 TAG_CHUNK: Final = 64
 TAG_DICTIONARY: Final = 65
+TAG_COMPLETION_MARK: Final = 66
 CHUNK_VERSION: Final = 1
 DICTIONARY_VERSION: Final = 1
 FLAG_TIMESTAMPS: Final = 1
@@ -66,6 +72,7 @@ _FRAMED_LATENCY_MARKER: Final = struct.Struct(">iBq16si")
 _FRAMED_STATUS: Final = struct.Struct(">iBi")
 _FRAMED_ATTRIBUTES: Final = struct.Struct(">iB?")
 _FRAMED_INTERNAL_WATERMARK: Final = struct.Struct(">iBiq")
+_FRAMED_COMPLETION_MARK: Final = struct.Struct(">iBq")
 _FRAMED_CHUNK_HEADER: Final = struct.Struct(">iBBBI")
 
 
@@ -76,12 +83,20 @@ class StreamElementSerializer:
         values: None: a chunk is one element (tag 64), whose columns need no declared type.  Otherwise each record is an element of its own
             (tags 0 and 1), as in Flink, with its value in the format of this serializer.
         max_element_bytes: the receiver's limit.
+        declared: of chunks whose reader knows their type and unpickles nothing.  They are sent without keys.
     """
 
-    __slots__ = ("_max_element_bytes", "_values")
+    __slots__ = ("_declared", "_max_element_bytes", "_values")
 
-    def __init__(self, values: TypeSerializer | None = None, *, max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes) -> None:
+    def __init__(
+        self,
+        values: TypeSerializer | None = None,
+        *,
+        max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes,
+        declared: RecordFormat | None = None,
+    ) -> None:
         self._values = values
+        self._declared = declared
         self._max_element_bytes = max_element_bytes
 
     def __repr__(self) -> str:
@@ -110,13 +125,20 @@ class StreamElementSerializer:
                 return _framed(_FRAMED_ATTRIBUTES, TAG_RECORD_ATTRIBUTES, is_backlog)
             case InternalWatermark(timestamp=timestamp, subpartition=subpartition):
                 return _framed(_FRAMED_INTERNAL_WATERMARK, TAG_INTERNAL_WATERMARK, subpartition, timestamp)
+            case CompletionMark(number=number):
+                return _framed(_FRAMED_COMPLETION_MARK, TAG_COMPLETION_MARK, number)
             case Chunk():
                 return self.serialize(Chunk(element.values, element.timestamps))
             case _:
                 assert_never(element)
 
     def serialize_chunk(self, chunk: Chunk, codes: CodeWriter | None = None) -> bytes:
-        """``serialize`` for a chunk.  Raises SerdeError: as ``serialize``."""
+        """``serialize`` for a chunk.
+
+        Raises:
+            SerdeError: as ``serialize``.
+            ElementTooLargeError: the records expand to too many values for one element.
+        """
         if self._values is not None:
             return self._serialize_records(chunk, self._values)
         num_records = len(chunk)
@@ -124,9 +146,12 @@ class StreamElementSerializer:
             raise SerdeError(f"a chunk of {num_records} records, at most {MAX_CHUNK_RECORDS} go into one")
         columns = chunk.columns if num_records else None
         flags, keys = 0, b""
-        if columns is None:
+        if self._declared is not None and num_records:
+            values = [self._declared.encode(chunk, codes)]
+            timestamps = encode_timestamps(chunk.timestamp_array) if chunk.timestamp_array is not None else b""
+        elif columns is None:
             values = [encode_column(chunk.values)]
-            timestamps = b"" if chunk.timestamps is None else encode_column(chunk.timestamps)
+            timestamps = b"" if chunk.timestamps is None else encode_column(chunk.timestamps) if num_records else framed(INT64)
             if chunk.keys is not None and num_records:
                 flags, keys = _encode_keys(chunk.keys, chunk.values)
         else:
@@ -162,7 +187,10 @@ class StreamElementSerializer:
 
     def _check_length(self, length: int) -> None:
         if length > self._max_element_bytes:
-            raise SerdeError(f"a record takes {length} bytes, more than the {self._max_element_bytes} that can be sent: split it up")
+            raise SerdeError(
+                f"a record takes {length} bytes, the limit is {self._max_element_bytes}: split it up, or raise the job's option "
+                f"{MAX_RECORD_BYTES_OPTION!r}"
+            )
 
 
 def _encode_keys(keys: list[Any], values: list[Any]) -> tuple[int, bytes]:

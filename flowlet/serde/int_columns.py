@@ -60,6 +60,13 @@ def encode_narrowed(column: Column) -> bytes:
     return column.accept(_NARROWED_ENCODER)
 
 
+def num_ints(kind: int, payload: memoryview) -> int:
+    """How many integers a column has whose kind is in ``INTS``."""
+    if kind != OFFSETS:
+        return len(payload) // NUMBERS[kind].itemsize
+    return (len(payload) - BASE.size) // max(1, int(BASE.unpack_from(payload)[1]))
+
+
 def decode_ints(kind: int, payload: memoryview) -> NDArray[np.int64]:
     """Decode a column whose kind is in ``INTS``, into a new array."""
     if kind != OFFSETS:

@@ -26,7 +26,6 @@ from flowlet.errors import SerdeError
 from flowlet.serde.column_format import DICTS, FIELDS, MAX_FIELDS, OBJECTS, ROWS, check_end, framed, num_fields_of
 from flowlet.serde.flat_classes import Maker, dict_maker, flat_class_of, parts_of_dicts
 from flowlet.serde.pickles.class_references import class_of, class_reference
-from flowlet.serde.pickles.data_pickle import are_plain_values_alone
 
 # Fewer objects are pickled: the headers of their columns have more bytes.  At 12 instances of six fields both ways take the same time.
 MIN_OBJECTS: Final = 12
@@ -74,7 +73,7 @@ def decode_objects(payload: memoryview, num_values: int, decode: ColumnDecoder, 
     """Decode a column of OBJECTS.
 
     Raises:
-        SerdeError, ValueError, struct.error: it is corrupt, the class is another one here, or this sender may send only plain values.
+        SerdeError, ValueError, struct.error: it is corrupt, or the class is another one here.
     """
     head = head_of_objects(payload, decode, depth)
     return head.make(_fields(payload, head.start, len(head.names), num_values, decode, depth))
@@ -99,8 +98,6 @@ class ObjectsHead:
 
 def head_of_objects(payload: memoryview, decode: ColumnDecoder, depth: int) -> ObjectsHead:
     """Decode the head of OBJECTS."""
-    if are_plain_values_alone():
-        raise SerdeError("objects of a class, which are no plain values, and this sender may send nothing else")
     start = _HEAD_SIZE.size + _HEAD_SIZE.unpack_from(payload)[0]
     if start > len(payload):
         raise SerdeError(f"the head of a column of objects ends {start - len(payload)} bytes behind it")

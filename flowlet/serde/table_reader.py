@@ -41,6 +41,7 @@ from flowlet.serde.column_format import (
     check_end,
     check_length,
     column_at,
+    constant_at,
     num_fields_of,
 )
 from flowlet.serde.columns import decode_column, decode_payload
@@ -49,7 +50,6 @@ from flowlet.serde.object_columns import head_of_dicts, head_of_objects, names_o
 from flowlet.serde.short_text_columns import decode_short_texts
 
 _FIELD_DEPTH: Final = 1
-_INT64: Final = np.iinfo(np.int64)
 # Kinds of records that are decoded as a list.
 _RECORDS: Final = frozenset({PICKLE, PACKED, BYTES, PICKLES})
 # Kinds of fields that are decoded as a list with one exact type.
@@ -78,16 +78,12 @@ def decode_records(view: memoryview, offset: int, num_records: int, dictionary: 
 
 def decode_timestamps(view: memoryview, offset: int, num_records: int) -> tuple["np.ndarray[Any, np.dtype[np.int64]]", int]:
     """Decode the timestamps at ``offset``, in milliseconds; return them and the offset after them."""
-    kind, payload, end = column_at(view, offset)
-    if kind in INTS:
-        array = decode_ints(kind, payload)
-        check_length(kind, array, num_records)
-        return array, end
-    values = decode_payload(kind, payload, num_records, 0)
-    check_length(kind, values, num_records)
-    if list(map(type, values)).count(int) != len(values) or max(values, default=0) > _INT64.max or min(values, default=0) < _INT64.min:
+    kind, payload, is_constant, end = constant_at(view, offset)
+    if kind not in INTS:
         raise SerdeError("timestamps that are not all integers of 64 bits")
-    return np.array(values, np.int64), end
+    array = decode_ints(kind, payload)
+    check_length(kind, array, 1 if is_constant else num_records)
+    return np.full(num_records, array[0]) if is_constant else array, end
 
 
 def _tuples(payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns | list[Any]:
@@ -145,31 +141,34 @@ def _read(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDi
         check_end(end, payload)
         return ConstantColumn(value, num_values)
     if kind == BOOL:
-        return ArrayColumn(_truth_values(payload))
+        return ArrayColumn(decode_truth_values(payload))
     if kind == ARRAY:
-        return ArrayColumn(_array(payload))
+        return ArrayColumn(decode_array(payload))
     if kind == SHORT_TEXTS:
         return decode_short_texts(payload, num_values)
     if kind == ARROW:
-        return ArrowColumn(_arrow_array(payload))
+        return ArrowColumn(decode_arrow_array(payload))
     values = decode_payload(kind, payload, num_values, _FIELD_DEPTH)
     return ListColumn(values if isinstance(values, list) else list(values), _LISTS.get(kind))
 
 
-def _truth_values(payload: memoryview) -> Any:
+def decode_truth_values(payload: memoryview) -> Any:
+    """The payload of BOOL as an array."""
     raw = np.frombuffer(payload, np.uint8)
     if raw.max(initial=0) > 1:
         raise SerdeError("a column of truth values holds other bytes than 0 and 1")
     return raw.astype(np.bool_)
 
 
-def _array(payload: memoryview) -> Any:
+def decode_array(payload: memoryview) -> Any:
+    """The payload of ARRAY as an array."""
     if not payload or payload[0] >= len(ARRAY_TYPES):
         raise SerdeError(f"an array of unknown type {payload[0] if payload else None}")
     return np.frombuffer(payload[1:], ARRAY_TYPES[payload[0]]).astype(_NATIVE_TYPES[payload[0]])
 
 
-def _arrow_array(payload: memoryview) -> Any:
+def decode_arrow_array(payload: memoryview) -> Any:
+    """The payload of ARROW as a validated ``pyarrow.Array``."""
     import pyarrow as pa  # here, because the import takes longer than all of this package
 
     from flowlet.serde.types.arrow_serializer import refuse_compressed

@@ -78,7 +78,7 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
         if table.shape in (Shape.TUPLE, Shape.OBJECT):
             return [encode_column(table.to_list())]
         raise SerdeError(f"rows of {len(table.fields)} fields, at most {MAX_FIELDS} can be sent")
-    encoder = _ColumnEncoder(codes)
+    encoder = FieldEncoder(codes)
     fields = [column.accept(encoder) for column in table.fields]
     match table.shape:
         case Shape.SCALAR:
@@ -103,8 +103,8 @@ def encode_timestamps(array: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
     return encode_narrowed(narrowed(array))
 
 
-class _ColumnEncoder(ColumnVisitor[bytes]):
-    """The bytes of a field.
+class FieldEncoder(ColumnVisitor[bytes]):
+    """Encodes one field.
 
     Args:
         codes: as in ``table_parts``.
@@ -116,30 +116,38 @@ class _ColumnEncoder(ColumnVisitor[bytes]):
         self._codes = codes
 
     def visit_any(self, column: Column) -> bytes:
+        """See ``ColumnVisitor``."""
         return encode_column(column.to_list(), depth=_FIELD_DEPTH)
 
     def visit_coded(self, column: CodedColumn) -> bytes:
+        """See ``ColumnVisitor``."""
         coded = None if self._codes is None else self._codes.try_encode(column)
         return self.visit_any(column) if coded is None else coded
 
     def visit_array(self, column: ArrayColumn) -> bytes:
+        """See ``ColumnVisitor``."""
         return _encode_array(column.array)
 
     def visit_offsets(self, column: OffsetColumn) -> bytes:
+        """See ``ColumnVisitor``."""
         return encode_narrowed(column)
 
     def visit_constant(self, column: ConstantColumn) -> bytes:
+        """See ``ColumnVisitor``."""
         one = encode_column([column.value], depth=_CONSTANT_DEPTH)
         return one if len(column) == 1 else framed(CONSTANT, one)
 
     def visit_list(self, column: ListColumn) -> bytes:
+        """See ``ColumnVisitor``."""
         values = column.values
         return encode_texts(values) if column.value_type is str else encode_column(values, depth=_FIELD_DEPTH)
 
     def visit_short_texts(self, column: ShortTextColumn) -> bytes:
+        """See ``ColumnVisitor``."""
         return encode_short_texts(column.packed16)
 
     def visit_arrow(self, column: ArrowColumn) -> bytes:
+        """See ``ColumnVisitor``."""
         return framed(ARROW, _arrow_stream(column.array))
 
 

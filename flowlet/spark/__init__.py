@@ -7,5 +7,6 @@
 from flowlet.spark.available import MissingSparkError
 from flowlet.spark.gate_schema import SchemaMismatchError, type_info_of
 from flowlet.spark.gate_sink import GateSink
+from flowlet.spark.registration import register
 
-__all__ = ["GateSink", "MissingSparkError", "SchemaMismatchError", "type_info_of"]
+__all__ = ["GateSink", "MissingSparkError", "SchemaMismatchError", "register", "type_info_of"]

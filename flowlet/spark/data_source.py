@@ -3,15 +3,16 @@
 Side:       task.  Runs in three kinds of processes, none of them the user's program: the planner (``writer``, ``streamWriter``), Spark's
             workers (``write``), and one on the driver's machine (``commit``, ``abort``).
 Invariants: ``write`` returns when the gate's job has processed the partition's last row.  A pickled writer can open one gate only.
+            Partitions count for a gate with ``producers`` when Spark commits their write; ``commit`` fails if the gate's job has failed.
 Promises:   at least once; docs/remote-gates.md, "Spark".  Each partition's message for ``commit`` names job, epoch, partition, attempt and
             nonce, so that exactly-once commits will need no other protocol.
 Source:     ``pyspark.sql.datasource``.
-Absent:     reading; commits (records that were pushed stay processed).
+Absent:     reading; undoing (records of an aborted write stay processed).
 """
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,13 +26,16 @@ from pyspark.sql.datasource import (
 
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateDescription
-from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, open_gate
+from flowlet.ingest.errors import GateError
+from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, DEFAULT_WAIT_FOR_ROOM_S, GateClient, open_gate
 from flowlet.spark.attempt import offer_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.gate_sink import push
 from flowlet.spark.rows import BatchConverter
+from netstack.log_lines import LogLines
 
 NAME: Final = "flowlet"
+_log = LogLines(__name__)
 # Larger batches are sent in parts of so many rows, because each part is one stream element.
 _MAX_ROWS: Final = 20_000
 
@@ -55,7 +59,8 @@ class GateTarget:
     description: GateDescription
     columns: st.StructType
     timeout_s: float
-    write_id: str = field(default_factory=lambda: f"spark-{uuid.uuid4().hex}")
+    wait_for_room_s: float
+    write_id: str
 
     @classmethod
     def of_options(cls, options: Mapping[str, str], columns: st.StructType) -> "GateTarget":
@@ -67,28 +72,54 @@ class GateTarget:
             SchemaMismatchError: a column does not fit; names it.
         """
         gate, jobmanager = _needed(options, "gate"), _needed(options, "jobmanager")
-        timeout_s = _seconds(options.get("timeoutSeconds"))
-        client = open_gate(gate, jobmanager=jobmanager, timeout_s=timeout_s, secret_file=options.get("secretFile"))
-        target = cls(client.description, columns, timeout_s)
+        timeout_s = _seconds(options, "timeoutSeconds", DEFAULT_TIMEOUT_S)
+        write_id = f"spark-{uuid.uuid4().hex}"
+        client = open_gate(
+            gate,
+            jobmanager=jobmanager,
+            timeout_s=timeout_s,
+            secret_file=options.get("secretFile"),
+            wait_for_gate_s=_seconds(options, "waitForGate", 0.0),
+            committed_job=write_id,
+        )
+        target = cls(client.description, columns, timeout_s, _seconds(options, "waitForRoom", DEFAULT_WAIT_FOR_ROOM_S), write_id)
         target.converter()
         return target
+
+    def client(self) -> GateClient:
+        """The gate, for a process that was sent this target."""
+        return GateClient(self.description, timeout_s=self.timeout_s, wait_for_room_s=self.wait_for_room_s)
 
     def converter(self) -> BatchConverter:
         """A converter from Spark's batches to the gate's records."""
         return BatchConverter(GateSchema.of(self.description.name, self.description.type_info), self.columns)
 
-    def push_partition(self, batches: Iterator[pa.RecordBatch]) -> PartitionPushed:
+    def push_partition(self, batches: Iterator[pa.RecordBatch], *, has_epochs: bool) -> PartitionPushed:
         """Push the partition of the current Spark task; an empty partition counts, too."""
         converter = self.converter()
-        offer = offer_of_this_task(self.write_id)
+        offer = offer_of_this_task(self.write_id, per_stage=False)
+        if not has_epochs:  # a batch that is written inside foreachBatch is committed without one
+            offer = replace(offer, epoch=0)
         num_rows = 0
-        with GateClient(self.description, timeout_s=self.timeout_s).open_partition(offer) as writer:
+        with self.client().open_partition(offer) as writer:
             for batch in batches:
                 num_rows += batch.num_rows
-                for start in range(0, batch.num_rows, _MAX_ROWS):
+                for start in range(0, 0 if writer.is_counted else batch.num_rows, _MAX_ROWS):
                     push(writer, converter.convert(batch.slice(start, _MAX_ROWS)))
             writer.finish()
+        offer = writer.offer
         return PartitionPushed(offer.job, offer.epoch, offer.partition, offer.attempt, offer.nonce.hex, num_rows)
+
+    def commit(self, num_partitions: int, epoch: int = 0) -> None:
+        """Tell the JobManager that the write is complete.  Raises GateError: as ``GateClient.commit``."""
+        self.client().commit(self.write_id, num_partitions, epoch)
+
+    def abort(self, epoch: int = 0) -> None:
+        """Tell the JobManager that the write has failed; without it, the write is not committed, which is as good."""
+        try:
+            self.client().abort_write(self.write_id, epoch)
+        except GateError as error:
+            _log.warning("the JobManager was not told of a failed write", gate=str(self.description), error=str(error))
 
 
 class FlowletWriter(DataSourceArrowWriter):
@@ -99,7 +130,15 @@ class FlowletWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionPushed:
         """Push one partition; called in a worker."""
-        return self._target.push_partition(iterator)
+        return self._target.push_partition(iterator, has_epochs=False)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """The write is complete: every task has succeeded.  Raises GateError: as ``GateClient.commit``."""
+        self._target.commit(len(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """The write has failed, or could not be committed."""
+        self._target.abort()
 
 
 class FlowletStreamWriter(DataSourceStreamArrowWriter):
@@ -110,14 +149,23 @@ class FlowletStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionPushed:
         """Push one partition of one epoch; called in a worker."""
-        return self._target.push_partition(iterator)
+        return self._target.push_partition(iterator, has_epochs=True)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's signature
+        """The epoch is complete: every task has succeeded.  Raises GateError: as ``GateClient.commit``."""
+        self._target.commit(len(messages), batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
+        """The epoch has failed, or could not be committed."""
+        self._target.abort(batchId)
 
 
 class FlowletDataSource(DataSource):
     """``format("flowlet")``.
 
     Options: ``gate`` and ``jobmanager`` (host:port); ``secretFile`` (default: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``);
-    ``timeoutSeconds`` (5).
+    ``timeoutSeconds`` (5); ``waitForGate`` (0): so many seconds for the gate's job to appear; ``waitForRoom`` (300): so many seconds for a
+    place among the gate's producers.
     """
 
     @classmethod
@@ -152,11 +200,14 @@ def _needed(options: Mapping[str, Any], name: str) -> str:
     return str(value)
 
 
-def _seconds(text: str | None) -> float:
+def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    text = options.get(name)
+    if text is None:
+        return default
     try:
-        value = DEFAULT_TIMEOUT_S if text is None else float(text)
+        value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise ConfigError(f"option timeoutSeconds is {text!r}; it must be a number of seconds above 0")
+        raise ConfigError(f"option {name} is {text!r}; it must be a number of seconds above 0")
     return value

@@ -36,7 +36,8 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.errors import FlowletError
-from flowlet.serde.types.arrow_types import are_positions, arrow_type_of
+from flowlet.serde.types.arrow_types import arrow_type_of
+from flowlet.serde.types.row_fields import are_positions
 
 _TimeType = LocalTimeTypeInfo.TimeType
 

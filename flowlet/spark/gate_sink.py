@@ -11,7 +11,7 @@ Promises:   at least once; docs/remote-gates.md, "Spark".
 import gc
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -24,13 +24,15 @@ from flowlet.chain.preview import preview
 from flowlet.columns import Columns
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateDescription
-from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, GateClient, PartitionWriter, open_gate
+from flowlet.ingest.errors import GateTypeError
+from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, DEFAULT_WAIT_FOR_ROOM_S, GateClient, PartitionWriter, open_gate
 from flowlet.spark.attempt import offer_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.rows import RowConverter
 
 DEFAULT_CHUNK_ROWS: Final = 2_000  # bench/spark.py
 _RECORDS: Final = (tuple, list, str, bytes, bytearray, Mapping)  # can be iterated over, and can be a record
+_MIN_VALID_MS: Final = 12 * 3600 * 1000  # half of a token's life: tasks of this Spark job may start much later
 _GC_THRESHOLD: Final = 50_000  # as in a TaskManager; Python's default is 700
 
 
@@ -41,8 +43,8 @@ class GateSink:
     DataFrames ``df.write.format("flowlet")`` is several times faster, because it makes no ``Row`` objects.
 
     Threading: any; calls share only the connections of their process.
-    Life cycle: the constructor gets the gate's address and a token from the JobManager.  The token is valid for this gate and one day; the
-        workers need neither the JobManager nor the secret.
+    Life cycle: the constructor gets the gate's address and a token from the JobManager.  The token is valid for this gate and one day;
+        whenever the driver pickles the sink for a Spark job, a token that is older than 12 hours is replaced.  The workers have no secret.
 
     Args:
         gate: the name given to ``env.from_remote_gate``.
@@ -51,6 +53,8 @@ class GateSink:
         timeout_s: of the look-up, and of each offer of a partition.
         schema: of the DataFrame; types are then compared here, before anything runs, otherwise value by value in the workers.
         chunk_rows: how many rows are sent together.  A row waits for the others of its chunk.
+        wait_for_gate_s: how long to ask again if there is no JobManager yet, or no running job with this gate.
+        wait_for_room_s: how long a partition waits for a place among the gate's producers.
 
     Raises:
         GateError: there is no such gate or no JobManager, or the secret is wrong; names gate and JobManager.
@@ -66,19 +70,43 @@ class GateSink:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         schema: st.StructType | None = None,
         chunk_rows: int = DEFAULT_CHUNK_ROWS,
+        wait_for_gate_s: float = 0.0,
+        wait_for_room_s: float = DEFAULT_WAIT_FOR_ROOM_S,
     ) -> None:
         if chunk_rows < 1:
             raise ConfigError(f"chunk_rows is {chunk_rows}, it must be 1 or more")
-        self.description = open_gate(gate, jobmanager=jobmanager, timeout_s=timeout_s, secret_file=secret_file).description
+        # Only where the sink was made: neither the secret nor this goes into its pickled form.
+        self._look_up: Callable[[], GateDescription] | None = lambda: (
+            open_gate(
+                gate, jobmanager=jobmanager, timeout_s=timeout_s, secret_file=secret_file, wait_for_gate_s=wait_for_gate_s
+            ).description
+        )
+        self.description = self._look_up()
         self._schema = GateSchema.of(gate, self.description.type_info)
         if schema is not None:
             self._schema.check_spark(schema)
         self._timeout_s = timeout_s
+        self._wait_for_room_s = wait_for_room_s
         self._chunk_rows = chunk_rows
         self._write_id = f"spark-{uuid.uuid4().hex}"
 
     def __repr__(self) -> str:
         return f"<GateSink into {self.description}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For Spark's workers, with a token that is valid for 12 hours at least.
+
+        Raises:
+            GateError: there is no such gate or no JobManager any more.
+            GateTypeError: the gate has another type now.
+        """
+        if self._look_up is not None and self.description.expires_ms - time.time_ns() // 1_000_000 < _MIN_VALID_MS:
+            before, self.description = self.description, self._look_up()
+            if self.description.fingerprint != before.fingerprint:
+                raise GateTypeError(
+                    f"{self.description} takes {self.description.type_name} now, not {before.type_name}: make a new GateSink"
+                )
+        return self.__dict__ | {"_look_up": None}
 
     def __call__(self, rows: Any) -> None:
         """Push one partition; called by Spark.
@@ -96,15 +124,11 @@ class GateSink:
             )
         remaining = iter(rows)
         converter = RowConverter(self._schema, clock_is_utc=clock_is_utc())
-        with open_writer(self.description, self._write_id, self._timeout_s) as writer, collecting_rarely():
-            while chunk := list(islice(remaining, self._chunk_rows)):
+        client = GateClient(self.description, timeout_s=self._timeout_s, wait_for_room_s=self._wait_for_room_s)
+        with client.open_partition(offer_of_this_task(self._write_id, per_stage=True)) as writer, collecting_rarely():
+            while not writer.is_counted and (chunk := list(islice(remaining, self._chunk_rows))):
                 push(writer, converter.convert(chunk))
             writer.finish()
-
-
-def open_writer(description: GateDescription, write_id: str, timeout_s: float) -> PartitionWriter:
-    """A writer for the partition of the current Spark task."""
-    return GateClient(description, timeout_s=timeout_s).open_partition(offer_of_this_task(write_id))
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from flowlet.columns import Column, Columns, ListColumn
 from flowlet.common.typeinfo import RowTypeInfo, TimestampTypeInfo, TupleTypeInfo
 from flowlet.common.types import Row
 from flowlet.ingest.batches import column_of_array, shaped
-from flowlet.serde.types.arrow_types import are_positions, exact_array
+from flowlet.serde.types.arrow_types import exact_array
+from flowlet.serde.types.row_fields import are_positions
 from flowlet.serde.types.type_serializer import ValueMismatchError, preview
 from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, type_info_of
 from flowlet.spark.values import classes_of, in_utc, value_converter

@@ -28,7 +28,7 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.common.types import Row
-from flowlet.serde.types.arrow_types import are_positions, fields_in_order
+from flowlet.serde.types.row_fields import are_positions, fields_in_order
 from flowlet.spark.gate_schema import spark_type_of
 
 Convert = Callable[[Any], Any]

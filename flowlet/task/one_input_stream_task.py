@@ -7,6 +7,7 @@ Source: Flink ``OneInputStreamTask``, ``TwoInputStreamTask``, ``MultipleInputStr
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from flowlet.chain.mark_valve import MarkValve
 from flowlet.chain.operator_chain import ChainedOperator, HeadInput
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.io.input_processor import InputProcessor
@@ -16,6 +17,7 @@ from flowlet.mailbox.mailbox_processor import MailboxController, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.input_selection import InputSelectable
 from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
+from flowlet.records import CompletionMark
 from flowlet.task.checkpoint_wiring import checkpointed_gates, keep_in_flight
 from flowlet.task.light_task import LightInput, LightTask, can_be_light
 from flowlet.task.stream_task import StreamTask
@@ -44,6 +46,8 @@ class GateFedStreamTask(StreamTask):
         )
         self._readers: list[tuple[InputProcessor, list[SingleInputGate]]] = []
         self._watches: list[tuple[Callable[[int], str], WatermarkWatch]] = []  # with a function that names a channel for people
+        self._marks = MarkValve(sum(gate.num_channels for gate in gates))  # of all inputs together
+        self._num_mark_channels = 0  # those that have an input processor
         self._light: LightTask | None = None
         self._input_suspension: Suspension | None = None  # Written by the task thread, read by threads that complete a gate's future.
 
@@ -54,15 +58,24 @@ class GateFedStreamTask(StreamTask):
             head,
             self.name,
             on_end=lambda: self._chain.end_input(number),
+            on_mark=partial(self._process_mark, self._num_mark_channels),
             are_checkpointed=bool(self._checkpointed),
+            limits=self.environment.limits,
             by_record=by_record,
         )
+        self._num_mark_channels += sum(gate.num_channels for gate in gates)
         for position, gate in enumerate(gates):
             if gate in self._checkpointed:
                 self._checkpointed[gate].reads_ahead(partial(processor.has_polled, position))
         self._readers.append((processor, gates))
         self._watch(lambda channel: f"input {number}, channel {channel}", processor.valve)
         return processor
+
+    def _process_mark(self, first_channel: int, channel: int, mark: CompletionMark | None) -> None:
+        channel += first_channel
+        passed = self._marks.end(channel) if mark is None else self._marks.receive(channel, mark)
+        if passed is not None:
+            self._chain.process_mark(passed)
 
     def _keep_in_flight_input(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
         for processor, gates in self._readers:

@@ -6,16 +6,18 @@ Rules:  if a source has no data and gives a future, the task waits for it; witho
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.errors import MailboxClosedError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.mailbox.mailbox_processor import MailboxController, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.records import MAX_WATERMARK
+from flowlet.records import MAX_WATERMARK, CompletionMark
 from flowlet.rpc.control_messages import TaskMetrics
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.stream_task import StreamTask
@@ -101,6 +103,23 @@ class SourceStreamTask(StreamTask):
     def no_more_splits(self) -> None:
         """Tell the source that no splits are left.  Any thread, any time."""
         self.mailbox_processor.send_control_mail(self._source.no_more_splits, "no more splits of the source")
+
+    def emit_mark(self, number: int) -> None:
+        """Emit a completion mark behind all records so far; not once the source has come to its end.  Any thread, any time."""
+        self._mail_mark(lambda: self._source.emit_mark(CompletionMark(number)), "emit completion mark %s", number)
+
+    def mark_completed(self, number: int) -> None:
+        """A completion mark has passed every task of the job.  Any thread, any time."""
+        self._mail_mark(lambda: self._source.mark_completed(number), "completion mark %s has passed the job", number)
+
+    def _mail_mark(self, action: Callable[[], None], description: str, number: int) -> None:
+        def run() -> None:
+            if self._has_data and self._stopped is None:  # else its consumers accept no more, or drop what operators still hold
+                action()
+
+        # Of the lowest priority, so that it never runs while an operator that waits in the middle of a chunk runs mails.
+        with suppress(MailboxClosedError):
+            self.mailbox_processor.executor().execute(run, description, number)
 
     def _stop(self, mode: StopMode) -> None:
         self._stopped = mode

@@ -34,6 +34,7 @@ from flowlet.task.task_environment import OutputEdge, TaskEnvironment
 from flowlet.task.task_lifecycle import TaskLifecycle
 from netstack.availability import AvailabilityFuture
 from netstack.errors import ProducerFailedError
+from netstack.forks import end_stranded_child
 from netstack.wire.events import StopMode
 
 _NS_PER_MS = 1_000_000
@@ -79,9 +80,10 @@ class StreamTask(ABC):
             environment.schedule_timer,
             self._report_flush_error,
         )
-        self._writers = [self._create_writer(output) for output in environment.outputs]
+        self._writers = [self._create_writer(output, chain[output.source_operator].operator.name) for output in environment.outputs]
         self._services = OperatorServices(environment, chain, self.mailbox_processor, self._timings)
         self._chain = OperatorChain(chain, self._edge_outputs(), self._services.context)
+        self._chain.on_mark_passed = environment.report_mark
         self._phase = _Phase.PROCESSING  # Written by the task thread.
         self._is_closed = False  # Written by the task thread: whether operators were, or are being, closed.
         self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed)
@@ -123,6 +125,7 @@ class StreamTask(ABC):
             self.mailbox_processor.run_mailbox_loop()
             self._after_loop()
         except BaseException as error:
+            end_stranded_child()
             failure = self._clean_up_after(error)
             if failure is error:
                 raise
@@ -366,17 +369,24 @@ class StreamTask(ABC):
         return  # a task without inputs has no such data
 
     @property
+    def _has_data(self) -> bool:
+        """Whether the end of data was not sent yet."""
+        return self._phase is _Phase.PROCESSING
+
+    @property
     def _is_running(self) -> bool:
         """Whether operators are open and not closed yet."""
         return self.state is ExecutionState.RUNNING and not self._is_closed
 
-    def _create_writer(self, output: OutputEdge) -> RecordWriter:
+    def _create_writer(self, output: OutputEdge, operator: str) -> RecordWriter:
         return create_record_writer(
             output.partition,
             output.partitioner,
             buffer_timeout_ms=output.buffer_timeout_ms,
             subtask=self.environment.subtask,
             on_written=self._flushers.arm_of(output.buffer_timeout_ms),
+            max_element_bytes=self.environment.limits.max_element_bytes,
+            operator=operator,
         )
 
     def _edge_outputs(self) -> dict[tuple[int, str | None], list[EdgeOutput]]:

@@ -11,6 +11,7 @@ from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.graph.partitioner import Partitioner
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
@@ -63,8 +64,10 @@ class TaskEnvironment:
     checkpointing: Checkpointing | None = None  # None: no barriers are expected
     report_watermark: Callable[[int], None] | None = None  # for a source with an alignment group; called on the task thread
     request_splits: Callable[[], None] | None = None  # for a source whose splits are handed out; called on the task thread
+    report_mark: Callable[[int], None] | None = None  # gets each completion mark that has passed the whole chain; called by the task
     offered_gate: OfferedInputGate | None = None  # for a source that producers outside the cluster push into
     is_loop_thread: Callable[[], bool] | None = None  # the thread for light tasks; None: all tasks stay on their own threads
+    limits: ElementLimits = DEFAULT_ELEMENT_LIMITS  # of the elements between the tasks of the job
     gate_inputs: list[int] = field(default_factory=list)  # the input of the head, from 1, that each gate feeds; empty: the first
 
     @property

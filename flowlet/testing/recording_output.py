@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class StreamRecord:
     timestamp: int | None = None
 
 
-OutputElement = StreamRecord | Watermark | WatermarkStatus | LatencyMarker
+OutputElement = StreamRecord | Watermark | WatermarkStatus | LatencyMarker | CompletionMark
 
 
 class RecordingOutput:
@@ -56,6 +56,10 @@ class RecordingOutput:
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         """Keep a latency marker."""
         self._add(None, marker)
+
+    def emit_mark(self, mark: CompletionMark) -> None:
+        """Keep a completion mark, which goes to all outputs."""
+        self._add(None, mark)
 
     def _collect(self, tag_id: str | None, chunk: Chunk) -> None:
         assert len(chunk), "an empty chunk was emitted, which costs a call and does nothing"

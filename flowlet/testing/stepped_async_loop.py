@@ -116,7 +116,7 @@ class SteppedAsyncCalls:
         task = self._loop.create_task(call())
         self._keep(task)
         self._wait_until(task.done)
-        return task.result()
+        return task.result()  # no wait: it is done
 
     def cancel_all(self) -> None:
         """Cancel all calls and step until they have ended."""

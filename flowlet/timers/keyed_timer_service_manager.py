@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.records import IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark, WatermarkStatus
+from flowlet.timers.batch_timer_service import BatchTimerService
 from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers, never
 from flowlet.timers.time_api import KeyContext, ProcessingTimeService, Triggerable, WatermarkOutput
 
@@ -62,10 +63,10 @@ class KeyedTimerServiceManager:
         """The number of timers fired so far; any thread, one pass stale."""
         return sum(service.num_fired_timers for service in list(self._services.values()))
 
-    def timer_service(self, name: str, triggerable: Triggerable) -> KeyedTimerService:
-        """The service of that name, made at the first call with its restored timers."""
+    def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> KeyedTimerService:
+        """The service of that name, made at the first call with its restored timers; ``is_batch``: a ``BatchTimerService``."""
         if name not in self._services:
-            service = KeyedTimerService(
+            service = (BatchTimerService if is_batch else KeyedTimerService)(
                 name,
                 triggerable,
                 key_context=self._key_context,

@@ -129,8 +129,8 @@ class WatermarkOutput(Protocol):
 class InternalTimeServiceManager(Protocol):
     """The timer services of one operator, by name."""
 
-    def timer_service(self, name: str, triggerable: Triggerable) -> InternalTimerService:
-        """The service of that name, made at the first call."""
+    def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> InternalTimerService:
+        """The service of that name, made at the first call; ``is_batch``: its timers fire at the end of the input, key by key."""
 
     def snapshot(self) -> Mapping[int, Mapping[str, object]]:
         """All timers: key group -> name of the service -> timers; nobody changes it later."""

@@ -16,21 +16,26 @@ from dataclasses import dataclass, field
 from io import TextIOWrapper
 from typing import Final, NoReturn
 
-import structlog
 import typer
 import uvloop
 
+from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging
 from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
+from flowlet.tm.child_signals import keep_apart
 from flowlet.tm.command_options import (
     BusyPollUs,
+    CancellationInterval,
+    CancellationTimeout,
     CongestionControl,
     DataPort,
     Driver,
     GcThreshold,
+    HeartbeatIntervalS,
+    HeartbeatTimeoutS,
     Host,
     JobManagerAddress,
     KeepsAwake,
@@ -52,13 +57,16 @@ from flowlet.tm.latency.keep_awake import KeepAwake
 from flowlet.tm.latency.latency_policy import Goal, LatencyPolicy, TaskDriver
 from flowlet.tm.latency.switch_interval import SwitchInterval
 from flowlet.tm.process_model import DEFAULT_GC_THRESHOLD, GarbageCollectorTuning, ParentWatch, TaskScheduling, pin_to_cpu
+from flowlet.tm.task import CancellationConfig
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError
 from netstack.eventloop import EventLoopThread
+from netstack.forks import serving_thread
+from netstack.log_lines import LogLines
 from netstack.security import SecurityConfig
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 _PROGRAM: Final = "python -m flowlet.tm"
 _EXIT_FAILURE: Final = 2
@@ -91,6 +99,8 @@ def taskmanager(
     max_producers_per_gate: MaxProducersPerGate = 64,
     producer_memory_percent: ProducerMemoryPercent = 50,
     congestion_control: CongestionControl = None,
+    heartbeat_interval_s: HeartbeatIntervalS = 2.0,
+    heartbeat_timeout_s: HeartbeatTimeoutS = 10.0,
     parent_pid: ParentPid = None,
     pin_cpu: PinCpu = None,
     switch_interval_ms: SwitchIntervalMs = None,
@@ -101,6 +111,8 @@ def taskmanager(
     latency_mode: LatencyMode = False,  # noqa: FBT002 - an option of the command line
     gc_threshold: GcThreshold = DEFAULT_GC_THRESHOLD,
     secret_file: SecretFile = None,
+    cancellation_interval: CancellationInterval = DEFAULT_CANCELLATION_INTERVAL_MS,
+    cancellation_timeout: CancellationTimeout = DEFAULT_CANCELLATION_TIMEOUT_MS,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
@@ -123,11 +135,19 @@ def taskmanager(
         network_memory_bytes=parse_memory_size(network_memory, "--network-memory"),
         max_producers_per_gate=max_producers_per_gate,
         congestion_control=congestion_control,
+        heartbeat_interval_s=heartbeat_interval_s,
+        heartbeat_timeout_s=heartbeat_timeout_s,
         max_producer_memory_percent=producer_memory_percent,
         security=SecurityConfig.hmac(secret),
     )
     config = TaskExecutorConfig(
-        num_slots=slots, host=host, data_port=data_port, network=network, task_scheduling=task_scheduling, latency=policy
+        num_slots=slots,
+        host=host,
+        data_port=data_port,
+        network=network,
+        cancellation=CancellationConfig(cancellation_interval / 1000, cancellation_timeout / 1000),
+        task_scheduling=task_scheduling,
+        latency=policy,
     )
     with policy.keeper() as keeper:
         run(process, config, keeper)
@@ -158,6 +178,7 @@ def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake |
         FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
     """
     faulthandler.enable()
+    keep_apart(STOP_SIGNALS)
     if isinstance(sys.stdout, TextIOWrapper):  # a user's print() shall appear when it happens, also through a pipe
         sys.stdout.reconfigure(line_buffering=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -176,6 +197,7 @@ class _Process:
         self._stop = asyncio.Event()
         self._failure: str | None = None
         self._num_signals = 0
+        self._executor: TaskExecutor | None = None
 
     async def run(self) -> str | None:
         """Returns why it could not go on; None after a signal."""
@@ -185,7 +207,7 @@ class _Process:
         parent_pid = self._options.parent_pid
         watch = None if parent_pid is None else ParentWatch(loop, parent_pid, self._parent_died)
         try:
-            with closing(EventLoopThread.adopt(loop, "flowlet-tm")) as event_loop:
+            with serving_thread(loop), closing(EventLoopThread.adopt(loop, "flowlet-tm")) as event_loop:
                 await self._serve(event_loop)
         finally:
             if watch is not None:
@@ -200,12 +222,13 @@ class _Process:
 
         hooks = ProcessHooks(busy=busy, idle=gc_tuning.thaw, failed=self._failed, loaded=self._loaded)
         executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", self._config, event_loop, hooks)
+        self._executor = executor
         async with RpcClient(options.jobmanager_host, options.jobmanager_port, options.secret) as rpc:
             try:
                 address = await executor.start(rpc)
                 if await self._registered_before_stop(executor):
                     self._announce(executor.tm_id, f"{address}")
-                await self._stop.wait()
+                await self._stop.wait()  # waits for a signal; ended by it, or by the parent's death
             finally:
                 await self._shut_down(executor)
 
@@ -216,12 +239,14 @@ class _Process:
             self._options.switch_interval.follow(load)
 
     async def _registered_before_stop(self, executor: TaskExecutor) -> bool:
+        # waits for the JobManager; ended by a signal, or give_up_after_s
         registered = asyncio.create_task(executor.is_registered.wait(), name="registered")
-        stopped = asyncio.create_task(self._stop.wait(), name="stopped")
+        stopped = asyncio.create_task(self._stop.wait(), name="stopped")  # waits for a signal; ended by it, or by the registration
+        # waits for the JobManager or a signal; ended by them
         done, pending = await asyncio.wait((registered, stopped), return_when=asyncio.FIRST_COMPLETED)
         for waiter in pending:
             waiter.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)  # waits for a cancelled task; ended by its next step
         return registered in done
 
     def _announce(self, tm_id: str, address: str) -> None:
@@ -239,6 +264,8 @@ class _Process:
 
     def _signalled(self, number: signal.Signals) -> None:
         self._num_signals += 1
+        if self._executor is not None:
+            self._executor.announce_end(f"it got {number.name}")
         if self._num_signals > 1:
             _exit_now(f"{number.name} again", self._failure)
         _log.info("stopping", signal=number.name)

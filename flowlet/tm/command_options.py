@@ -32,12 +32,38 @@ CongestionControl = Annotated[
         "chooses.  [default: reno where both ends are on one machine, else kernel]"
     ),
 ]
+HeartbeatIntervalS = Annotated[
+    float,
+    typer.Option(
+        envvar="FLOWLET_HEARTBEAT_INTERVAL_S",
+        help="How often the peers of data connections send something, at least; heartbeats if there is no data.",
+    ),
+]
+HeartbeatTimeoutS = Annotated[
+    float,
+    typer.Option(
+        envvar="FLOWLET_HEARTBEAT_TIMEOUT_S",
+        help="After this time without a byte the peer of a data connection is lost.  A process that a debugger stops is silent, too.",
+    ),
+]
 
 # The process.
 ParentPid = Annotated[int | None, typer.Option(help="End when this process, our parent, ends.")]
 PinCpu = Annotated[int | None, typer.Option(help="Run on this core only.")]
 GcThreshold = Annotated[
     int, typer.Option(help="How many more objects than were freed are made before the garbage collector runs; 0: never.")
+]
+CancellationInterval = Annotated[
+    int, typer.Option("--task-cancellation-interval", min=1, help="Milliseconds between reports of a cancelled task that does not end.")
+]
+CancellationTimeout = Annotated[
+    int,
+    typer.Option(
+        "--task-cancellation-timeout",
+        min=0,
+        help="After how many milliseconds a cancelled task that does not end makes this process end itself; 0: never.  "
+        "Unless it is 0, a job's task.cancellation.timeout comes before it.",
+    ),
 ]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning, error or critical.")]
 LogFormat = Annotated[str, typer.Option(help="auto, console or json.")]

@@ -15,6 +15,7 @@ import netstack
 from flowlet.chain.preview import preview
 from flowlet.errors import UserFunctionError
 from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
+from flowlet.tm.named_wait import named_wait
 
 _MAX_MESSAGE_CHARS: Final = 8 * 1024
 _MAX_TRACEBACK_CHARS: Final = 64 * 1024
@@ -57,8 +58,18 @@ def _described(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id
 
 
 def format_thread_stack(frame: FrameType) -> str:
-    """The stack of a running thread, innermost call last; ``frame`` is from ``sys._current_frames()``."""
-    return "".join(traceback.format_stack(frame)).rstrip()
+    """The stack of a running thread from the user's first call on, innermost call last, and the wait that it stands in.
+
+    The whole stack if no call is the user's.
+    ``frame`` is from ``sys._current_frames()``.
+    """
+    calls = traceback.extract_stack(frame)
+    first_engine = next((index for index, call in enumerate(calls) if _is_engine_file(call.filename)), len(calls))
+    first_user = next((index for index in range(first_engine, len(calls)) if not _is_engine_file(calls[index].filename)), 0)
+    shown = [call for call in calls[first_user:] if not _is_engine_file(call.filename)] if first_user else calls
+    stack = _shorten("".join(traceback.StackSummary.from_list(shown).format()).rstrip(), _MAX_TRACEBACK_CHARS)
+    wait = named_wait(frame)
+    return stack if wait is None else f"{stack}\n  It {wait}."
 
 
 def _keep_user_frames(lines: traceback.TracebackException) -> None:

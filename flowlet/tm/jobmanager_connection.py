@@ -1,4 +1,4 @@
-"""The TaskManager's control connection: one WebSocket to the JobManager, reopened whenever it is lost.
+"""The TaskManager's control connection: one signed WebSocket to the JobManager, reopened whenever it is lost.
 
 Side:       loop.
 Invariants: at most one session at a time; a session begins with the registration.  Messages are dropped while there is no session, because
@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 import aiohttp
 import msgspec
-import structlog
 
 from flowlet.errors import FlowletError
 from flowlet.rpc.auth import AuthenticationError
@@ -22,8 +21,11 @@ from flowlet.rpc.control_messages import (
     AllowSourceWatermark,
     CancelTask,
     DeployTask,
+    EmitMark,
     FinishGate,
     Heartbeat,
+    MarkCompleted,
+    MarkOrder,
     NoMoreSplits,
     Registered,
     RegisterTaskManager,
@@ -32,8 +34,10 @@ from flowlet.rpc.control_messages import (
     ToTaskManager,
 )
 from flowlet.rpc.http import RpcClient, RpcConnectError, RpcStatusError
+from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
+from netstack.log_lines import LogLines
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 _PATH: Final = "/rpc/taskmanager"
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -90,6 +94,9 @@ class SessionListener(Protocol):
     def no_more_splits(self, message: NoMoreSplits) -> None:
         """Tell a source that no splits are left."""
 
+    def handle_mark(self, message: MarkOrder) -> None:
+        """Carry out an order about a completion mark."""
+
     def heartbeat(self) -> Heartbeat:
         """The next heartbeat to send."""
 
@@ -127,7 +134,9 @@ class JobManagerConnection:
         Raises:
             RegistrationRefusedError: the JobManager refused this TaskManager.
             AuthenticationError: TaskManager and JobManager have different secrets.  Not after the first session: whoever answers without a
-                proof then is another process, on the port of a JobManager that is gone, and must not end this one.
+                proof then is another process, on the port of a JobManager that is gone, and must not end this one.  Before it, nothing
+                tells such a process from a JobManager with another secret.  That is a mistake of whoever starts this TaskManager, to be
+                told at once; and a stranger who holds the port keeps the JobManager from it anyway.
             JobManagerUnreachableError: no JobManager was reached for ``give_up_after_s``.
         """
         clock = asyncio.get_running_loop().time
@@ -140,6 +149,7 @@ class JobManagerConnection:
                 pause_s = self._reconnect.first_pause_s
                 _log.info("lost the JobManager", reason=reason)
                 await self._listener.session_lost(reason)
+                self._last_contact = clock()  # tasks that ended late are no fault of the JobManager's
             without_s = clock() - self._last_contact
             if without_s > self._reconnect.give_up_after_s:
                 raise JobManagerUnreachableError(f"no JobManager for {without_s:.0f} s, giving up: {reason}")
@@ -151,10 +161,11 @@ class JobManagerConnection:
         """Run one session; return the reason why it ended."""
         try:
             socket = await self._rpc.connect_websocket(_PATH)
+            reason = "the TaskManager is stopping"
             try:
-                return await self._serve(socket)
+                reason = await self._serve(socket)
             finally:
-                await socket.close(code=aiohttp.WSCloseCode.GOING_AWAY, message=b"the TaskManager is stopping")
+                await socket.close(reason)
         except (RpcConnectError, RpcStatusError, OSError, aiohttp.ClientError) as error:
             return str(error) or type(error).__name__
         except AuthenticationError as error:
@@ -163,18 +174,15 @@ class JobManagerConnection:
             return str(error)
         finally:
             self._outbox = None
+        return f"the JobManager's session ended: {reason}"
 
-    async def _serve(self, socket: aiohttp.ClientWebSocketResponse) -> str:
-        await socket.send_bytes(_ENCODER.encode(self._registration))
+    async def _serve(self, socket: SignedWebSocket) -> str:
+        await socket.send(_ENCODER.encode(self._registration))  # a JobManager that does not read is ended by the pings
         helpers: list[asyncio.Task[None]] = []
         try:
-            async for frame in socket:
-                if frame.type is not aiohttp.WSMsgType.BINARY:
-                    return f"the JobManager sent a {frame.type.name} frame"
-                try:
-                    message: ToTaskManager = _DECODER.decode(frame.data)
-                except msgspec.MsgspecError as error:
-                    return f"the JobManager sent a message that is not understood: {error}"
+            while True:
+                # waits for the JobManager's orders; ended by the WebSocket's pings, or stop()
+                message: ToTaskManager = _DECODER.decode(await socket.receive())
                 match message:
                     case Registered():
                         helpers += self._begin(socket, message)
@@ -192,15 +200,20 @@ class JobManagerConnection:
                         self._listener.add_splits(message)
                     case NoMoreSplits():
                         self._listener.no_more_splits(message)
-            return f"the JobManager closed the connection ({socket.close_code})"
+                    case EmitMark() | MarkCompleted():
+                        self._listener.handle_mark(message)
+        except WebSocketEndedError as error:
+            return str(error)
+        except msgspec.MsgspecError as error:
+            return f"it sent a message that is not understood: {error}"
         finally:
             if helpers:
                 self._last_contact = asyncio.get_running_loop().time()
             for helper in helpers:
                 helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            await asyncio.gather(*helpers, return_exceptions=True)  # waits for cancelled helpers; ended by their next step
 
-    def _begin(self, socket: aiohttp.ClientWebSocketResponse, welcome: Registered) -> list[asyncio.Task[None]]:
+    def _begin(self, socket: SignedWebSocket, welcome: Registered) -> list[asyncio.Task[None]]:
         self._last_contact = asyncio.get_running_loop().time()
         self._has_registered = True
         outbox = self._outbox = asyncio.Queue(_MAX_QUEUED_MESSAGES)
@@ -218,19 +231,20 @@ class JobManagerConnection:
             await asyncio.sleep(interval_s if heartbeat.tasks else interval_s * _IDLE_HEARTBEAT_FACTOR)
 
 
-async def _supervise(helper: Callable[[], Awaitable[None]], socket: aiohttp.ClientWebSocketResponse) -> None:
+async def _supervise(helper: Callable[[], Awaitable[None]], socket: SignedWebSocket) -> None:
     """Run a helper; if it fails, end the session, which would otherwise look alive and send nothing."""
     try:
         await helper()
-    except Exception:  # noqa: BLE001 - the top of an asyncio task: log it, and end the session
+    except Exception as error:  # noqa: BLE001 - the top of an asyncio task: log it, and end the session
         _log.exception("a helper of the control connection failed")
-        await socket.close()
+        await socket.close(f"the TaskManager's side failed: {type(error).__name__}: {error}")
 
 
-async def _send_all(socket: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[ToJobManager]) -> None:
+async def _send_all(socket: SignedWebSocket, outbox: asyncio.Queue[ToJobManager]) -> None:
     """Send queued messages until cancelled or the connection is lost; the reader notices that, too."""
     try:
         while True:
-            await socket.send_bytes(_ENCODER.encode(await outbox.get()))
+            # waits for reports, or for the JobManager to read; ended by the session
+            await socket.send(_ENCODER.encode(await outbox.get()))
     except (OSError, aiohttp.ClientError) as error:
         _log.info("the control connection takes no more messages", error=str(error))

@@ -13,26 +13,45 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import structlog
-
-from flowlet.errors import UserFunctionError
+from flowlet.chain.loop_code import operator_in
+from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
+from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task
-from flowlet.rpc.control_messages import FailureInfo, GateCounts, TaskDeploymentDescriptor, TaskMetrics, TaskStateChanged
+from flowlet.rpc.control_messages import (
+    CountedPartition,
+    EmitMark,
+    FailureInfo,
+    GateCounts,
+    GateReported,
+    MarkCompleted,
+    MarkOrder,
+    MarkPassed,
+    MarkReport,
+    MarkRequested,
+    TaskDeploymentDescriptor,
+    TaskMetrics,
+    TaskStateChanged,
+    TaskStuck,
+)
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.tm.failure import failure_info, format_thread_stack
 from flowlet.tm.latency.busy_tasks import BusyTasks
+from flowlet.tm.main_objects import MAIN_OBJECTS
 from flowlet.tm.process_model import TaskScheduling, apply_task_scheduling
+from flowlet.tm.shipped_modules import SHIPPED_MODULES
 from flowlet.tm.task_deployment import create_task_from_descriptor, owner_name
 from netstack.environment import NetworkEnvironment
 from netstack.errors import PartitionNotFoundError, ProducerFailedError, ResourceClosedError, TransportError
 from netstack.eventloop import EventLoopThread
+from netstack.forks import end_stranded_child, serving_thread
+from netstack.log_lines import LogLines
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 # A consumer often learns of its producer's end before the JobManager learns the producer's failure.  So such a failure is held back for a
 # moment: if the job is cancelled meanwhile, this task ends CANCELED, and the real cause is reported.
@@ -41,11 +60,21 @@ _CONSEQUENCES = (ProducerFailedError, PartitionNotFoundError, TransportError)
 
 @dataclass(frozen=True, slots=True)
 class CancellationConfig:
-    """Timeouts of cancellation."""
+    """Timeouts of cancellation; a job's own settings come before the first two."""
 
-    warn_interval_s: float = 30.0  # between warnings of a cancelled task that does not end; Flink's task.cancellation.interval
-    fatal_timeout_s: float = 180.0  # after it the process ends; Flink's task.cancellation.timeout
+    warn_interval_s: float = DEFAULT_CANCELLATION_INTERVAL_MS / 1000  # between reports of a cancelled task that does not end
+    fatal_timeout_s: float = DEFAULT_CANCELLATION_TIMEOUT_MS / 1000  # after it the process ends; 0: never
+    first_report_s: float = 1.0  # a function that takes longer than this to return is worth a report; not measured
     consequence_grace_s: float = 1.0  # how long a consequence is held back; not measured: cause and consequence come within milliseconds
+
+    def for_job(self, settings: JobSettings) -> "CancellationConfig":
+        """With the job's own settings; a TaskManager that must never end itself does not, whatever the job says."""
+        interval_ms, timeout_ms = settings.cancellation_interval_ms, settings.cancellation_timeout_ms
+        return replace(
+            self,
+            warn_interval_s=self.warn_interval_s if interval_ms is None else interval_ms / 1000,
+            fatal_timeout_s=self.fatal_timeout_s if timeout_ms is None or not self.fatal_timeout_s else timeout_ms / 1000,
+        )
 
 
 _MAX_CHANNELS_LOGGED = 20
@@ -59,14 +88,16 @@ class TaskContext:
     network: NetworkEnvironment
     loop: EventLoopThread
     report: "Callable[[Task, TaskStateChanged], None]"  # called on the loop thread
-    on_stuck: "Callable[[Task], None]"  # loop thread: a cancelled task did not end in time
+    on_stuck: "Callable[[Task, TaskStuck], None]"  # loop thread: a cancelled task did not end within the fatal timeout
     cancellation: CancellationConfig = CancellationConfig()
     scheduling: TaskScheduling = TaskScheduling.NORMAL
     runs_light_tasks: bool = False  # on the loop thread
     busy_tasks: BusyTasks | None = None  # watches task threads, and may lower their priority
     report_watermark: Callable[[bytes, int], None] | None = None  # of an aligned source: attempt, watermark; loop thread
-    report_gate: Callable[[bytes, GateCounts], None] | None = None  # of a remote gate: attempt, counts; loop thread
+    report_gate: Callable[[GateReported], None] | None = None  # of a remote gate; loop thread
     request_splits: Callable[[bytes], None] | None = None  # for the source of an attempt; loop thread
+    report_stuck: Callable[[TaskStuck], None] | None = None  # a cancelled task has not ended yet; loop thread
+    report_mark: Callable[[MarkReport], None] | None = None  # a task wants a completion mark, or one has passed it; loop thread
 
 
 class Task:
@@ -82,12 +113,14 @@ class Task:
         self.state = ExecutionState.CREATED  # Loop thread only.
         self.ended = asyncio.Event()  # Loop thread only.
         self._context = context
+        self._limits = context.cancellation.for_job(descriptor.settings)
         self._thread = threading.Thread(target=self._run, name=f"task {self.name}", daemon=True)
         self._lock = threading.Lock()
         self._cancelled = threading.Event()  # Set by the loop thread under _lock.
         self._stream_task: StreamTask | None = None  # Written by the task thread, under _lock.
         self._final_metrics: TaskMetrics | None = None  # Written by the task thread, under _lock.
         self._is_gate_finishing = False  # Set by the loop thread under _lock.
+        self._early_mark: EmitMark | None = None  # Set by the loop thread under _lock: came before the stream task was made.
         self._is_stalled = False  # Written by threads that ask for metrics; a race costs one warning too many.
         self._cancelled_at = 0.0  # Loop thread only.
         self._watchdog: asyncio.TimerHandle | None = None  # Loop thread only.
@@ -116,7 +149,12 @@ class Task:
             stream_task.cancel()
         loop = self._context.loop.loop
         self._cancelled_at = loop.time()
-        self._watchdog = loop.call_later(self._context.cancellation.warn_interval_s, self._check_cancellation)
+        self._watchdog = loop.call_later(self._next_look_s(0.0), self._check_cancellation)
+
+    def check_thread(self) -> None:
+        """Fail the attempt if its thread has died without a report: a trace function of the user's can end it in our code."""
+        if self.state is not ExecutionState.CREATED and not self.state.is_terminal and not self._thread.is_alive():
+            self._context.loop.execute_threadsafe(self._died)  # behind the reports that it has sent
 
     def metrics(self) -> TaskMetrics:
         """The current metrics; the final ones once the task has ended."""
@@ -159,6 +197,19 @@ class Task:
         if stream_task is not None:
             _seal_gate(stream_task)
 
+    def handle_mark(self, order: MarkOrder) -> None:
+        """Let the source emit a completion mark, or learn that one has passed the job; ignored by other tasks."""
+        with self._lock:
+            stream_task = self._stream_task
+            if stream_task is None and isinstance(order, EmitMark):
+                self._early_mark = order
+        if isinstance(stream_task, SourceStreamTask):
+            match order:
+                case EmitMark(number=number):
+                    stream_task.emit_mark(number)
+                case MarkCompleted(number=number):
+                    stream_task.mark_completed(number)
+
     def _warn_of_stall(self, held_back_by: list[str]) -> None:
         if held_back_by and not self._is_stalled:
             _log.warning(
@@ -176,23 +227,48 @@ class Task:
 
     def describe_stuck(self) -> str:
         """The task's name and state, and the stack of its thread, for a log."""
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        stack = "(its thread has ended)" if frame is None else format_thread_stack(frame)
         with self._lock:
             stream_task = self._stream_task
-        return f"{self.name}, {stream_task!r}\n{stack}"
+        return f"{self.name}, {stream_task!r}\n{self._where()[1]}"
 
     # ---------------------------------------------------------------- loop thread
 
+    def _where(self) -> tuple[str | None, str]:
+        """The operator whose function the thread is in, and its stack."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return (None, "(its thread has ended)") if frame is None else (operator_in(frame), format_thread_stack(frame))
+
     def _check_cancellation(self) -> None:
-        loop, limits = self._context.loop.loop, self._context.cancellation
+        loop, limits = self._context.loop.loop, self._limits
         waited_s = loop.time() - self._cancelled_at
-        _log.warning("a cancelled task does not end", job=self.descriptor.job_name, seconds=round(waited_s), task=self.describe_stuck())
-        if waited_s >= limits.fatal_timeout_s:
+        operator, stack = self._where()
+        report = TaskStuck(self.attempt, round(waited_s * 1000), operator, stack)
+        job = self.descriptor.job_name
+        _log.warning("a cancelled task does not end", job=job, task=self.name, seconds=round(waited_s), operator=operator, stands_in=stack)
+        if self._context.report_stuck is not None:
+            self._context.report_stuck(report)
+        if 0 < limits.fatal_timeout_s <= waited_s:
             self._watchdog = None
-            self._context.on_stuck(self)
+            self._context.on_stuck(self, report)
             return
-        self._watchdog = loop.call_later(limits.warn_interval_s, self._check_cancellation)
+        self._watchdog = loop.call_later(self._next_look_s(waited_s), self._check_cancellation)
+
+    def _next_look_s(self, waited_s: float) -> float:
+        limits = self._limits
+        pause_s = limits.warn_interval_s if waited_s else min(limits.first_report_s, limits.warn_interval_s)
+        left_s = limits.fatal_timeout_s - waited_s
+        return min(pause_s, left_s) if limits.fatal_timeout_s else pause_s
+
+    def _died(self) -> None:
+        if not self.state.is_terminal:
+            error = FlowletError("its thread ended without a report; does a trace function (sys.settrace, threading.settrace) raise?")
+            failure = failure_info(error, self.descriptor, self._context.tm_id, time.time_ns() // 1_000_000)
+            _log_failure(error, failure)
+            with self._lock:
+                stream_task, self._stream_task = self._stream_task, None
+            if stream_task is not None:
+                stream_task.cancel()
+            self._changed(TaskStateChanged(self.attempt, ExecutionState.FAILED, failure, self._final_metrics))
 
     def _changed(self, change: TaskStateChanged) -> None:
         self.state = change.state
@@ -206,8 +282,12 @@ class Task:
     # ---------------------------------------------------------------- task thread
 
     def _run(self) -> None:
-        bind_task(self.descriptor.job_name, self.descriptor.task_name, self.descriptor.subtask)
+        with serving_thread():
+            self._run_to_its_end()
+
+    def _run_to_its_end(self) -> None:
         try:
+            bind_task(self.descriptor.job_name, self.descriptor.task_name, self.descriptor.subtask)
             apply_task_scheduling(self._context.scheduling)
             busy_tasks = self._context.busy_tasks
             with contextlib.nullcontext() if busy_tasks is None else busy_tasks.watched():
@@ -218,6 +298,12 @@ class Task:
             self._end(None)
 
     def _execute(self) -> None:
+        code = self.descriptor.code
+        MAIN_OBJECTS.use(code.main_objects)
+        with SHIPPED_MODULES.in_use(code.modules, self.descriptor.job_name):
+            self._run_stream_task()
+
+    def _run_stream_task(self) -> None:
         context = self._context
         stream_task = create_task_from_descriptor(
             self.descriptor,
@@ -227,14 +313,18 @@ class Task:
             report_watermark=self._report_watermark,
             report_gate=self._report_gate,
             request_splits=self._request_splits,
+            request_mark=lambda after: self._report_mark(MarkRequested(self.attempt, after)),
+            report_mark=lambda number: self._report_mark(MarkPassed(self.attempt, number)),
             runs_light_tasks=context.runs_light_tasks,
         )
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:
             self._stream_task = stream_task
-            is_cancelled, is_gate_finishing = self._cancelled.is_set(), self._is_gate_finishing
+            is_cancelled, is_gate_finishing, early_mark = self._cancelled.is_set(), self._is_gate_finishing, self._early_mark
         if is_gate_finishing:
             _seal_gate(stream_task)
+        if early_mark is not None:
+            self.handle_mark(early_mark)
         if is_cancelled:
             stream_task.cancel()  # invoke() then only cleans up
         self._post(ExecutionState.INITIALIZING)
@@ -260,11 +350,11 @@ class Task:
         if report is not None:
             self._context.loop.execute_threadsafe(report, self.attempt, timestamp)
 
-    def _report_gate(self, counts: GateCounts) -> None:
+    def _report_gate(self, counts: GateCounts, completed: list[CountedPartition]) -> None:
         report = self._context.report_gate
         if report is not None:
             with contextlib.suppress(ResourceClosedError):  # the process is ending
-                self._context.loop.execute_threadsafe(report, self.attempt, counts)
+                self._context.loop.execute_threadsafe(report, GateReported(self.attempt, counts, completed))
 
     def _request_splits(self) -> None:
         request = self._context.request_splits
@@ -272,12 +362,19 @@ class Task:
             with contextlib.suppress(ResourceClosedError):  # the process is ending
                 self._context.loop.execute_threadsafe(request, self.attempt)
 
+    def _report_mark(self, message: MarkReport) -> None:
+        report = self._context.report_mark
+        if report is not None:
+            with contextlib.suppress(ResourceClosedError):  # the process is ending
+                self._context.loop.execute_threadsafe(report, message)
+
     def _was_cancelled(self, error: BaseException) -> bool:
         if isinstance(error, _CONSEQUENCES):
             return self._cancelled.wait(self._context.cancellation.consequence_grace_s)
         return self._cancelled.is_set()
 
     def _post(self, state: ExecutionState, failure: FailureInfo | None = None) -> None:
+        end_stranded_child()
         change = TaskStateChanged(self.attempt, state, failure, self._final_metrics)
         try:
             self._context.loop.execute_threadsafe(self._changed, change)

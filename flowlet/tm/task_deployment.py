@@ -9,16 +9,17 @@ import asyncio
 from collections.abc import Callable
 
 from flowlet.chain.operator_chain import ChainedOperator
-from flowlet.connectors.remote_gate_source import RemoteGateSource
+from flowlet.common.job_settings import JobSettings
+from flowlet.connectors.remote_gate_source import GateReport, RemoteGateSource
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.rpc.control_messages import (
-    GateCounts,
     InputChannelDescriptor,
     InputGateDescriptor,
     ResultPartitionDescriptor,
     TaskDeploymentDescriptor,
 )
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.task.create_stream_task import OutputEdge, StreamTask, TaskEnvironment, create_stream_task
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import ResourceClosedError
@@ -73,14 +74,17 @@ def create_task_from_descriptor(
     tm_id: str,
     *,
     report_watermark: Callable[[int], None] | None = None,
-    report_gate: Callable[[GateCounts], None] | None = None,
+    report_gate: GateReport | None = None,
     request_splits: Callable[[], None] | None = None,
+    request_mark: Callable[[int], None] | None = None,
+    report_mark: Callable[[int], None] | None = None,
     runs_light_tasks: bool = False,
 ) -> StreamTask:
     """Open the blobs, create the partitions and gates, and assemble the task; it is not started.
 
-    ``report_watermark`` gets the watermarks of an aligned source, ``report_gate`` the counts of a remote gate, ``request_splits`` asks for
-    splits; all are called on the task thread.  ``runs_light_tasks``: light tasks run on the loop thread.
+    ``report_watermark`` gets the watermarks of an aligned source, ``report_gate`` the progress of a gate, ``request_splits`` asks for
+    splits, ``request_mark`` for a completion mark after this one, ``report_mark`` gets each mark that has passed the chain; all are called
+    on the task thread.  ``runs_light_tasks``: light tasks run on the loop thread.
 
     Raises:
         DeploymentError: the operators or a partitioner could not be loaded.
@@ -95,11 +99,12 @@ def create_task_from_descriptor(
             outputs.append(_create_output(descriptor, partition, network))  # noqa: PERF401 - after an error the list must have all so far
         for gate in descriptor.gates:
             gates.append(_create_gate(descriptor, gate, network, tm_id))  # noqa: PERF401
-        offered_gate = _create_offered_gate(descriptor, chain, network, report_gate)
+        offered_gate = _create_offered_gate(descriptor, chain, network, report_gate, request_mark)
         environment = _create_environment(descriptor, gates, outputs, loop)
         environment.offered_gate = offered_gate
         environment.report_watermark = report_watermark
         environment.request_splits = request_splits
+        environment.report_mark = report_mark
         environment.is_loop_thread = loop.is_current_thread if runs_light_tasks else None
         return create_stream_task(environment, chain)
     except BaseException as error:
@@ -122,8 +127,13 @@ def _create_environment(
         gates=gates,
         outputs=outputs,
         schedule_timer=lambda delay_s, callback: LoopTimer(loop, delay_s, callback),
+        limits=_limits(descriptor.settings),
         gate_inputs=[gate.input_id for gate in descriptor.gates],
     )
+
+
+def _limits(settings: JobSettings) -> ElementLimits:
+    return DEFAULT_ELEMENT_LIMITS if settings.max_record_bytes is None else ElementLimits(settings.max_record_bytes)
 
 
 def _create_output(descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor, network: NetworkEnvironment) -> OutputEdge:
@@ -143,7 +153,8 @@ def _create_offered_gate(
     descriptor: TaskDeploymentDescriptor,
     chain: list[ChainedOperator],
     network: NetworkEnvironment,
-    report: Callable[[GateCounts], None] | None,
+    report: GateReport | None,
+    request_mark: Callable[[int], None] | None,
 ) -> OfferedInputGate | None:
     """The remote gate of a task that begins with one, or None."""
     head = chain[0].operator
@@ -152,7 +163,7 @@ def _create_offered_gate(
         return None
     job_id, shape = bytes.fromhex(descriptor.job_id), source.shape(descriptor.parallelism)
     gate = network.create_offered_gate(owner_name(descriptor), job_id, descriptor.subtask, shape)
-    source.bind(gate, report)
+    source.bind(gate, report, request_mark)
     return gate
 
 

@@ -13,23 +13,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import structlog
-
+from flowlet.common.job_settings import CANCELLATION_TIMEOUT_OPTION
 from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
     DeployTask,
     FinishGate,
-    GateCounts,
     GateReported,
     Heartbeat,
+    MarkOrder,
+    MarkReport,
     NoMoreSplits,
     RegisterTaskManager,
     SourceWatermarkReported,
     SplitsRequested,
+    TaskManagerEnding,
     TaskReport,
     TaskStateChanged,
+    TaskStuck,
 )
 from flowlet.rpc.http import RpcClient
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
@@ -41,10 +43,11 @@ from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.eventloop import EventLoopThread
 from netstack.ids import ConnectionID
+from netstack.log_lines import LogLines
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
-_LOST_SESSION_GRACE_S = 5.0  # how long cancelled tasks of a lost JobManager delay the next registration at most
+_LOST_SESSION_GRACE_S = 5.0  # after it, cancelled tasks of a lost JobManager are named in the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ class TaskExecutor:
             self._report_watermark,
             self._report_gate,
             self._request_splits,
+            self._report_stuck,
+            self._report_mark,
         )
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None
@@ -135,9 +140,14 @@ class TaskExecutor:
         stuck = await self._cancel_all(timeout_s)
         if self._session is not None:
             self._session.cancel()
-            await asyncio.gather(self._session, return_exceptions=True)
+            await asyncio.gather(self._session, return_exceptions=True)  # waits for the cancelled session; ended by its next steps
         await self._network.close()
         return stuck
+
+    def announce_end(self, reason: str) -> None:
+        """Tell the JobManager why this TaskManager is about to end: the jobs that lose tasks here get it as their cause."""
+        if self._connection is not None:
+            self._connection.send(TaskManagerEnding(reason))
 
     async def _cancel_all(self, timeout_s: float) -> list[Task]:
         tasks = list(self._tasks.values())
@@ -145,11 +155,12 @@ class TaskExecutor:
             return []
         for task in tasks:
             task.cancel()
+        # no wait: a task that _cancel_all() waits for with a timeout
         waiters = {asyncio.create_task(task.ended.wait(), name=f"end of {task.name}"): task for task in tasks}
         done, pending = await asyncio.wait(waiters, timeout=timeout_s)
         for waiter in pending:
             waiter.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)  # waits for cancelled waiters; ended by their next step
         for waiter in done:
             waiters[waiter].join(timeout_s=0.1)
         return [waiters[waiter] for waiter in pending]
@@ -206,15 +217,24 @@ class TaskExecutor:
         if task is not None:
             task.finish_gate()
 
+    def handle_mark(self, message: MarkOrder) -> None:
+        """Let a source emit a completion mark, or learn that one has passed the job."""
+        task = self._tasks.get(message.attempt)
+        if task is not None:
+            task.handle_mark(message)
+
     def heartbeat(self) -> Heartbeat:
         """The metrics of all tasks."""
+        for task in self._tasks.values():
+            task.check_thread()
         return Heartbeat(self.tm_id, [TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()])
 
     async def session_lost(self, reason: str) -> None:
-        """Cancel all tasks: the JobManager has failed their jobs."""
+        """Cancel all tasks: the JobManager has failed their jobs.  Returns when they have ended: until then their slots are not free."""
         self.is_registered.clear()
         for task in await self._cancel_all(_LOST_SESSION_GRACE_S):
-            _log.warning("a task of a lost JobManager still runs", task=task.describe_stuck(), reason=reason)
+            _log.warning("a task of a lost JobManager holds up the next registration", task=task.describe_stuck(), reason=reason)
+            await task.ended.wait()  # waits for a stuck task; ended by its watchdog
 
     # ---------------------------------------------------------------- the tasks' reports
 
@@ -243,13 +263,28 @@ class TaskExecutor:
         if self._connection is not None and attempt in self._tasks:
             self._connection.send(SourceWatermarkReported(attempt, timestamp))
 
-    def _report_gate(self, attempt: bytes, counts: GateCounts) -> None:
-        if self._connection is not None and attempt in self._tasks:
-            self._connection.send(GateReported(attempt, counts))
+    def _report_gate(self, report: GateReported) -> None:
+        if self._connection is not None and report.attempt in self._tasks:
+            self._connection.send(report)
 
     def _request_splits(self, attempt: bytes) -> None:
         if self._connection is not None and attempt in self._tasks:
             self._connection.send(SplitsRequested(attempt))
 
-    def _stuck(self, task: Task) -> None:
-        self._hooks.failed(f"a task did not end {self._config.cancellation.fatal_timeout_s:.0f} s after it was cancelled: {task.name}")
+    def _report_stuck(self, report: TaskStuck) -> None:
+        if self._connection is not None:
+            self._connection.send(report)
+
+    def _stuck(self, task: Task, report: TaskStuck) -> None:
+        place = "" if report.operator is None else f" in operator {report.operator!r}"
+        seconds = report.waited_ms / 1000
+        reason = (
+            f"task {task.name!r} of job {task.descriptor.job_name!r} did not end within {seconds:g} s after it was cancelled, which is "
+            f"{CANCELLATION_TIMEOUT_OPTION}; it stands{place} in\n{report.stack}"
+        )
+        self.announce_end(reason)
+        self._hooks.failed(reason)
+
+    def _report_mark(self, message: MarkReport) -> None:
+        if self._connection is not None and message.attempt in self._tasks:
+            self._connection.send(message)

@@ -5,7 +5,7 @@ Invariants: a source waits exactly while its oldest sampled watermark is above t
             source back.  A split is paused at most once before it is resumed.
 Units:      milliseconds.
 Source:     Flink ``SourceOperator`` (``checkWatermarkAlignment``, ``checkSplitWatermarkAlignment``), ``WatermarkSampler``.  The source
-            reports once per update interval; the JobManager replies with the limit (``flowlet/jm/watermark_alignment.py``).
+            reports once per update interval; the JobManager replies with the limit (``flowlet/jm/alignment/watermark_alignment.py``).
 """
 
 from collections import deque

@@ -77,7 +77,7 @@ class _Claim:
         self.segments: list[MemorySegment] = []
         self.is_closed = False
         self.gate = threading.Lock()  # released once it is complete or closed
-        self.gate.acquire()
+        self.gate.acquire()  # no wait: the lock is new
 
 
 class NetworkBufferPool:
@@ -524,7 +524,7 @@ class NetworkBufferPool:
 
     def _fulfil(self, claim: _Claim, owner: str, timeout_s: float | None) -> list[MemorySegment]:
         """All segments of ``claim``, or an error and none of them (unpooled ones are owed again)."""
-        timeout_s = self._request_timeout_s if timeout_s is None else timeout_s
+        limit_s = self._request_timeout_s if timeout_s is None else timeout_s
         with self._lock:
             if claim.num_missing == 0:
                 return claim.segments
@@ -534,8 +534,8 @@ class NetworkBufferPool:
             grants = self._grant_locked()
         try:
             self.hand_out(grants)
-            if timeout_s > 0:
-                claim.gate.acquire(timeout=timeout_s)
+            if limit_s > 0:
+                claim.gate.acquire(timeout=limit_s)
         except BaseException:
             self._give_back_claim(claim)
             raise
@@ -550,7 +550,7 @@ class NetworkBufferPool:
             raise ResourceClosedError(f"a buffer pool was destroyed while {owner} waited for network buffers")
         raise InsufficientNetworkBuffersError(
             f"Timeout triggered when {owner} requested {num_came + claim.num_missing} network buffers: they are promised, but others still "
-            f"use them, and only {num_came} came within {timeout_s} s (NetstackConfig.request_buffers_timeout_s). {self._advice()}"
+            f"use them, and only {num_came} came within {limit_s} s (NetstackConfig.request_buffers_timeout_s). {self._advice()}"
         )
 
     def _give_back_claim(self, claim: _Claim) -> None:

@@ -49,7 +49,7 @@ class ParkedThreads:
     def begin(self) -> threading.Lock:
         """The calling thread has to wait; returns what it stands in the line with."""
         gate = threading.Lock()
-        gate.acquire()
+        gate.acquire()  # no wait: the lock is new
         if self.observer is not None:
             self.observer.mark_start()
         with self._lock:
@@ -58,13 +58,13 @@ class ParkedThreads:
 
     def wait(self, gate: threading.Lock) -> None:
         """Park until the thread is taken out of the line, or for a slice."""
-        if gate.acquire(timeout=PARK_SLICE_S):
+        if gate.acquire(timeout=PARK_SLICE_S):  # waits for a free buffer of the task's pool; ended by a consumer that reads, or by cancel
             return
         with self._lock:
             if gate in self.line:
                 self.line.remove(gate)
                 return
-        gate.acquire()  # another thread removed it from the queue meanwhile, and will release it
+        gate.acquire()  # waits for the thread that took this one out of the line; ended by its next statement
 
     def end(self) -> None:
         """The calling thread goes on."""

@@ -4,31 +4,43 @@ Side:       pure.
 Invariants: phases only go forward; a failure is final.  The client proves first: a peer without the secret never gets a proof.  A proof
             covers a label of its direction, the chosen version, both hellos and the binding of the TLS connection.  So a proof for another
             connection, direction, role or version does not fit, and cannot be relayed between two TLS connections.
+Relays:     without TLS the client's hello names the address that its socket is connected to (after the look-up of a name), and the server
+            refuses every address but the local one of its own socket and ``SecurityConfig.authorities``.  A relay at another address fails.
+            A relay at the very address (it forwards packets, or ``authorities`` name it) can pass the handshake on, but it learns no key:
+            ``seal_keys`` depend on the secret and both hellos, and every later frame bears a seal.
+TLS:        Python's ``ssl`` offers no exporter (RFC 9266), so the binding is the client's Finished message.  In TLS 1.3 (RFC 8446, 4.4.4)
+            that is a MAC over the whole handshake with a key of this connection, both key shares and both certificates included: two
+            connections never have the same one, even if one attacker ends both, and the server certificate's digest would add nothing.
+            Without resumption (``transport/tls.py``) both ends read the same bytes.  The record layer protects later frames.
+            The dialled name is checked against the certificate, not here: behind a port that is forwarded a server does not know its names.
 Flow:       client ``Hello`` -> server ``Hello`` -> client ``Proof`` -> server ``Proof``, ``Ready``.  The client is ready when it has
             received ``Ready``, the server when it has sent it.
 Gates:      a producer that dials sends ``GateHello``, which names one gate; both ends use the key derived from the gate's token.
 Source:     challenge-response (CRAM); RFC 5929 (tls-unique) for the binding.
-Absent:     encryption and signatures of later messages, protection against a relay without TLS, keys per job, resumption.
+Absent:     encryption without TLS, keys per job, resumption.
 """
 
 import hmac
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, StrEnum, auto
 from typing import Final, TypeAlias
 
 from netstack.errors import LocalProtocolError, NetstackError
+from netstack.security import normalized_authority
 from netstack.wire.gate_access import GateIdentity
-from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS, GATE_MESSAGE_IDS, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
+from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS, GATE_MESSAGE_IDS, HEARTBEAT_ID, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
 from netstack.wire.messages import Hello, Message, Proof, Ready
 from netstack.wire.offer_messages import GateHello
 
-PROTOCOL_VERSION_MIN: Final = 1
-PROTOCOL_VERSION_MAX: Final = 1
+PROTOCOL_VERSION_MIN: Final = 2  # 1: no authority in the hello, no seals
+PROTOCOL_VERSION_MAX: Final = 2
 NONCE_BYTES: Final = 32
 _KEY_LABEL: Final = b"netstack data port key v1"
 _CLIENT_LABEL: Final = b"netstack data port proof v1: client"
 _SERVER_LABEL: Final = b"netstack data port proof v1: server"
+_CLIENT_SEAL_LABEL: Final = b"netstack data port seal v1: client"
+_SERVER_SEAL_LABEL: Final = b"netstack data port seal v1: server"
 
 HandshakeMessage: TypeAlias = Hello | GateHello | Proof | Ready
 GateKey: TypeAlias = Callable[[GateIdentity], bytes | None]
@@ -68,6 +80,7 @@ class FailureReason(StrEnum):
     NOT_ENCRYPTED = "a message before the connection was encrypted"
     VERSION = "no common version"
     ROLE = "wrong role"
+    AUTHORITY = "another address than ours: a relay, or a tunnel that security.authorities does not name"
     REFLECTED = "our own nonce came back"
     PROOF = "wrong proof: the peer does not know the secret"
     NO_GATE = "no key for that gate: its token has expired"
@@ -77,8 +90,8 @@ class FailureReason(StrEnum):
 class HandshakeFailedError(NetstackError):
     """The peer failed the handshake."""
 
-    def __init__(self, reason: FailureReason) -> None:
-        super().__init__(str(reason))
+    def __init__(self, reason: FailureReason, details: str = "") -> None:
+        super().__init__(f"{reason}{details}")
         self.reason = reason
 
 
@@ -108,6 +121,7 @@ class Handshake:
     """
 
     __slots__ = (
+        "_authorities",
         "_gate_key",
         "_is_client",
         "_is_tls_required",
@@ -130,6 +144,7 @@ class Handshake:
         versions: VersionRange = VersionRange(),
         gate: GateIdentity | None = None,
         gate_key: GateKey | None = None,
+        authorities: Collection[str] = (),
     ) -> None:
         """Create one end.
 
@@ -141,6 +156,7 @@ class Handshake:
             versions: those that this end speaks.
             gate: producer that dials only: the gate that it offers to.
             gate_key: server only: returns the key of a gate's token, None if the token has expired.
+            authorities: server only: addresses at which it is dialled, besides the one given to ``connected``.
         """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
@@ -149,6 +165,7 @@ class Handshake:
         self._is_tls_required = is_tls_required
         self._is_client = role is Role.CONSUMER or gate is not None
         self._gate_key = gate_key
+        self._authorities = frozenset(map(normalized_authority, authorities))
         self._mine: Hello | GateHello
         if gate is None:
             self._mine = Hello(versions.least, versions.greatest, role, nonce)
@@ -173,19 +190,34 @@ class Handshake:
     def welcome_ids(self) -> frozenset[int]:
         """Ids of the messages that the peer may send once the connection is ready."""
         if self._is_client:
-            return OFFERING_MESSAGE_IDS if isinstance(self._mine, GateHello) else CLIENT_MESSAGE_IDS
-        return SERVER_MESSAGE_IDS if self.peer_gate is None else GATE_MESSAGE_IDS
+            ids = OFFERING_MESSAGE_IDS if isinstance(self._mine, GateHello) else CLIENT_MESSAGE_IDS
+        else:
+            ids = SERVER_MESSAGE_IDS if self.peer_gate is None else GATE_MESSAGE_IDS
+        return ids | {HEARTBEAT_ID}
 
     @property
     def peer_gate(self) -> GateIdentity | None:
         """The gate that the peer offers partitions to; None for any other peer."""
         return self._theirs.gate if isinstance(self._theirs, GateHello) else None
 
-    def connected(self, *, tls_binding: bytes | None) -> list[HandshakeMessage]:
+    @property
+    def is_client(self) -> bool:
+        """Whether this end dialled."""
+        return self._is_client
+
+    def seal_keys(self) -> tuple[bytes, bytes] | None:
+        """The keys of the seals of what this end sends and of what it receives, 32 bytes each; None with TLS, which needs none."""
+        if self._tls_binding:
+            return None
+        keys = [hmac.digest(self._key, self._covered(label), "sha256") for label in (_CLIENT_SEAL_LABEL, _SERVER_SEAL_LABEL)]
+        return (keys[0], keys[1]) if self._is_client else (keys[1], keys[0])
+
+    def connected(self, *, tls_binding: bytes | None, authority: str = "") -> list[HandshakeMessage]:
         """Begin; returns the messages to send.
 
         Args:
             tls_binding: the channel binding of the TLS connection, unique to it; None: no TLS.
+            authority: ``host:port`` of the end that listens; used without TLS.
 
         Raises:
             HandshakeFailedError: TLS is required and the connection has none.
@@ -195,6 +227,10 @@ class Handshake:
         if self._is_tls_required and not tls_binding:
             raise self._fail(FailureReason.NOT_ENCRYPTED)
         self._tls_binding = tls_binding or b""
+        if not tls_binding and self._is_client:
+            self._mine = replace(self._mine, authority=normalized_authority(authority))
+        elif not tls_binding:
+            self._authorities |= {normalized_authority(authority)}
         self.phase = Phase.TRANSPORT_READY
         return [self._mine] if self._is_client else []
 
@@ -235,6 +271,8 @@ class Handshake:
         version = VersionRange(mine.version_min, mine.version_max).agree(VersionRange(theirs.version_min, theirs.version_max))
         if version is None:
             raise self._fail(FailureReason.VERSION)
+        if not (self._is_client or self._tls_binding) and normalized_authority(theirs.authority) not in self._authorities:
+            raise self._fail(FailureReason.AUTHORITY, f" (it dialled {theirs.authority}, here is {', '.join(sorted(self._authorities))})")
         self._theirs, self._version = theirs, version
         self.phase = Phase.CHALLENGED
         return [self._proof(_CLIENT_LABEL)] if self._is_client else [mine]
@@ -258,14 +296,16 @@ class Handshake:
         return []
 
     def _proof(self, label: bytes) -> Proof:
+        return Proof(hmac.digest(self._key, self._covered(label), "sha256"))
+
+    def _covered(self, label: bytes) -> bytes:
         mine, theirs = self._mine, self._theirs
         assert theirs is not None, "a proof needs both hellos"
         client, server = (mine, theirs) if self._is_client else (theirs, mine)
         # Every part but the last has a fixed length or starts with its length, and no label is a prefix of the other.  Otherwise two
         # different handshakes could cover the same bytes, and a proof of one would fit the other.
-        covered = b"".join((label, self._version.to_bytes(2, "big"), encode(client), encode(server), self._tls_binding))
-        return Proof(hmac.digest(self._key, covered, "sha256"))
+        return b"".join((label, self._version.to_bytes(2, "big"), encode(client), encode(server), self._tls_binding))
 
-    def _fail(self, reason: FailureReason) -> HandshakeFailedError:
+    def _fail(self, reason: FailureReason, details: str = "") -> HandshakeFailedError:
         self.phase = Phase.FAILED
-        return HandshakeFailedError(reason)
+        return HandshakeFailedError(reason, details)

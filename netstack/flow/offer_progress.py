@@ -1,8 +1,8 @@
 """The progress of a partition that a producer has offered to every subtask of a gate.
 
 Side:       pure.
-Invariants: a subtask goes OFFERED -> REQUESTED -> PROCESSED -> ENDED and never back.  The first failure is kept.  An offer cannot fail
-            once all subtasks have ended.
+Invariants: a subtask goes OFFERED (-> QUEUED) -> REQUESTED -> PROCESSED -> ENDED and never back.  The first failure is
+            kept.  An offer cannot fail once all subtasks have ended.
 """
 
 from enum import IntEnum
@@ -12,11 +12,13 @@ class Stage(IntEnum):
     """What one subtask has done with its subpartition."""
 
     OFFERED = 0
-    REQUESTED = 1
+    QUEUED = 1
+    """It has no room yet: the offer waits."""
+    REQUESTED = 2
     """It accepted the offer and requested the subpartition."""
-    PROCESSED = 2
+    PROCESSED = 3
     """Its task has processed every record."""
-    ENDED = 3
+    ENDED = 4
     """It received the end of the partition."""
 
 
@@ -38,7 +40,11 @@ class OfferProgress:
     @property
     def stage(self) -> Stage:
         """The stage that every subtask has reached."""
-        return min(self._stages)
+        return self.stage_of(None)
+
+    def stage_of(self, num_first: int | None) -> Stage:
+        """The stage that each of the first subtasks has reached; None: of all."""
+        return min(self._stages[:num_first])
 
     def late_subtasks(self, stage: Stage) -> list[int]:
         """The subtasks that have not reached ``stage``."""

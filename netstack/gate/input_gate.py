@@ -50,7 +50,7 @@ class InputGate(Protocol):
         """The next buffer or event, or None; never blocks."""
 
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; blocks."""
+        """The next buffer or event; blocks.  None at the end; raises TimeoutError after ``timeout_s``."""
 
     def request_partitions(self) -> None:
         """Ask for the data."""
@@ -79,7 +79,11 @@ class BatchInputGate(InputGate, Protocol):
 
 
 def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[], int]) -> BufferOrEvent | None:
-    """Poll ``gate`` until it yields something, is finished, or the time is over; the thread sleeps in between."""
+    """Poll ``gate`` until it yields something; None if it is finished.  The thread sleeps in between.
+
+    Raises:
+        TimeoutError: nothing came within ``timeout_s``.
+    """
     deadline_ns = None if timeout_s is None else clock_ns() + int(timeout_s * 1e9)
     while True:
         found = gate.poll_next()
@@ -87,19 +91,20 @@ def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[
             return found
         remaining_s = None if deadline_ns is None else (deadline_ns - clock_ns()) / 1e9
         if remaining_s is not None and remaining_s <= 0:
-            return None
+            raise TimeoutError(f"nothing came within {timeout_s:g} s: {gate!r}")
         signal = threading.Lock()  # the cheapest one-shot signal
-        signal.acquire()
+        signal.acquire()  # no wait: the lock is new
         available, wake = gate.available_future(), signal.release
         available.add_done_callback(wake)
         try:
+            # waits for data of the gate; ended by data, an error, or close
             signal.acquire(timeout=-1 if remaining_s is None else remaining_s)
         finally:
             available.remove_done_callback(wake)
 
 
 def wait_for_many(gate: BatchInputGate, max_items: int, timeout_s: float | None, clock_ns: Callable[[], int]) -> list[BufferOrEvent]:
-    """Poll up to ``max_items`` items; if there are none, wait for the next one for at most ``timeout_s`` (None: without end)."""
+    """Poll up to ``max_items`` items, and wait for the first one.  Empty if ``gate`` is finished.  Raises as ``wait_for_next``."""
     found = gate.poll_many(max_items)
     if not found:
         single = wait_for_next(gate, timeout_s, clock_ns)

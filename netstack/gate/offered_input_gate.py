@@ -76,10 +76,12 @@ class OfferedInputGate(SingleInputGate):
         self.on_closed: Callable[[], None] | None = None  # Set once, before the first offer.
         self._make_channel = make_channel
         self._aborted: list[AbortedAttempt] = []  # Task thread only.
+        self._completed: list[PartitionOffer] = []  # Task thread only.
         self._book_lock = threading.Lock()
         # Guarded by _book_lock.
         self._book = OfferBook(shape, max_producers)
         self._places: dict[int, _Place] = {}
+        self._waiting: dict[bytes, OfferedPartitionClient] = {}  # by offer
         self._free: list[int] = []
         self._gone = dict.fromkeys(_SUMMED, 0)
 
@@ -107,16 +109,35 @@ class OfferedInputGate(SingleInputGate):
     # ---------------------------------------------------------------- loop thread
 
     def take_offer(self, offer: PartitionOffer, client: OfferedPartitionClient) -> None:
-        """Request what is offered, or refuse it; loop thread."""
+        """Request what is offered, queue it or refuse it; loop thread."""
         with self._book_lock:
             refusal = self._book.admit(offer)
             index = -1
             if refusal is None:
-                index = self._free.pop() if self._free else len(self._channels.by_index)
-                self._places[index] = _Place(offer, client)
+                index = self._find_place_locked(offer, client)
+            elif refusal.code is RefusalCode.QUEUED:
+                self._waiting[offer.offer_id] = client
         refusal = refusal or self._open_channel(index, offer, client)
         if refusal is not None:
             client.refuse(offer, refusal.code, refusal.reason)
+
+    def _open_waiting(self) -> None:
+        """Request the offers that have waited longest, as far as there is room; loop thread."""
+        while True:
+            with self._book_lock:
+                offer = self._book.next_waiting()
+                if offer is None:
+                    return
+                client = self._waiting.pop(offer.offer_id)
+                index = self._find_place_locked(offer, client)
+            refusal = self._open_channel(index, offer, client)
+            if refusal is not None:
+                client.refuse(offer, refusal.code, refusal.reason)
+
+    def _find_place_locked(self, offer: PartitionOffer, client: OfferedPartitionClient) -> int:
+        index = self._free.pop() if self._free else len(self._channels.by_index)
+        self._places[index] = _Place(offer, client)
+        return index
 
     def _open_channel(self, index: int, offer: PartitionOffer, client: OfferedPartitionClient) -> Refusal | None:
         share = self._quota.try_take()
@@ -144,11 +165,15 @@ class OfferedInputGate(SingleInputGate):
     def _take_back(self, index: int, reason: str) -> Refusal:
         """There is no room for an offer that the book has admitted."""
         with self._book_lock:
-            self._book.take_back(self._places.pop(index).offer)
+            place = self._places.pop(index)
+            self._book.take_back(place.offer)
             self._free.append(index)
             is_finished = self._book.is_finished
+            is_awaited = bool(self._waiting)
         if is_finished:
             self._make_available()
+        if is_awaited:
+            place.client.run_later(self._open_waiting)
         return Refusal(RefusalCode.BUSY, f"gate {self.shape.name!r} has no network memory for another producer: {reason}")
 
     def _keep_numbers_locked(self, index: int) -> None:
@@ -164,6 +189,11 @@ class OfferedInputGate(SingleInputGate):
         """What an open channel reads."""
         with self._book_lock:
             return self._places[channel_index].offer
+
+    def take_completed(self) -> list[PartitionOffer]:
+        """The offers whose partitions were completed since the last call.  Task thread."""
+        completed, self._completed = self._completed, []
+        return completed
 
     def take_aborted(self) -> list[AbortedAttempt]:
         """The attempts that were aborted since the last call; before what was polled with it is looked at.  Task thread."""
@@ -191,7 +221,9 @@ class OfferedInputGate(SingleInputGate):
         super()._end_channel(channel)
 
     def _end_channel(self, channel: InputChannel) -> bool:
-        self._leave(channel.index, is_complete=True)
+        offer = self._leave(channel.index, is_complete=True)
+        if offer is not None:
+            self._completed.append(offer)
         return super()._end_channel(channel)
 
     def _leave(self, index: int, *, is_complete: bool) -> PartitionOffer | None:
@@ -202,8 +234,11 @@ class OfferedInputGate(SingleInputGate):
             self._book.end(place.offer, is_complete=is_complete)
             self._free.append(index)
             is_finished = self._book.is_finished
+            is_awaited = bool(self._waiting)
         if place.share is not None:
             place.share.release()
+        if is_awaited:
+            place.client.run_later(self._open_waiting)
         if is_finished:
             self._make_available()  # the loop thread ends offers, too: nobody else wakes the task then
         return place.offer
@@ -212,16 +247,24 @@ class OfferedInputGate(SingleInputGate):
 
     def seal(self) -> None:
         """Take no more offers; those that are open go on to their end.  Any thread, any number of times."""
+        self._seal()
         with self._book_lock:
-            self._book.seal()
             is_finished = self._book.is_finished
         if is_finished:
             self._make_available()
+
+    def _seal(self, reason: str | None = None) -> None:
+        """Seal the book, and refuse the offers that wait; ``reason``: if it is not the book's own."""
+        with self._book_lock:
+            offers, refusal = self._book.seal()
+            waiting = [(offer, self._waiting.pop(offer.offer_id)) for offer in offers]
+        run_all([partial(client.refuse, offer, refusal.code, reason or refusal.reason) for offer, client in waiting])
 
     def close(self) -> None:
         """Release every channel and be found no more; see ``SingleInputGate``."""
         if self.on_closed is not None:
             self.on_closed()
+        self._seal()
         super().close()
         with self._book_lock:
             places = list(self._places.values())
@@ -236,10 +279,10 @@ class OfferedInputGate(SingleInputGate):
 
     def refuse_open(self, reason: str) -> None:
         """Take no more offers, and nothing more from those that are open: their producers hear why.  Any thread."""
-        with self._book_lock:
-            self._book.seal()
-            places = list(self._places.values())
         text = f"gate {self.shape.name!r}: {reason}"
+        self._seal(text)
+        with self._book_lock:
+            places = list(self._places.values())
         run_all([partial(place.client.refuse, place.offer, RefusalCode.GATE_ENDED, text) for place in places])
 
     def statistics(self) -> GateStatistics:

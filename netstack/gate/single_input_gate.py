@@ -42,7 +42,7 @@ _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
 _NS_PER_MS: Final = 1_000_000
 _RELEASED: Final = ChannelLifecycle.RELEASED
-_SET_UP: Final = GateLifecycle.SET_UP
+_REQUESTED: Final = GateLifecycle.REQUESTED
 _CLOSED: Final = GateLifecycle.CLOSED
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
@@ -104,9 +104,9 @@ class SingleInputGate(InputQueue[InputChannel]):
 
     @property
     def is_finished(self) -> bool:
-        """Whether every channel reached the end of its partition."""
+        """Whether every channel reached the end of its partition; a gate that was closed before any did so is not finished."""
         channels = self._channels
-        return channels.lifecycle is not _SET_UP and self._num_finished == len(channels.by_index)
+        return self._num_finished == len(channels.by_index) and (self._num_finished > 0 or channels.lifecycle is _REQUESTED)
 
     @property
     def end_of_data_status(self) -> EndOfDataStatus:
@@ -228,9 +228,10 @@ class SingleInputGate(InputQueue[InputChannel]):
         return found
 
     def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
-        """``poll_many``, but blocks until there is something.  Empty if the gate is finished, or nothing came within ``timeout_s``.
+        """``poll_many``, but blocks until there is something.  Empty if the gate is finished.
 
         Raises:
+            TimeoutError: nothing came within ``timeout_s``.
             ResourceClosedError: the gate was closed, before or meanwhile.
             NetstackError: the error of a channel.
         """
@@ -297,9 +298,10 @@ class SingleInputGate(InputQueue[InputChannel]):
         return items
 
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; blocks until there is one.  None if the gate is finished, or nothing came within ``timeout_s``.
+        """The next buffer or event; blocks until there is one.  None if the gate is finished.
 
         Raises:
+            TimeoutError: nothing came within ``timeout_s``.
             ResourceClosedError: the gate was closed, before or meanwhile.
             NetstackError: the error of a channel.
         """

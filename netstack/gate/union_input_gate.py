@@ -149,18 +149,20 @@ class UnionInputGate(InputQueue[_Member]):
         return merged
 
     def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
-        """``poll_many``, but blocks until there is something.  Empty if all is finished, or nothing came within ``timeout_s``.
+        """``poll_many``, but blocks until there is something.  Empty if all is finished.
 
         Raises:
+            TimeoutError: nothing came within ``timeout_s``.
             ResourceClosedError: a gate was closed, before or meanwhile.
             NetstackError: the error of a channel.
         """
         return wait_for_many(self, max_items, timeout_s, self._clock_ns)
 
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; blocks until there is one.  None if all is finished, or nothing came within ``timeout_s``.
+        """The next buffer or event; blocks until there is one.  None if all is finished.
 
         Raises:
+            TimeoutError: nothing came within ``timeout_s``.
             ResourceClosedError: a gate was closed, before or meanwhile.
             NetstackError: the error of a channel.
         """

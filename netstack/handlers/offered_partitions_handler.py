@@ -15,12 +15,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, Protocol
 
-import structlog
-
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import InputChannelID
+from netstack.log_lines import LogLines
 from netstack.transport.handler import ChannelHandlerContext
 from netstack.transport.limits import RateLimit
 from netstack.wire.gate_access import GateIdentity
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 _LOGS_PER_S = 1.0  # of the refusals to one peer
 _LOOK_INTERVAL_S = 10.0  # how often a connection with an expired token is checked for open offers
 _MS_PER_S = 1000
@@ -116,7 +115,7 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         if ctx is None or not ctx.channel.is_active:
             return
         if self._logs.take():
-            _log.info("an offer was refused", gate=str(self.identity), offer=str(offer), code=code.name, reason=reason)
+            _log.info("an offer was refused or queued", gate=str(self.identity), offer=str(offer), code=code.name, reason=reason)
         if self._replies.spend(len(reason), is_writable=ctx.channel.is_writable):
             ctx.write_and_flush(OfferRefused(offer.offer_id, offer.subtask, code, reason))
         else:
@@ -172,9 +171,13 @@ class NetworkOfferedPartitionClient:
         self._order(self._handler.cancel, channel)
 
     def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
-        """The gate takes nothing, or nothing more, from ``offer``."""
+        """The gate takes nothing (more) from ``offer``, or nothing yet if the code says so."""
         self._handler.will_refuse(offer, code, reason)
         self._order(self._handler.write_refusals)
+
+    def run_later(self, function: Callable[[], None]) -> None:
+        """Run a function on the loop thread."""
+        self._order(function)
 
     def _order(self, order: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.

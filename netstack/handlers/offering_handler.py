@@ -1,8 +1,8 @@
 """Offers partitions to a gate over a connection that the producer dialled, and tracks the offers.
 
 Side:       loop.
-Invariants: every message of the gate goes on to the handlers behind, which serve it as any consumer's.  When the connection ends, the
-            listener of every open offer is told.
+Invariants: every message of the gate about an open offer goes on to the handlers behind, which serve it as any consumer's.  When the
+            connection ends, the listener of every open offer is told.
 """
 
 from typing import Protocol
@@ -11,7 +11,7 @@ from netstack.errors import ConnectionLostError, NetstackError
 from netstack.flow.offer_progress import Stage
 from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.wire.messages import AckAllUserRecordsProcessed, CancelPartitionRequest, PartitionRequest
+from netstack.wire.messages import AckAllUserRecordsProcessed, CancelPartitionRequest, ErrorCode, ErrorResponse, PartitionRequest
 from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
 
 
@@ -86,8 +86,10 @@ class OfferingHandler(ChannelHandler):
             return
         if isinstance(message, PartitionRequest):
             key = self._by_partition.get((message.partition, message.first_subpartition))
-            if key is not None:
-                self._by_receiver[message.receiver] = key
+            if key is None:  # not for the handlers behind: they would wait for the partition, and a place of the gate with them
+                ctx.write_and_flush(ErrorResponse(ErrorCode.PRODUCER_FAILED, "the offer was withdrawn", message.receiver))
+                return
+            self._by_receiver[message.receiver] = key
         ctx.fire_channel_read(message)
         match message:
             case PartitionRequest():
@@ -114,7 +116,11 @@ class OfferingHandler(ChannelHandler):
 
     def _on_refused(self, message: OfferRefused) -> None:
         found = self._offers.get((message.offer_id, message.subtask))
-        if found is not None:
+        if found is None:
+            return
+        if message.code is RefusalCode.QUEUED:
+            found[1].advanced(message.subtask, Stage.QUEUED)
+        else:
             found[1].failed(OfferRefusedError(message.code, message.message))
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never, cast
 
-import structlog
-
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import (
@@ -28,6 +26,7 @@ from netstack.errors import (
 from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
+from netstack.log_lines import LogLines
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.limits import ReplyBudget
 from netstack.wire.messages import (
@@ -41,13 +40,14 @@ from netstack.wire.messages import (
     DataType,
     ErrorCode,
     ErrorResponse,
+    Heartbeat,
     NewBufferSize,
     PartitionRequest,
     ResumeConsumption,
     TaskEventRequest,
 )
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 _Order = AckAllUserRecordsProcessed | NewBufferSize | ResumeConsumption | TaskEventRequest
 # Remembered cancels; a forgotten receiver is cancelled again.  As many as a server allows readers per connection (max_readers).
@@ -191,6 +191,8 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
                 self._on_error_response(ctx, message)
             case BacklogAnnouncement(receiver, backlog):
                 self._on_backlog(receiver, backlog)
+            case Heartbeat():
+                ctx.fire_channel_read(message)
             case _:
                 self._on_other(message)
 

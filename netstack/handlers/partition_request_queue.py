@@ -18,23 +18,23 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-import structlog
-
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.flow.ready_queue import ReadyQueue
 from netstack.handlers.view_reader import SEVERAL, CreditBasedSequenceNumberingViewReader, ViewReaderStatistics
 from netstack.ids import InputChannelID
+from netstack.log_lines import LogLines
 from netstack.transport.direct_writer import MAX_DIRECT_BYTES, DirectWriter
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.limits import RateLimit, ReplyBudget
 from netstack.transport.message_codec import OutboundBuffer, OutboundRun, encode_buffer
 from netstack.wakeups import run_all
+from netstack.wire.frame_seal import FrameSeal
 from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER_BYTES
 from netstack.wire.messages import BacklogAnnouncement, DataType, ErrorCode, ErrorResponse
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 # Sequence numbers are signed 32-bit integers that wrap, as in Java.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
@@ -58,7 +58,8 @@ class PartitionRequestQueue(ChannelHandler):
         self._ready: ReadyQueue[CreditBasedSequenceNumberingViewReader] = ReadyQueue()
         self._ctx: ChannelHandlerContext | None = None
         self._turn = threading.RLock()  # the channel's after ``handler_added``
-        self._direct: DirectWriter | None = None  # Written by the loop thread, before a reader can be notified.
+        self._direct: DirectWriter | None = None  # Both written by the loop thread, before a reader can be notified.
+        self._seal: FrameSeal | None = None  # the channel's
         self._gather: list[OutboundBuffer | OutboundRun] = []  # of the current gather write, not yet written
         self._is_writing = False
         self._is_continuation_scheduled = False
@@ -91,7 +92,7 @@ class PartitionRequestQueue(ChannelHandler):
             raise RemoteProtocolError(f"receiver {reader.receiver.hex()} has requested a subpartition on this connection already")
         self._readers[reader.receiver] = reader
         if self._direct is None and self._ctx is not None:
-            self._direct = self._ctx.channel.direct_writer()
+            self._direct, self._seal = self._ctx.channel.direct_writer(), self._ctx.channel.seal
 
     @property
     def is_full(self) -> bool:
@@ -124,7 +125,7 @@ class PartitionRequestQueue(ChannelHandler):
             if sequence_number > _MAX_SEQUENCE_NUMBER:
                 sequence_number = _wrapped(sequence_number)
             reader.last_sequence_number = sequence_number
-            direct.write(encode_buffer(reader.receiver, reader.subpartition, sequence_number, backlog, buffer))
+            direct.write(encode_buffer(reader.receiver, reader.subpartition, sequence_number, backlog, buffer, self._seal))
         finally:
             direct.end()
         buffer.recycle()

@@ -13,14 +13,13 @@ Errors:     as in Flink 2.3.  A broken frame or a message that no server serves:
 import contextlib
 from collections.abc import Callable
 
-import structlog
-
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.handlers.partition_request_queue import PartitionRequestQueue, describe_error
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.ids import ResultPartitionID
+from netstack.log_lines import LogLines
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire.events import deserialize_event
@@ -31,6 +30,7 @@ from netstack.wire.messages import (
     CloseRequest,
     ErrorCode,
     ErrorResponse,
+    Heartbeat,
     NewBufferSize,
     PartitionRequest,
     ResumeConsumption,
@@ -38,7 +38,7 @@ from netstack.wire.messages import (
     TaskEventRequest,
 )
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 
 class PartitionRequestServerHandler(ChannelHandler):
@@ -81,6 +81,8 @@ class PartitionRequestServerHandler(ChannelHandler):
             case CloseRequest():
                 self._queue.release_all()
                 ctx.close()
+            case Heartbeat():
+                ctx.fire_channel_read(message)
             case _:
                 raise RemoteProtocolError(f"a server does not serve {type(message).__name__}")
 

@@ -63,14 +63,13 @@ class BoundedBlockingResultPartition(ResultPartition):
 
     def flush(self, subpartition: int) -> None:
         """Write what was emitted to ``subpartition``, and end its buffer."""
-        self._finish_broadcast_builder()
-        self._finish_builder(subpartition)
-        super().flush(subpartition)
+        self.finish_buffer(subpartition)
 
     def flush_all(self) -> None:
         """Write everything emitted, and end every buffer."""
         self._finish_builders()
         super().flush_all()
 
-    def on_consumed_subpartition(self, index: int) -> None:
+    def on_consumed_subpartition(self, index: int, *, has_read_all: bool) -> None:
         """For the readers: one is done; others may come."""
+        self._tell_consumer_left(index, has_read_all=has_read_all)

@@ -12,6 +12,7 @@ Absent:     direct transfer from file to socket.
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.buffer_consumer import BufferConsumer
@@ -191,11 +192,11 @@ class BoundedBlockingSubpartition:
         listener.notify_data_available()
         return reader
 
-    def on_reader_released(self, reader: BoundedBlockingSubpartitionReader) -> None:
+    def on_reader_released(self, reader: BoundedBlockingSubpartitionReader, *, has_read_all: bool) -> None:
         """For the readers: this one is done."""
         with self._lock:
             self._readers.discard(reader)
-        run_all([self._close_if_unused, lambda: self.parent.on_consumed_subpartition(self.index)])
+        run_all([self._close_if_unused, partial(self.parent.on_consumed_subpartition, self.index, has_read_all=has_read_all)])
 
     def release(self) -> None:
         """Let nobody read or write any more; the file goes with the last who does now."""

@@ -163,5 +163,6 @@ class BoundedBlockingSubpartitionReader:
             self._end()
 
     def _end(self) -> None:
+        has_read_all = self._reader.next is None
         self._reader.close()
-        self._subpartition.on_reader_released(self)
+        self._subpartition.on_reader_released(self, has_read_all=has_read_all)

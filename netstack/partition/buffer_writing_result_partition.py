@@ -401,6 +401,12 @@ class BufferWritingResultPartition:
             self.broadcast_event(EndOfData(mode))
             self._has_notified_end_of_data = True
 
+    def finish_buffer(self, subpartition: int) -> None:
+        """End the buffer that is being filled: what is emitted next begins a new one, and the reader may have this one at once."""
+        self._finish_broadcast_builder()
+        self._finish_builder(subpartition)
+        self._subpartitions[subpartition].flush()
+
     def flush(self, subpartition: int) -> None:
         """Make what was emitted to ``subpartition`` readable, its unfinished buffer included."""
         self._subpartitions[subpartition].flush()

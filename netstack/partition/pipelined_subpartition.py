@@ -556,8 +556,9 @@ class PipelinedSubpartition:
     def release_by_view(self) -> None:
         """For the view: the consumer wants no more."""
         with self._lock:
+            has_read_all = self.state is SubpartitionState.FINISHED and not self._buffers
             calls = [] if self.is_released else self._release_locked()
-        run_all([*calls, partial(self._parent.on_consumed_subpartition, self.index)])
+        run_all([*calls, partial(self._parent.on_consumed_subpartition, self.index, has_read_all=has_read_all)])
 
     def _release_locked(self) -> list[Callable[[], object]]:
         self.state = SubpartitionState.RELEASED

@@ -11,7 +11,7 @@ Absent:     addition of recovered state.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from netstack.availability import AvailabilityFuture
@@ -25,7 +25,7 @@ from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartit
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.partition.result_partition_type import ResultPartitionType
-from netstack.partition.result_subpartition import ResultSubpartition
+from netstack.partition.result_subpartition import ConsumerListener, ResultSubpartition
 from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.partition.union_result_subpartition_view import UnionResultSubpartitionView
 from netstack.wakeups import run_all
@@ -36,7 +36,7 @@ class ResultPartition(BufferWritingResultPartition):
 
     Life cycle: ``ResultPartitionState``.  A task closes its partition in any case.
     State, guarded by ``_lock``: ``_state`` and ``_failure_cause``, which others read bare; ``_unconsumed``, ``_unprocessed``,
-    ``_release_listeners``.  What the writing side adds belongs to the task thread.
+    ``_release_listeners``, ``_consumer_listeners``.  What the writing side adds belongs to the task thread.
 
     Args:
         partition_type: how it is consumed and released.
@@ -68,6 +68,7 @@ class ResultPartition(BufferWritingResultPartition):
         self._unconsumed = set(range(num_subpartitions))
         self._unprocessed = set(range(num_subpartitions))
         self._release_listeners: list[Callable[[], None]] = []
+        self._consumer_listeners: list[ConsumerListener] = []  # Only ever appended to; copied bare.
         if new_subpartition is None:
             kind = PipelinedApproximateSubpartition if partition_type.is_reconsumable else PipelinedSubpartition
             new_subpartition = partial(
@@ -187,6 +188,11 @@ class ResultPartition(BufferWritingResultPartition):
                 return
         listener()
 
+    @property
+    def subpartitions(self) -> Sequence[ResultSubpartition]:
+        """One per consumer: what waits for it, and its views."""
+        return self._subpartitions
+
     def fail(self, error: BaseException) -> None:
         """Release it; readers learn that the producer failed, and why.  Writers wake up with an error."""
         self.release(error)
@@ -200,15 +206,28 @@ class ResultPartition(BufferWritingResultPartition):
             calls = self._release_locked(failure)
         run_all(calls)
 
-    def on_consumed_subpartition(self, index: int) -> None:
+    def add_consumer_listener(self, listener: ConsumerListener) -> None:
+        """Tell ``listener`` what consumers do from now on."""
+        with self._lock:
+            self._consumer_listeners.append(listener)
+
+    def on_consumed_subpartition(self, index: int, *, has_read_all: bool) -> None:
         """For the view of ``index``: it was released."""
         with self._lock:
             self._unconsumed.discard(index)
-        self.on_all_data_processed(index)
+        self._processed(index)
         self._release_if_unused()
+        self._tell_consumer_left(index, has_read_all=has_read_all)
+
+    def _tell_consumer_left(self, index: int, *, has_read_all: bool) -> None:
+        run_all([partial(listener.on_consumer_left, index, has_read_all=has_read_all) for listener in list(self._consumer_listeners)])
 
     def on_all_data_processed(self, index: int) -> None:
         """For the view of ``index``: its consumer processed everything up to the end of data."""
+        self._processed(index)
+        run_all([partial(listener.on_acknowledged, index) for listener in list(self._consumer_listeners)])
+
+    def _processed(self, index: int) -> None:
         with self._lock:
             self._unprocessed.discard(index)
             is_last = not self._unprocessed

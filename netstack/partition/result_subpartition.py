@@ -37,11 +37,27 @@ class SubpartitionParent(Protocol):
     def failure_cause(self) -> ProducerFailedError | None:
         """Why the partition was released before it was consumed."""
 
-    def on_consumed_subpartition(self, index: int) -> None:
-        """A view of ``index`` was released."""
+    def on_consumed_subpartition(self, index: int, *, has_read_all: bool) -> None:
+        """A view of ``index`` was released, after everything was read of it or before."""
 
     def on_all_data_processed(self, index: int) -> None:
         """The consumer of ``index`` processed everything up to the end of data."""
+
+
+class ConsumerListener(Protocol):
+    """What a producer can learn of the consumers of its partition; Flink has no such thing.
+
+    It is told, on the loop thread or on that of a consumer in the same process; it must not block.
+    """
+
+    def on_acknowledged(self, subpartition: int) -> None:
+        """The consumer has processed everything up to the end of data, and says so.
+
+        A pipelined partition that waits for this must not be finished before: the end of the partition ends the reader.
+        """
+
+    def on_consumer_left(self, subpartition: int, *, has_read_all: bool) -> None:
+        """The consumer reads no more.  ``has_read_all``: everything, the end included, was handed to its connection before."""
 
 
 class ResultSubpartition(Protocol):

@@ -38,6 +38,7 @@ class EmbeddedChannel(Channel):
         self._inbound: deque[object] = deque()
         self._errors: list[Exception] = []
         self._is_open = True
+        self._num_bytes_in = self._num_bytes_out = 0
         self.certificate: bytes | None = None
         self.is_reading = True
         """False after ``pause_reading``, which does not stop ``write_inbound``."""
@@ -93,6 +94,7 @@ class EmbeddedChannel(Channel):
         self.transport_flush()
         pending = self._outbound.pending_bytes
         num_bytes = pending if max_bytes is None else min(max_bytes, pending)
+        self._num_bytes_out += num_bytes
         callbacks, is_writable_again = self._outbound.written(num_bytes)
         self._run_callbacks(callbacks)
         if is_writable_again:
@@ -142,6 +144,16 @@ class EmbeddedChannel(Channel):
     def pending_bytes(self) -> int:
         """Bytes that were written and that ``flush_outbound`` has not taken."""
         return self._outbound.pending_bytes
+
+    @property
+    def num_bytes_in(self) -> int:
+        """Bytes that ``write_inbound`` got."""
+        return self._num_bytes_in
+
+    @property
+    def num_bytes_out(self) -> int:
+        """Bytes that ``flush_outbound`` has taken."""
+        return self._num_bytes_out
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -224,6 +236,7 @@ class EmbeddedChannel(Channel):
             num_bytes = min(len(buffer), len(rest))
             buffer[:num_bytes] = rest[:num_bytes]
             rest = rest[num_bytes:]
+            self._num_bytes_in += num_bytes
             self.pipeline.fire_channel_read(num_bytes)
             self.pipeline.fire_channel_read_complete()
 

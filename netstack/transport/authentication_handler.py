@@ -1,33 +1,32 @@
 """Runs the handshake of a connection before any other handler sees the connection.
 
 Side:       loop.
-Invariants: until the handshake is over, the decoder accepts nothing but its messages and reads at most 512 bytes at a time.  Then the
-            handler fires ``channel_active`` and leaves the pipeline: it costs nothing per message.
+Invariants: until the handshake is over, the decoder accepts nothing but its messages, one by one, and has little memory.  Then the
+            handler seals the connection (without TLS), fires ``channel_active`` and leaves the pipeline: it costs nothing per message.
             A peer that fails learns neither the reason nor the moment: the server sends nothing more, reads nothing more and closes the
             connection ``failure_delay_s`` later.
 Source:     modelled on Netty's ``SslHandler`` and ``ProtocolNegotiationHandler``.
 """
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from netstack.errors import AuthenticationError, ConnectionLostError, LocalProtocolError, NetstackError
 from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
+from netstack.log_lines import LogLines
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.limits import RateLimit
 from netstack.transport.message_codec import MessageDecoder
+from netstack.transport.tls import is_expected
+from netstack.wire.frame_seal import FrameSeal
 from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import HANDSHAKE_MESSAGE_IDS
 from netstack.wire.messages import Hello, Proof, Ready
 from netstack.wire.offer_messages import GateHello
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
-MAX_UNAUTHENTICATED_READ_BYTES = 512
 _MAX_REASON_CHARACTERS = 200  # it may quote what a stranger sent
 
 
@@ -91,7 +90,7 @@ class AuthenticationHandler(ChannelHandler):
         self._decoder = ctx.pipeline.find(MessageDecoder)
         if self._decoder is None:
             raise LocalProtocolError(f"{ctx.pipeline!r} has no MessageDecoder to protect")
-        self._decoder.accept(HANDSHAKE_MESSAGE_IDS, max_read_bytes=MAX_UNAUTHENTICATED_READ_BYTES)
+        self._decoder.accept(HANDSHAKE_MESSAGE_IDS, is_known=False)
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
         """Cancel the timers."""
@@ -101,7 +100,8 @@ class AuthenticationHandler(ChannelHandler):
         """Start the handshake; the event is passed on when it is over."""
         self._timer = self._loop.call_later(self._timeout_s, self._on_timeout, ctx)
         try:
-            messages = self._handshake.connected(tls_binding=self._tls_binding(ctx))
+            authority = ctx.channel.peer if self._handshake.is_client else ctx.channel.local_address
+            messages = self._handshake.connected(tls_binding=self._tls_binding(ctx), authority=authority)
         except NetstackError as error:
             self._fail(ctx, error)
         else:
@@ -145,7 +145,7 @@ class AuthenticationHandler(ChannelHandler):
         certificate = channel.peer_certificate
         if certificate is None:
             return None
-        if self._pins and hashlib.sha256(certificate).digest() not in self._pins:
+        if not is_expected(certificate, self._pins):
             raise _RefusedError("its certificate is none of the expected ones (security.tls.peer_fingerprints)")
         return channel.tls_binding
 
@@ -158,11 +158,14 @@ class AuthenticationHandler(ChannelHandler):
     def _become_ready(self, ctx: ChannelHandlerContext) -> None:
         self._cancel_timer()
         assert self._decoder is not None, "found when the handler was added"
-        self._decoder.accept(self._handshake.welcome_ids)
+        keys, channel, seal = self._handshake.seal_keys(), ctx.channel, None
+        if keys is not None:
+            channel.seal, seal = FrameSeal(keys[0], channel.peer), FrameSeal(keys[1], channel.peer)
+        self._decoder.accept(self._handshake.welcome_ids, seal)
         ctx.pipeline.remove(ctx)
         ctx.fire_user_event_triggered(PeerAuthenticated(self._handshake.peer_gate))
         ctx.fire_channel_active()
-        self._on_ready(ctx.channel)
+        self._on_ready(channel)
 
     def _on_timeout(self, ctx: ChannelHandlerContext) -> None:
         self._fail(ctx, _RefusedError(f"it did not finish the handshake within {self._timeout_s:g} s"))
@@ -184,7 +187,9 @@ class AuthenticationHandler(ChannelHandler):
             # A peer that went away may just be shutting down; a peer that was refused may be an attacker.
             tell = _log.info if isinstance(error, (_PeerGoneError, ConnectionLostError)) else _log.warning
             tell("a connection was not authenticated", peer=peer, reason=repr(reason))
-        failure = AuthenticationError(f"{peer} did not authenticate: {reason}; do both processes use the same secret file?")
+        failure = AuthenticationError(
+            f"{peer} did not authenticate: {reason}; do both processes use the same secret file, and is nothing between them?"
+        )
         failure.__cause__ = error
         self._on_failed(failure)
 

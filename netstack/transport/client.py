@@ -17,7 +17,9 @@ from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig, SecurityMode, is_loopback, required_security
 from netstack.transport.authentication_handler import AuthenticationHandler
+from netstack.transport.certificate_handler import CertificateHandler
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
+from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.message_codec import behind_decoder
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
 from netstack.transport.socket_options import check_congestion_control
@@ -48,7 +50,7 @@ async def connect(
         ConnectError: the peer does not listen, the address is not allowed, or ``timeout_s`` is over.
     """
     security = required_security(config.security)
-    if security.mode is not SecurityMode.TLS and not is_loopback(connection_id.host):
+    if security.tls is None and not is_loopback(connection_id.host):
         raise ConnectError(f"cannot connect to {connection_id}: only loopback addresses are allowed with security mode {security.mode}")
     check_congestion_control(config.congestion_control)
     return await _Attempt(config, security, connection_id, handlers_factory, timeout_s, gate).run()
@@ -95,7 +97,7 @@ class _Attempt:
         self._security = security
         self._id = connection_id
         self._timeout_s = timeout_s
-        self._channel = NetworkChannel(config, lambda: self._handlers(handlers_factory))
+        self._channel = NetworkChannel(config, lambda: self._handlers(config, handlers_factory))
 
     async def run(self) -> NetworkChannel:
         channel = self._channel
@@ -103,7 +105,7 @@ class _Attempt:
             await self._connect()
         except BaseException:  # also a cancellation that arrives when the connection is just ready
             channel.abort()
-            await channel.wait_closed()  # otherwise the caller could close the loop with an open transport
+            await channel.wait_closed()  # waits for an aborted connection; ended by the next pass of the loop
             raise
         return channel
 
@@ -131,11 +133,11 @@ class _Attempt:
             self._loop.create_connection(lambda: channel, address.host, address.port, **self._tls_options()), name=f"dial {address}"
         )
         try:
-            await asyncio.shield(dial)
+            await asyncio.shield(dial)  # waits for the connection; ended by the timeout of its caller
         except asyncio.CancelledError:
             if channel.is_connecting:
                 dial.cancel()
-            await asyncio.gather(dial, return_exceptions=True)
+            await asyncio.gather(dial, return_exceptions=True)  # waits for TLS of a cancelled attempt; ended by tls_handshake_timeout_s
             raise
 
     def _tls_options(self) -> dict[str, Any]:
@@ -144,10 +146,13 @@ class _Attempt:
             return {}
         return {"ssl": client_context(tls), "server_hostname": self._id.host, **timeouts(self._security)}
 
-    def _handlers(self, handlers_factory: HandlersFactory) -> tuple[ChannelHandler, ...]:
+    def _handlers(self, config: NetstackConfig, handlers_factory: HandlersFactory) -> tuple[ChannelHandler, ...]:
         security, handlers = self._security, handlers_factory()
         if security.mode is SecurityMode.NONE:
             return (_LoopbackOnly(self._succeed, self._refuse), *handlers)
+        if security.mode is SecurityMode.CERTIFICATES:
+            assert security.tls is not None, "checked when it was made"
+            return (CertificateHandler(security.tls.pins, on_ready=self._succeed, on_failed=self._fail), *handlers)
         handshake = Handshake(
             Role.CONSUMER,
             derive_key(security.secret),
@@ -164,7 +169,7 @@ class _Attempt:
             on_ready=self._succeed,
             on_failed=self._fail,
         )
-        behind = behind_decoder(handlers, authentication)
+        behind = (*behind_decoder(handlers, authentication), HeartbeatHandler(config, self._loop, sends_first=True))
         return behind if security.mode is SecurityMode.TLS else (_LoopbackOnly(lambda: None, self._refuse), *behind)
 
     def _succeed(self, _channel: Channel | None = None) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from netstack.transport.direct_writer import DirectWriter
     from netstack.transport.pipeline import ChannelPipeline
+    from netstack.wire.frame_seal import FrameSeal
 
 
 class ChannelHandler:
@@ -201,6 +202,8 @@ class Channel(ABC):
     """The peer's address, for logs and errors."""
     turn: "threading.RLock"
     """Held from the choice of the next frame until it is written; see ``DirectWriter``."""
+    seal: "FrameSeal | None" = None
+    """Seals every frame that leaves.  Set once, when the peer has proven that it knows the secret; used with the ``turn`` held."""
 
     @property
     @abstractmethod
@@ -224,6 +227,16 @@ class Channel(ABC):
 
     @property
     @abstractmethod
+    def num_bytes_in(self) -> int:
+        """Bytes received so far."""
+
+    @property
+    @abstractmethod
+    def num_bytes_out(self) -> int:
+        """Bytes that the kernel has taken so far."""
+
+    @property
+    @abstractmethod
     def peer_certificate(self) -> bytes | None:
         """The peer's certificate in DER form, checked by TLS; None without TLS."""
 
@@ -231,6 +244,11 @@ class Channel(ABC):
     def tls_binding(self) -> bytes | None:
         """The channel binding of the TLS connection: equal at both ends, unique to the connection; None without TLS."""
         return None
+
+    @property
+    def local_address(self) -> str:
+        """This end's address, in the form of ``peer``."""
+        return ""
 
     def direct_writer(self) -> "DirectWriter | None":
         """The channel's ``DirectWriter``, or None; the channel closes it."""

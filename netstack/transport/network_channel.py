@@ -22,11 +22,10 @@ from enum import Enum, auto
 from functools import partial
 from typing import TypeAlias, cast
 
-import structlog
-
 from netstack.config import NetstackConfig, is_debug
 from netstack.errors import ConnectionLostError, LocalProtocolError
 from netstack.forks import ClosedInChildren
+from netstack.log_lines import LogLines
 from netstack.transport.direct_writer import DirectWriter
 from netstack.transport.handler import Channel, ChannelHandler
 from netstack.transport.message_codec import MessageDecoder
@@ -34,7 +33,7 @@ from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten,
 from netstack.transport.pipeline import ChannelPipeline
 from netstack.transport.socket_options import set_options
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 HandlersFactory: TypeAlias = Callable[[], Sequence[ChannelHandler]]
 
@@ -129,6 +128,17 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         return self._outbound.pending_bytes
 
     @property
+    def num_bytes_in(self) -> int:
+        """Bytes received so far; with TLS, of plaintext."""
+        return self._num_bytes_in
+
+    @property
+    def num_bytes_out(self) -> int:
+        """Bytes that the kernel has taken so far."""
+        direct = self._direct_writer
+        return self._num_bytes_out + (0 if direct is None else direct.num_bytes_out)
+
+    @property
     def peer_host(self) -> str:
         """The address in ``peer``."""
         return self.peer.rpartition(":")[0].strip("[]")
@@ -136,9 +146,13 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     def statistics(self) -> ChannelStatistics:
         """Counters since the connection was made."""
         direct = self._direct_writer
-        num_bytes_out = self._num_bytes_out + (0 if direct is None else direct.num_bytes_out)
         num_writes = self._num_writes + (0 if direct is None else direct.num_writes)
-        return ChannelStatistics(self._num_bytes_in, num_bytes_out, self._num_reads, num_writes, self.pending_bytes)
+        return ChannelStatistics(self._num_bytes_in, self.num_bytes_out, self._num_reads, num_writes, self.pending_bytes)
+
+    @property
+    def local_address(self) -> str:
+        """This end's address; "" before the channel is connected."""
+        return "" if self._transport is None else describe_address(self._transport.get_extra_info("sockname"))
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -200,7 +214,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
     async def wait_closed(self) -> None:
         """Return when the connection is gone and all handlers have been told."""
-        await self._closed.wait()
+        await self._closed.wait()  # waits for the end of the connection; ended by close_timeout_s, or heartbeats
 
     def on_unhandled_message(self, message: object) -> None:
         """Log a message that no handler consumed."""

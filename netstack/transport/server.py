@@ -12,16 +12,17 @@ import asyncio
 import secrets
 import time
 
-import structlog
-
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.flow.admission import Admission, AdmissionStatistics
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
-from netstack.forks import ClosedInChildren
+from netstack.forks import ClosedInChildren, PortClosedInChildren
+from netstack.log_lines import LogLines
 from netstack.security import SecurityConfig, SecurityMode, check_loopback, required_security
 from netstack.transport.authentication_handler import AuthenticationHandler
+from netstack.transport.certificate_handler import CertificateHandler
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
+from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.limits import RateLimit
 from netstack.transport.message_codec import behind_decoder
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
@@ -29,7 +30,7 @@ from netstack.transport.socket_options import check_congestion_control
 from netstack.transport.tls_acceptor import TlsAcceptor
 from netstack.wire.gate_access import GateIdentity, gate_token
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 # From accept() to connection_made asyncio takes three turns of the loop (a task, then a callback), uvloop one.
 _ACCEPT_PASSES = 3
@@ -117,7 +118,7 @@ class NetworkServer:
         self._group = _ChannelGroup(config, self._security)
         self._server: asyncio.Server | None = None
         self._tls: TlsAcceptor | None = None
-        self._guards: list[ClosedInChildren] = []  # while it listens
+        self._guards: list[ClosedInChildren | PortClosedInChildren] = []  # while it listens
         self._num_failed = 0
 
     def __repr__(self) -> str:
@@ -153,7 +154,7 @@ class NetworkServer:
             ResourceClosedError: the server was closed.
         """
         security = required_security(self._config.security)
-        if security.mode is not SecurityMode.TLS:
+        if security.tls is None:
             check_loopback(host)
         check_congestion_control(self._config.congestion_control)
         if self._group.is_closed:
@@ -164,7 +165,8 @@ class NetworkServer:
             self._make_channel, host, port, backlog=self._config.backlog, start_serving=False
         )
         self._server = server
-        self._guards = [ClosedInChildren(each.fileno(), server) for each in server.sockets]
+        ports = {each.getsockname()[1] for each in server.sockets}  # also of a connection that was accepted, but has no channel yet
+        self._guards = [*(ClosedInChildren(each.fileno(), server) for each in server.sockets), *map(PortClosedInChildren, ports)]
         if tls is not None:
             self._tls = tls
             tls.serve(server.sockets, self._config.backlog)
@@ -202,24 +204,30 @@ class NetworkServer:
 
     async def _wait_closed(self, channels: list[NetworkChannel]) -> None:
         for channel in channels:
-            await channel.wait_closed()
+            await channel.wait_closed()  # waits for the connection to close; ended by the timeout of close()
         if self._server is not None:
-            await self._server.wait_closed()
+            await self._server.wait_closed()  # waits for the listening sockets to close; ended by the timeout of close()
 
     def _make_channel(self) -> NetworkChannel:
         security = self._security
         if security.mode is SecurityMode.NONE:
             return NetworkChannel(self._config, lambda: (self._group, *self._handlers_factory()))
+        if security.mode is SecurityMode.CERTIFICATES:
+            assert security.tls is not None, "checked when it was made"
+            pins = security.tls.pins
+            return NetworkChannel(self._config, lambda: (self._group, self._certificate_handler(pins), *self._handlers_factory()))
         handshake = Handshake(
             Role.PRODUCER,
             self._key,
             secrets.token_bytes(NONCE_BYTES),
             is_tls_required=security.mode is SecurityMode.TLS,
             gate_key=self._gate_key,
+            authorities=security.authorities,
         )
+        loop = asyncio.get_running_loop()
         authentication = AuthenticationHandler(
             handshake,
-            asyncio.get_running_loop(),
+            loop,
             timeout_s=security.handshake_timeout_s,
             failure_delay_s=security.failure_delay_s,
             pins=frozenset() if security.tls is None else security.tls.pins,
@@ -227,7 +235,11 @@ class NetworkServer:
             on_failed=self._on_failed,
             logs=self._group.logs,
         )
-        return NetworkChannel(self._config, lambda: (self._group, *behind_decoder(self._handlers_factory(), authentication)))
+        heartbeats = HeartbeatHandler(self._config, loop, sends_first=False)
+        return NetworkChannel(self._config, lambda: (self._group, *behind_decoder(self._handlers_factory(), authentication), heartbeats))
+
+    def _certificate_handler(self, pins: frozenset[bytes]) -> CertificateHandler:
+        return CertificateHandler(pins, on_ready=lambda channel: self._group.authenticated(channel, None), on_failed=self._on_failed)
 
     def _gate_key(self, gate: GateIdentity) -> bytes | None:
         if gate.is_expired(time.time_ns() // _NS_PER_MS):

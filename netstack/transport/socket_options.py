@@ -9,13 +9,12 @@ import socket
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from netstack.config import KERNEL_CONGESTION_CONTROL, NetstackConfig
 from netstack.errors import ConfigError
+from netstack.log_lines import LogLines
 from netstack.security import is_loopback
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 _KEEPALIVE_PROBES: Final = 4
 # Linux's maximum (MAX_TCP_KEEPIDLE, MAX_TCP_KEEPINTVL in net/tcp.h): beyond it, setsockopt fails.

@@ -5,6 +5,7 @@ Source: Flink ``SSLUtils.createInternalServerSSLEngineFactory`` and its client t
 Absent: revocation lists; session resumption (a ticket would outlive the check of its certificate).
 """
 
+import hashlib
 import ssl
 from typing import Any
 
@@ -56,3 +57,8 @@ def _context(tls: TlsConfig, protocol: int, side: str) -> ssl.SSLContext:
 def _no_password() -> str:
     # Without this, OpenSSL would ask on the terminal and block the loop.
     raise ValueError("the key is encrypted; a key without a passphrase is needed")
+
+
+def is_expected(certificate: bytes | None, pins: frozenset[bytes]) -> bool:
+    """Whether a peer's certificate (DER) is one of the pinned ones; without pins every certificate that TLS accepted is."""
+    return certificate is not None and (not pins or hashlib.sha256(certificate).digest() in pins)

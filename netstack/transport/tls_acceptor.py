@@ -117,4 +117,4 @@ async def _cancelled(tasks: Collection[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
-        await asyncio.wait(tasks)
+        await asyncio.wait(tasks)  # waits for cancelled TLS handshakes; ended by tls_handshake_timeout_s at the latest

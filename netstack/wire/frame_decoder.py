@@ -2,20 +2,24 @@
 
 Side:       pure.  Hot path.
 Invariants: ``0 <= start <= end <= capacity``.  After each ``buffer_updated`` the staging buffer holds less than one frame without payload.
-            It never grows beyond the largest frame allowed.  After the first error the decoder refuses every byte.
+            It never grows beyond the largest frame allowed, and has at most 512 bytes until the peer is known (``accept``).
+            After the first error the decoder refuses every byte.
             The buffer of a payload is allocated when the header of its frame is complete, and written once: bytes that were read together
             with other frames are copied there, a large rest is read there by the socket itself.
+            On a sealed connection no message is returned before the seal of its frame was checked.
             Consecutive complete frames of plain data with payloads of one size become one ``BufferRun``, if the allocator gives several
             buffers at once.
 Units:      bytes.
 Source:     Flink ``NettyMessageClientDecoderDelegate``, ``BufferResponseDecoder`` and Netty's ``LengthFieldBasedFrameDecoder``.
 """
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NoReturn, TypeAlias
 
 from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.ids import INPUT_CHANNEL_ID_BYTES
+from netstack.wire.frame_seal import SEAL_BYTES, FrameSeal
 from netstack.wire.message_bytes import (
     ALL_MESSAGE_IDS,
     BUFFER_RESPONSE_HEADER,
@@ -31,14 +35,16 @@ from netstack.wire.message_bytes import (
     NUMBERS_START,
     decode_body,
 )
-from netstack.wire.messages import BufferAllocator, BufferResponse, BufferRun, DataType, Message, RunAllocator
+from netstack.wire.messages import BufferAllocator, BufferResponse, BufferRun, DataType, Message, PayloadBuffer, RunAllocator
 
 Decoded: TypeAlias = Message | BufferRun
 
 _DATA_TYPES = tuple(DataType)
 _NUM_DATA_TYPES = len(_DATA_TYPES)
 _BYTES_PER_PARTIAL_SIZE = 4
+_STRANGERS_STAGING_BYTES: Final = 512  # more than any message of the handshake has
 _ID_OFFSET = FRAME_HEADER_BYTES - 1
+_NO_SIZES: Final[tuple[int, ...]] = ()
 _NO_PAYLOAD = memoryview(b"")
 _NO_LENGTH = (1, 0)  # least and greatest length of a message that is not accepted
 _LENGTH: Final = Struct(">I")
@@ -69,16 +75,22 @@ class FrameDecoder:
         "_capacity",
         "_direct_read_bytes",
         "_end",
+        "_head",
         "_is_direct",
+        "_is_known",
         "_limits",
         "_max_data_frame_bytes",
         "_max_event_bytes",
         "_max_frame_bytes",
         "_needed",
         "_num_missing",
+        "_payload",
         "_pending",
         "_rest",
+        "_seal",
+        "_seal_bytes",
         "_staging",
+        "_staging_bytes",
         "_start",
         "failure",
     )
@@ -101,7 +113,7 @@ class FrameDecoder:
             max_data_frame_bytes: limit of a ``BufferResponse`` without its partial sizes (four bytes each).
             max_event_bytes: limit of an event's payload, if it is more than that of a data frame's.
             max_frame_bytes: limit of any other frame.
-            staging_bytes: initial size of the staging buffer.
+            staging_bytes: initial size of the staging buffer, which is made at the first read.
             direct_read_bytes: the socket reads a rest of a payload of at least this size into its buffer.
             accepted_ids: the messages accepted until ``accept`` is called; None: all.
         """
@@ -114,18 +126,22 @@ class FrameDecoder:
         self._max_data_frame_bytes = max_data_frame_bytes
         self._max_event_bytes = max(max_event_bytes, max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES)
         self._max_frame_bytes = max_frame_bytes
-        self.accept(ALL_MESSAGE_IDS if accepted_ids is None else accepted_ids)
         self._direct_read_bytes = max(1, direct_read_bytes)
-        self._staging = memoryview(bytearray(staging_bytes))
-        self._capacity = staging_bytes
+        self._staging_bytes = staging_bytes
+        self._staging = _NO_PAYLOAD
+        self._capacity = 0
         self._start = 0  # first byte of the first incomplete frame
         self._end = 0  # first free byte
         self._needed = FRAME_HEADER_BYTES  # bytes of the incomplete frame without which it cannot be decoded further
         self.failure: RemoteProtocolError | None = None
-        # The message whose payload is incomplete, its missing bytes, and where they go (empty if the payload is skipped).
+        # The message whose payload or seal is incomplete, its missing payload bytes, and where they go (empty if the payload is skipped).
         self._pending: BufferResponse | None = None
         self._num_missing = 0
         self._rest = _NO_PAYLOAD
+        # Of a sealed connection: what the seal of the pending message covers.
+        self._head = b""
+        self._payload = _NO_PAYLOAD
+        self.accept(ALL_MESSAGE_IDS if accepted_ids is None else accepted_ids)
         self._is_direct = False  # the last ``get_buffer`` was ``_rest``
 
     def __repr__(self) -> str:
@@ -138,16 +154,24 @@ class FrameDecoder:
         return self._end - self._start
 
     @property
-    def num_missing_payload_bytes(self) -> int:
-        """Bytes of the current payload that have not arrived."""
-        return self._num_missing
+    def is_mid_frame(self) -> bool:
+        """Whether a frame is incomplete."""
+        return self._pending is not None or self._end > self._start
 
-    def accept(self, message_ids: frozenset[int]) -> None:
+    def accept(self, message_ids: frozenset[int], seal: FrameSeal | None = None, *, is_known: bool = True) -> None:
         """Accept the messages with these ids, and no others, from the next ``buffer_updated`` on.
 
-        Frames of the same read were checked against the old ids: a peer in a handshake must wait for the answer before it sends more.
+        Args:
+            message_ids: in a range that ``FRAME_BYTES`` knows.
+            seal: checks the seals behind all later frames; None: there are none.
+            is_known: False: the peer is a stranger, so there is little memory for it, and ``buffer_updated`` returns at most one message:
+                the answer to it decides how the bytes behind it are read.
         """
         self._limits = {message_id: self._limits_of(message_id) for message_id in message_ids}
+        self._seal = seal
+        self._seal_bytes = 0 if seal is None else SEAL_BYTES
+        self._is_known = is_known
+        self._needed = FRAME_HEADER_BYTES
 
     def get_buffer(self) -> memoryview:
         """The memory that the next bytes are read into, at least one byte."""
@@ -157,8 +181,9 @@ class FrameDecoder:
         start, end = self._start, self._end
         if start == end:
             self._start = self._end = end = 0
-        if self._needed > self._capacity:
-            self._grow()
+        wanted = self._staging_bytes if self._is_known else _STRANGERS_STAGING_BYTES
+        if self._needed > self._capacity or wanted > self._capacity:
+            self._grow(max(self._needed, wanted))
         elif start and end:
             # Cheap: less than a frame without payload, so a few dozen bytes or a control message.
             self._staging[: end - start] = self._staging[start:end]
@@ -209,17 +234,23 @@ class FrameDecoder:
         return messages
 
     def close(self) -> None:
-        """Recycle the buffer of an incomplete payload; a second call does nothing."""
+        """Recycle the buffer of an incomplete payload, and drop the staging buffer; a second call does nothing."""
+        self._staging, self._capacity = _NO_PAYLOAD, 0  # now: the garbage collector comes late to a channel and its handlers
+        self._start = self._end = 0
         pending, self._pending = self._pending, None
-        self._rest, self._num_missing = _NO_PAYLOAD, 0
+        self._rest = self._payload = _NO_PAYLOAD
+        self._num_missing = 0
         if pending is not None and pending.buffer is not None:
             pending.buffer.recycle()
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         assert 0 <= self._start <= self._end <= self._capacity == len(self._staging), repr(self)
-        assert self._end - self._start < self._needed, f"a whole frame is left over in {self!r}"
-        assert (self._num_missing > 0) == (self._pending is not None), repr(self)
+        if self._is_known:
+            assert self._end - self._start < self._needed, f"a whole frame is left over in {self!r}"
+        assert self._num_missing >= 0, repr(self)
+        assert (self._num_missing > 0) <= (self._pending is not None), repr(self)
+        assert self._num_missing or self._seal is not None or self._pending is None, f"{self!r} waits for a seal that will not come"
         assert len(self._rest) in (0, self._num_missing), repr(self)
 
     # ---------------------------------------------------------------- payloads
@@ -230,8 +261,16 @@ class FrameDecoder:
         self._rest = self._rest[num_bytes:]
         if self._num_missing:
             return
+        if self._seal is not None:
+            start, behind = self._start, self._start + SEAL_BYTES
+            if behind > self._end:
+                self._needed = SEAL_BYTES
+                return
+            self._seal.check(self._head, self._payload, self._staging[start:behind])
+            self._start = behind
+            self._payload = _NO_PAYLOAD
         pending, self._pending = self._pending, None
-        assert pending is not None, "only a payload under way misses bytes"
+        assert pending is not None, "only a payload under way misses bytes or its seal"
         messages.append(pending)
 
     def _take_from_staging(self, messages: list[Decoded]) -> None:
@@ -244,12 +283,12 @@ class FrameDecoder:
 
     # ---------------------------------------------------------------- frames
 
-    def _grow(self) -> None:
+    def _grow(self, capacity: int) -> None:
         num_bytes = self._end - self._start
-        grown = memoryview(bytearray(self._needed))
+        grown = memoryview(bytearray(capacity))
         grown[:num_bytes] = self._staging[self._start : self._end]
         # A new buffer instead of a resized one: the transport may still hold a view of the old one.
-        self._staging, self._capacity = grown, self._needed
+        self._staging, self._capacity = grown, capacity
         self._start, self._end = 0, num_bytes
 
     def _decode(self, messages: list[Decoded]) -> None:
@@ -257,32 +296,30 @@ class FrameDecoder:
         staging, start, end = self._staging, self._start, self._end
         max_plain_data_frame_bytes = self._max_data_frame_bytes
         _, max_data_frame_bytes = self._limits.get(BUFFER_RESPONSE_ID, _NO_LENGTH)
-        allocator, allocate_run = self._allocator, self._allocate_run
-        while end - start >= FRAME_HEADER_BYTES:
+        allocator, allocate_run, is_known, seal = self._allocator, self._allocate_run, self._is_known, self._seal
+        while end - start >= FRAME_HEADER_BYTES and (is_known or not messages):
             if staging[start + _ID_OFFSET] != BUFFER_RESPONSE_ID or end - start < BUFFER_RESPONSE_HEADER_BYTES:
                 length = self._decode_other(start, end, messages)
                 if not length:
                     return
                 start += length
                 continue
-            (length, magic, _, receiver, subpartition, num_partial, sequence_number, backlog, data_type, is_compressed, size_bytes) = (
-                _unpack_data_header(staging, start)
-            )
+            header = _unpack_data_header(staging, start)
+            length, magic, _, receiver, subpartition, num_partial, sequence_number, backlog, data_type, is_compressed, size_bytes = header
             if magic != MAGIC or not BUFFER_RESPONSE_HEADER_BYTES <= length <= max_data_frame_bytes:
                 self._refuse(length, magic, BUFFER_RESPONSE_ID)
-            body = start + BUFFER_RESPONSE_HEADER_BYTES
-            partial_sizes: tuple[int, ...] = ()
+            body, partial_sizes = start + BUFFER_RESPONSE_HEADER_BYTES, _NO_SIZES
             if num_partial or size_bytes != length - BUFFER_RESPONSE_HEADER_BYTES or length > max_plain_data_frame_bytes:
                 self._check_sizes(num_partial, size_bytes, length - BUFFER_RESPONSE_HEADER_BYTES, data_type)
                 body += _BYTES_PER_PARTIAL_SIZE * num_partial
                 if end < body:
                     self._start, self._needed = start, body - start
                     return
-                if num_partial:
-                    partial_sizes = _partial_sizes(staging[start + BUFFER_RESPONSE_HEADER_BYTES : body], size_bytes)
-            following = start + length + _RECEIVER_OFFSET
+                partial_sizes = _partial_sizes(staging[start + BUFFER_RESPONSE_HEADER_BYTES : body], size_bytes)
+            stride, behind = length + self._seal_bytes, start + length
+            following = start + stride + _RECEIVER_OFFSET
             if (
-                end - start >= 2 * length
+                end - start >= 2 * stride
                 and staging[following : following + INPUT_CHANNEL_ID_BYTES] == receiver
                 and data_type == _PLAIN
                 and not (is_compressed or num_partial)
@@ -294,21 +331,23 @@ class FrameDecoder:
                     continue
                 if num_alike:
                     allocate_run = None  # no buffers now; without this, each frame would search all frames behind it again
+            is_whole = start + stride <= end
+            if seal is not None and is_whole:
+                seal.check(staging[start:body], staging[body:behind], staging[behind : behind + SEAL_BYTES])
             if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0 or subpartition < 0:
                 raise _bad_field(data_type, is_compressed, backlog, subpartition)
             kind, is_packed = _DATA_TYPES[data_type], is_compressed == 1
             buffer = None if allocator is None else allocator.allocate(receiver, size_bytes, kind, is_compressed=is_packed)
             # As ``BufferResponse(...)``, without the Python call of its ``__new__``.  bench: transport.
-            message: BufferResponse = _new_tuple(
-                BufferResponse, (receiver, subpartition, sequence_number, backlog, kind, is_packed, partial_sizes, buffer)
-            )
-            start += length
-            if start > end:
-                self._start_payload(message, body, start - end)
+            fields = (receiver, subpartition, sequence_number, backlog, kind, is_packed, partial_sizes, buffer)
+            message: BufferResponse = _new_tuple(BufferResponse, fields)
+            if not is_whole:
+                self._start_payload(message, start, body, behind)
                 return
             if buffer is not None:
-                buffer.view[:] = staging[body:start]
+                buffer.view[:] = staging[body:behind]
             messages.append(message)
+            start += stride
         self._start, self._needed = start, FRAME_HEADER_BYTES
         if end - start >= _LENGTH.size:
             self._check_length(start)
@@ -318,31 +357,46 @@ class FrameDecoder:
 
         Returns how many frames are alike (0 if there are not two with payloads), and the bytes of the frames that got a buffer.
         """
-        staging = self._staging
+        staging, stride = self._staging, length + self._seal_bytes
         common, first_number, backlog, common_end = _unpack_run_header(staging, start)
         receiver, subpartition = _unpack_receiver(common)
         if subpartition < 0 or length == BUFFER_RESPONSE_HEADER_BYTES:
             return 0, 0
-        number, at, last = first_number, start, self._end - length
+        number, at, last = first_number, start, self._end - stride
         backlogs: list[int] = []
         while at <= last:
             before, sequence_number, backlog, behind = _unpack_run_header(staging, at)
             if before != common or behind != common_end or sequence_number != number or backlog < 0:
                 break
             backlogs.append(backlog)
-            at += length
+            at += stride
             number += 1
         if len(backlogs) < 2 or self._allocate_run is None:
             return 0, 0
         buffers = self._allocate_run(receiver, length - BUFFER_RESPONSE_HEADER_BYTES, len(backlogs))
         if not buffers:
             return len(backlogs), 0
+        if self._seal is not None:
+            self._check_run(self._seal, start, length, buffers)
         at = start
         for buffer in buffers:
             buffer.view[:] = staging[at + BUFFER_RESPONSE_HEADER_BYTES : at + length]
-            at += length
+            at += stride
         messages.append(BufferRun(receiver, subpartition, first_number, backlogs[len(buffers) - 1], buffers))
         return len(backlogs), at - start
+
+    def _check_run(self, seal: FrameSeal, start: int, length: int, buffers: Sequence[PayloadBuffer]) -> None:
+        """Check the seals of as many frames from ``start`` on as there are ``buffers``, which are recycled if one does not fit."""
+        staging, at = self._staging, start
+        try:
+            for _ in buffers:
+                body, behind = at + BUFFER_RESPONSE_HEADER_BYTES, at + length
+                at = behind + SEAL_BYTES
+                seal.check(staging[behind - length : body], staging[body:behind], staging[behind:at])
+        except RemoteProtocolError:
+            for buffer in buffers:
+                buffer.recycle()
+            raise
 
     def _decode_other(self, start: int, end: int, messages: list[Decoded]) -> int:
         """Decode a frame that is not data, or whose header is incomplete; returns its length if it was consumed, else 0."""
@@ -351,25 +405,32 @@ class FrameDecoder:
         least, greatest = self._limits.get(message_id, _NO_LENGTH)
         if magic != MAGIC or not least <= length <= greatest:
             self._refuse(length, magic, message_id)
-        needed = BUFFER_RESPONSE_HEADER_BYTES if message_id == BUFFER_RESPONSE_ID else length
+        needed = BUFFER_RESPONSE_HEADER_BYTES if message_id == BUFFER_RESPONSE_ID else length + self._seal_bytes
         if end - start < needed:
             self._start, self._needed = start, needed
             return 0
-        messages.append(decode_body(message_id, self._staging[start + FRAME_HEADER_BYTES : start + length]))
-        return length
+        staging, behind = self._staging, start + length
+        if self._seal is not None:
+            self._seal.check(staging[start:behind], b"", staging[behind : behind + SEAL_BYTES])
+        messages.append(decode_body(message_id, staging[start + FRAME_HEADER_BYTES : behind]))
+        return length + self._seal_bytes
 
-    def _start_payload(self, message: BufferResponse, body: int, num_missing: int) -> None:
-        """Begin the payload of ``message``, of which the bytes from ``body`` on are here and ``num_missing`` are not."""
-        end = self._end
-        self._pending, self._num_missing = message, num_missing
-        self._rest = _NO_PAYLOAD
-        if message.buffer is not None:
-            view = message.buffer.view
-            num_here = end - body
+    def _start_payload(self, message: BufferResponse, start: int, body: int, behind: int) -> None:
+        """Begin the payload of ``message``, whose frame is from ``start`` to ``behind``; a part of it, or only of its seal, is not here."""
+        end = min(self._end, behind)
+        self._pending, self._num_missing = message, behind - end
+        view = _NO_PAYLOAD if message.buffer is None else message.buffer.view
+        if self._seal is not None:
+            self._head = bytes(self._staging[start:body])
+            if message.buffer is None:
+                view = memoryview(bytearray(behind - body))  # a payload that is skipped is covered by the seal all the same
+            self._payload = view
+        num_here = end - body
+        if view:
             view[:num_here] = self._staging[body:end]
-            self._rest = view[num_here:]
+        self._rest = view[num_here:]
         self._start = end
-        self._needed = FRAME_HEADER_BYTES
+        self._needed = FRAME_HEADER_BYTES if self._num_missing else SEAL_BYTES
 
     def _refuse(self, length: int, magic: int, message_id: int) -> NoReturn:
         if magic != MAGIC:
@@ -420,6 +481,8 @@ def _foreign_protocol(first_word: int) -> str:
 
 
 def _partial_sizes(view: memoryview, size_bytes: int) -> tuple[int, ...]:
+    if not view:
+        return _NO_SIZES
     sizes: tuple[int, ...] = Struct(f">{len(view) // _BYTES_PER_PARTIAL_SIZE}i").unpack(view)
     if min(sizes, default=0) < 0 or sum(sizes) != size_bytes:
         raise RemoteProtocolError(f"the {len(sizes)} partial sizes of a BufferResponse do not add up to its {size_bytes} bytes")

@@ -2,7 +2,8 @@
 
 Side:       pure.
 Invariants: a token is derived from the cluster's secret, the job, the gate's name and its expiry time.  Its holder learns neither the
-            secret nor another token, and may do nothing but offer partitions to that gate.  After its expiry it opens no connection, and
+            secret nor another token, and may do nothing but offer partitions to that gate (and what its job's master lets it do with
+            it: in flowlet, ask about them, commit and abort them).  After its expiry it opens no connection, and
             a connection made with it carries no new offer; accepted offers continue.
 Units:      milliseconds since the epoch.
 Source:     Hadoop's delegation tokens, which Flink hands to its jobs.

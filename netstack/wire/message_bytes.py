@@ -1,11 +1,13 @@
 """Encodes messages as frames and decodes the bodies of frames.
 
 Side:       pure.  ``encode_buffer_response_header`` is hot path.
-Invariants: a frame starts with its length, the magic number and the message id.  The decoder refuses every value that the encoder refuses
-            (a credit below one, a negative backlog).
+Invariants: a frame starts with its length, the magic number and the message id.  The length does not count the seal (``frame_seal``) that
+            follows every frame of a sealed connection.  The decoder refuses every value that the encoder refuses (a credit below one, a
+            negative backlog).
 Units:      lengths in bytes, all integers big endian.
 Source:     Flink 2.x ``NettyMessage``.  An ``ErrorResponse`` carries a serialized Java throwable.  Its class makes Flink react correctly;
-            its message starts with the name of our error code.  ``Hello``, ``Proof``, ``Ready`` and ``offer_messages`` are ours.
+            its message starts with the name of our error code.  ``Hello``, ``Proof``, ``Ready``, ``Heartbeat`` and ``offer_messages`` are
+            ours.
 """
 
 import re
@@ -35,6 +37,7 @@ from netstack.wire.messages import (
     DataType,
     ErrorCode,
     ErrorResponse,
+    Heartbeat,
     Hello,
     Message,
     NewBufferSize,
@@ -47,6 +50,7 @@ from netstack.wire.messages import (
 )
 from netstack.wire.offer_messages import (
     GATE_HELLO_ID,
+    MAX_AUTHORITY_BYTES,
     OFFER_DECODERS,
     OFFER_FRAME_BYTES,
     OFFER_REFUSED_ID,
@@ -54,6 +58,8 @@ from netstack.wire.offer_messages import (
     GateHello,
     OfferRefused,
     PartitionOffer,
+    decode_authority,
+    encode_authority,
     encode_offer_message,
 )
 
@@ -79,6 +85,9 @@ CLIENT_MESSAGE_IDS: Final = frozenset({BUFFER_RESPONSE_ID, 1, 9})
 # A gate that listens is a client that also accepts offers; a producer that dials is a server that also accepts refusals.
 GATE_MESSAGE_IDS: Final = CLIENT_MESSAGE_IDS | {PARTITION_OFFER_ID}
 OFFERING_MESSAGE_IDS: Final = SERVER_MESSAGE_IDS | {OFFER_REFUSED_ID}
+# Accepted from authenticated peers, beside the messages above.
+HEARTBEAT_ID: Final = 70
+MIN_HEARTBEAT_INTERVAL_MS: Final = 100  # a peer that asks for more heartbeats would only cost time
 
 _REQUEST = Struct(">20s40sii16si")
 _NUMBER_AND_RECEIVER = Struct(">i16s")
@@ -87,6 +96,7 @@ _PARTITION_AND_RECEIVER = Struct(">20s40s16s")
 _SEGMENT_AND_RECEIVER = Struct(">ii16s")
 _HELLO = Struct(">HHB32s")
 _VERSION = Struct(">H")
+_INTERVAL = Struct(">i")
 _SECRET_BYTES = 32  # of a nonce and of a proof
 # The prefix of the message of our throwables: the error code, and the receiver that the error is about.
 _OUR_MARK = re.compile(r"\[([A-Z_]+)(?: ([0-9a-f]{32}))?\] ")
@@ -213,14 +223,17 @@ def _encode_body(message: Message) -> tuple[int, bytes]:
             _at_least(0, "subpartition", subpartition)
             _at_least(1, "segment", segment)
             return 11, _SEGMENT_AND_RECEIVER.pack(subpartition, segment, _checked(receiver))
-        case Hello(version_min, version_max, role, nonce):
+        case Hello(version_min, version_max, role, nonce, authority):
             if version_min > version_max:
                 raise LocalProtocolError(f"versions {version_min} to {version_max} are not a range")
-            return 64, _HELLO.pack(version_min, version_max, role, _checked_secret("nonce", nonce))
+            return 64, _HELLO.pack(version_min, version_max, role, _checked_secret("nonce", nonce)) + encode_authority(authority)
         case Proof(mac):
             return 65, _checked_secret("proof", mac)
         case Ready(version):
             return 66, _VERSION.pack(version)
+        case Heartbeat(interval_ms):
+            _at_least(MIN_HEARTBEAT_INTERVAL_MS, "heartbeat interval", interval_ms)
+            return HEARTBEAT_ID, _INTERVAL.pack(interval_ms)
         case GateHello() | PartitionOffer() | OfferRefused():
             return encode_offer_message(message)
         case BufferResponse():
@@ -316,10 +329,16 @@ def _decode_segment(body: memoryview) -> Message:
 
 
 def _decode_hello(body: memoryview) -> Message:
-    version_min, version_max, role, nonce = _HELLO.unpack(body)
+    version_min, version_max, role, nonce = _HELLO.unpack_from(body)
     if version_min > version_max:
         raise RemoteProtocolError(f"a Hello with the versions {version_min} to {version_max}")
-    return Hello(version_min, version_max, role, nonce)
+    return Hello(version_min, version_max, role, nonce, decode_authority(bytes(body[_HELLO.size :])))
+
+
+def _decode_heartbeat(body: memoryview) -> Message:
+    (interval_ms,) = _INTERVAL.unpack(body)
+    _require_at_least(MIN_HEARTBEAT_INTERVAL_MS, "a Heartbeat with an interval in ms", interval_ms)
+    return Heartbeat(interval_ms)
 
 
 def _require_at_least(least: int, what: str, number: int) -> None:
@@ -387,9 +406,10 @@ FRAME_BYTES: Final[dict[int, tuple[int, int | None]]] = {
     9: (29, 29),
     10: (29, 29),
     11: (33, 33),
-    64: (46, 46),
+    64: (46, 46 + MAX_AUTHORITY_BYTES),
     65: (41, 41),
     66: (11, 11),
+    HEARTBEAT_ID: (13, 13),
     **OFFER_FRAME_BYTES,
 }
 _DECODERS: Final[dict[int, Callable[[memoryview], Message]]] = {
@@ -407,6 +427,7 @@ _DECODERS: Final[dict[int, Callable[[memoryview], Message]]] = {
     64: _decode_hello,
     65: lambda body: Proof(bytes(body)),
     66: lambda body: Ready(*_VERSION.unpack(body)),
+    HEARTBEAT_ID: _decode_heartbeat,
     **OFFER_DECODERS,
 }
 ALL_MESSAGE_IDS: Final = frozenset(FRAME_BYTES)

@@ -3,7 +3,8 @@
 Side:       pure.
 Invariants: a message is immutable.  The holder of a ``BufferResponse`` owns its buffer.
 Units:      credit and backlog in buffers, sizes in bytes.
-Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  Ours (ids from 64 on): ``Hello``, ``Proof``, ``Ready``, ``offer_messages``.
+Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  Ours (ids from 64 on): ``Hello``, ``Proof``, ``Ready``, ``Heartbeat``,
+            ``offer_messages``.
 """
 
 from collections.abc import Sequence
@@ -246,12 +247,16 @@ class SegmentId:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of either side: its protocol versions, its ``Role``, and 32 random bytes used once."""
+    """The first message of either side: its protocol versions, its ``Role``, and 32 random bytes used once.
+
+    ``authority``: of a client without TLS, the ``host:port`` that it is connected to; else "".
+    """
 
     version_min: int
     version_max: int
     role: int
     nonce: bytes
+    authority: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +271,13 @@ class Ready:
     """The sender accepts the proof and speaks this version from now on."""
 
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The sender lives, and wants a sign of life from the receiver at least every ``interval_ms``."""
+
+    interval_ms: int
 
 
 Message: TypeAlias = (
@@ -284,6 +296,7 @@ Message: TypeAlias = (
     | Hello
     | Proof
     | Ready
+    | Heartbeat
     | GateHello
     | PartitionOffer
     | OfferRefused

@@ -29,11 +29,13 @@ OFFER_ID_BYTES: Final = 16
 FINGERPRINT_BYTES: Final = 16
 MAX_JOB_NAME_BYTES: Final = 255
 MAX_REASON_BYTES: Final = 4096
+MAX_AUTHORITY_BYTES: Final = 96  # a literal IPv6 address with scope and port has fewer
 GATE_HELLO_ID: Final = 67
 PARTITION_OFFER_ID: Final = 68
 OFFER_REFUSED_ID: Final = 69
 FRAME_HEADER_BYTES: Final = 9
 _NONCE_BYTES: Final = 32
+_BEFORE_AUTHORITY: Final = b"\x00"  # an authority has no such byte
 _HELLO: Final = Struct(">HH32s16sq")
 # Offer, partition, producing attempt, subtask, subtasks, producers, epoch, partition's number, attempt's number, type.
 _OFFER: Final = Struct(">16s20s40siiiqii16s")
@@ -55,9 +57,11 @@ class RefusalCode(IntEnum):
     WRONG_SHAPE = 4
     """The producer expects another number of subtasks or of producers."""
     BUSY = 5
-    """The gate has as many producers as it may have at once."""
+    """The gate has no memory for another producer, or too many wait already."""
     TOKEN_EXPIRED = 6
     """The token of the connection has expired."""
+    QUEUED = 7
+    """No refusal: the offer waits until the gate has room, and is then requested or refused."""
 
 
 _CODES: Final = {int(code): code for code in RefusalCode}
@@ -65,12 +69,16 @@ _CODES: Final = {int(code): code for code in RefusalCode}
 
 @dataclass(frozen=True, slots=True)
 class GateHello:
-    """The first message of a producer that dials: its protocol versions, the gate of its token, and 32 random bytes used once."""
+    """The first message of a producer that dials: its protocol versions, the gate of its token, and 32 random bytes used once.
+
+    ``authority``: as in ``Hello``.
+    """
 
     version_min: int
     version_max: int
     nonce: bytes
     gate: GateIdentity
+    authority: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,7 @@ class PartitionOffer:
 
 @dataclass(frozen=True, slots=True)
 class OfferRefused:
-    """The gate takes nothing, or nothing more, from an offer; sent at any time before the end of its partition."""
+    """The gate takes nothing (more) from an offer, or nothing yet (``QUEUED``); sent at any time before the end of its partition."""
 
     offer_id: bytes
     subtask: int
@@ -119,11 +127,12 @@ def encode_offer_message(message: OfferMessage) -> tuple[int, bytes]:
         struct.error: a number does not fit.
     """
     match message:
-        case GateHello(version_min, version_max, nonce, gate):
+        case GateHello(version_min, version_max, nonce, gate, authority):
             if version_min > version_max:
                 raise LocalProtocolError(f"versions {version_min} to {version_max} are not a range")
             _check_length("nonce", nonce, _NONCE_BYTES)
-            return GATE_HELLO_ID, _HELLO.pack(version_min, version_max, nonce, gate.job_id, gate.expires_ms) + gate.name.encode()
+            fields = _HELLO.pack(version_min, version_max, nonce, gate.job_id, gate.expires_ms)
+            return GATE_HELLO_ID, fields + gate.name.encode() + _BEFORE_AUTHORITY + encode_authority(authority)
         case PartitionOffer():
             return PARTITION_OFFER_ID, _encode_offer(message)
         case OfferRefused(offer_id, subtask, code, text):
@@ -131,6 +140,31 @@ def encode_offer_message(message: OfferMessage) -> tuple[int, bytes]:
             # The cut may split a character, which would not decode.
             reason = text.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore").encode()
             return OFFER_REFUSED_ID, _REFUSED.pack(offer_id, _counted("subtask", subtask), code) + reason
+
+
+def encode_authority(authority: str) -> bytes:
+    """The bytes of the authority in a hello.
+
+    Raises:
+        LocalProtocolError: it has too many characters, or one that no address has.
+    """
+    if len(authority) > MAX_AUTHORITY_BYTES or not authority.isascii() or not authority.isprintable():
+        raise LocalProtocolError(f"an authority has at most {MAX_AUTHORITY_BYTES} printable ASCII characters, got {authority[:200]!r}")
+    return authority.encode()
+
+
+def decode_authority(data: bytes) -> str:
+    """The authority in a hello.
+
+    Raises:
+        RemoteProtocolError: ``encode_authority`` would refuse it.
+    """
+    authority = data.decode("latin-1")
+    if len(data) > MAX_AUTHORITY_BYTES or not authority.isascii() or not authority.isprintable():
+        raise RemoteProtocolError(
+            f"the authority in a hello has {len(data)} bytes, expected at most {MAX_AUTHORITY_BYTES} of printable ASCII"
+        )
+    return authority
 
 
 def _encode_offer(offer: PartitionOffer) -> bytes:
@@ -179,9 +213,12 @@ def _decode_gate_hello(body: memoryview) -> GateHello:
     version_min, version_max, nonce, job_id, expires_ms = _HELLO.unpack_from(body)
     if version_min > version_max:
         raise RemoteProtocolError(f"a GateHello with the versions {version_min} to {version_max}")
-    name = _text("the gate's name in a GateHello", body[_HELLO.size :])
+    name_bytes, separator, authority = bytes(body[_HELLO.size :]).rpartition(_BEFORE_AUTHORITY)
+    if not separator:
+        raise RemoteProtocolError(f"a GateHello of the versions {version_min} to {version_max} has no authority")
+    name = _text("the gate's name in a GateHello", name_bytes)
     try:
-        return GateHello(version_min, version_max, nonce, GateIdentity(job_id, name, expires_ms))
+        return GateHello(version_min, version_max, nonce, GateIdentity(job_id, name, expires_ms), decode_authority(authority))
     except LocalProtocolError as error:
         raise RemoteProtocolError(f"a GateHello is broken: {error}") from error
 
@@ -207,7 +244,7 @@ def _decode_refused(body: memoryview) -> OfferRefused:
     return OfferRefused(offer_id, subtask, known, _text("the reason in an OfferRefused", body[_REFUSED.size :]))
 
 
-def _text(what: str, data: memoryview) -> str:
+def _text(what: str, data: memoryview | bytes) -> str:
     try:
         return bytes(data).decode()
     except UnicodeDecodeError as error:
@@ -216,7 +253,7 @@ def _text(what: str, data: memoryview) -> str:
 
 # Message id -> least and greatest number of bytes of the whole frame; as in ``codec.FRAME_BYTES``.
 OFFER_FRAME_BYTES: Final[dict[int, tuple[int, int | None]]] = {
-    GATE_HELLO_ID: (FRAME_HEADER_BYTES + _HELLO.size + 1, FRAME_HEADER_BYTES + _HELLO.size + MAX_GATE_NAME_BYTES),
+    GATE_HELLO_ID: (FRAME_HEADER_BYTES + _HELLO.size + 2, FRAME_HEADER_BYTES + _HELLO.size + MAX_GATE_NAME_BYTES + 1 + MAX_AUTHORITY_BYTES),
     PARTITION_OFFER_ID: (FRAME_HEADER_BYTES + _OFFER.size + 1, FRAME_HEADER_BYTES + _OFFER.size + MAX_JOB_NAME_BYTES),
     OFFER_REFUSED_ID: (FRAME_HEADER_BYTES + _REFUSED.size, FRAME_HEADER_BYTES + _REFUSED.size + MAX_REASON_BYTES),
 }

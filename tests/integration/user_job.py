@@ -87,10 +87,18 @@ def main() -> int:
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--cancel-after-signal", action="store_true")
     parser.add_argument("--cancel-at-once", action="store_true")
+    parser.add_argument("--collect", action="store_true")
+    parser.add_argument("--option", action="append", default=[])
     options = parser.parse_args()
-    env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({"flowlet.jobmanager": options.jobmanager}))
+    configuration = Configuration.from_dict(dict(each.split("=") for each in options.option))
+    env = StreamExecutionEnvironment.get_execution_environment(configuration.set_string("flowlet.jobmanager", options.jobmanager))
     env.set_parallelism(options.parallelism)
-    build(env, options).sink_to(DiscardingSink())
+    stream = build(env, options)
+    if options.collect:
+        for _ in stream.execute_and_collect(options.job):
+            pass
+        return 0
+    stream.sink_to(DiscardingSink())
     if not options.cancel_after_signal and not options.cancel_at_once:
         env.execute(options.job)
         return 0

@@ -11,6 +11,7 @@ from tests.mutants.mutant import Mutant
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
 _RUNS: Final = "tests/netstack/handlers/test_handler_runs.py"
 
+_RELAYS: Final = "tests/netstack/handlers/test_relays.py"
 _DIRECT: Final = "tests/netstack/handlers/test_direct_sending.py"
 _TASK: Final = "tests/flowlet/task/test_stream_task"
 _SPLITS: Final = "tests/flowlet/watermarks/test_watermark_multiplexer.py"
@@ -117,6 +118,34 @@ OWN_BUGS: Final = (
         "        if self._made_lease is not None or self._read:\n",
         "        if self._read:\n",
         "tests/netstack/partition/test_subpartition_runs.py::test_a_barrier_that_times_out_copies_segments_and_leaves_them_in_the_queue",
+    ),
+    # ---------------------------------------------------------------- doors of the data port
+    Mutant(
+        "a_relay_is_welcome",
+        "door",
+        "a server takes the handshake of a client that dialled a relay, which then speaks for the client",
+        "netstack.flow.handshake",
+        "        if not (self._is_client or self._tls_binding) and",
+        "        if self._version and",
+        f"{_RELAYS}::test_a_relay_at_another_address_is_refused_at_the_handshake",
+    ),
+    Mutant(
+        "runs_are_not_checked",
+        "door",
+        "a frame that a relay changed is delivered, because the frames around it are alike",
+        "netstack.wire.frame_decoder",
+        "            self._check_run(self._seal, start, length, buffers)\n",
+        "            pass\n",
+        "tests/netstack/wire/test_frame_seal.py::test_a_run_with_one_changed_frame_is_not_delivered",
+    ),
+    Mutant(
+        "strangers_get_a_read_buffer",
+        "door",
+        "every connection costs 1 MiB before its peer has proven anything",
+        "netstack.transport.authentication_handler",
+        "        self._decoder.accept(HANDSHAKE_MESSAGE_IDS, is_known=False)",
+        "        self._decoder.accept(HANDSHAKE_MESSAGE_IDS)",
+        "tests/netstack/transport/test_strangers.py::test_a_stranger_costs_no_task_and_no_large_piece_of_memory",
     ),
     # ---------------------------------------------------------------- partitions
     Mutant(

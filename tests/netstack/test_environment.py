@@ -26,7 +26,7 @@ from netstack.eventloop import EventLoopThread
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.view_reader import ViewReaderStatistics
-from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, partition_id
+from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.security import SecurityConfig
@@ -88,7 +88,7 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Node]]:
 
 
 def result_partition_id(number: int = 0) -> ResultPartitionID:
-    return ResultPartitionID(partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+    return ResultPartitionID(intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
 
 
 def remote_gate(consumer: Node, producer: Node, *channels: tuple[ResultPartitionID, int]) -> SingleInputGate:

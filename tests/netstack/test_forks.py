@@ -1,14 +1,17 @@
 """What a forked child has of its parent's connections: nothing."""
 
 import os
+import signal
 import socket
+import sys
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from netstack.config import NetstackConfig
 from netstack.eventloop import EventLoopThread
-from netstack.forks import ClosedInChildren
+from netstack.forks import ClosedInChildren, PortClosedInChildren, end_stranded_child, serving_thread
 from netstack.security import SecurityConfig
 from netstack.transport.server import NetworkServer
 
@@ -93,3 +96,106 @@ def test_a_child_does_not_listen_at_its_parents_port() -> None:
     ours.close()
     childs.close()
     os.waitpid(child, 0)
+
+
+def test_sockets_of_a_library_are_closed_in_the_child_by_their_port() -> None:
+    """Both ends of a connection and the listener; the parent's stay as they are, and so do those of other ports."""
+    listener, other = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
+    with listener, other, socket.create_connection(listener.getsockname()) as client:
+        accepted, _ = listener.accept()
+        with accepted:
+            guard = PortClosedInChildren(listener.getsockname()[1])
+
+            assert in_child(lambda: not any(is_open(each.fileno()) for each in (listener, client, accepted)) and is_open(other.fileno()))
+
+            guard.release()
+            assert in_child(lambda: is_open(client.fileno()))
+            client.sendall(b"still there")
+            assert accepted.recv(100) == b"still there"
+
+
+def child_of_serving_thread(function: Callable[[], object]) -> int:
+    """How a child ends that is forked on a thread of ours, and runs ``function`` before it goes on with the thread's work."""
+    children: list[int] = []
+
+    def work() -> None:
+        with serving_thread():
+            children.append(os.fork())
+            try:
+                if not children[0]:
+                    function()
+            finally:
+                end_stranded_child()
+                if not children[0]:
+                    os._exit(99)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
+
+
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        (lambda: None, 1),
+        (lambda: [][0], 1),
+        (lambda: sys.exit(4), 4),
+        (lambda: sys.exit(), 0),
+        (lambda: sys.exit("sorry"), 1),
+        (lambda: signal.raise_signal(signal.SIGTERM), -signal.SIGTERM),
+    ],
+    ids=["returns", "raises", "exits", "exits without a code", "exits with a text", "is terminated"],
+)
+def test_a_child_of_a_thread_of_ours_ends_where_the_users_function_does(function: Callable[[], object], code: int) -> None:
+    assert child_of_serving_thread(function) == code
+
+
+def test_a_child_says_why_it_ends(capfd: pytest.CaptureFixture[str]) -> None:
+    child_of_serving_thread(lambda: dict[str, int]()["the key"])
+
+    said = capfd.readouterr().err
+    assert "KeyError: 'the key'" in said
+    assert "which a user's function forked, did not end in that function" in said
+
+
+def test_a_signal_to_the_child_does_not_reach_the_loop_of_its_parent() -> None:
+    """Python writes the number of a signal into a socket that parent and child share."""
+    near, far = socket.socketpair()
+    with near, far:
+        for each in (near, far):
+            each.setblocking(False)
+        former = signal.set_wakeup_fd(far.fileno())
+        handler = signal.signal(signal.SIGUSR1, lambda *_: None)
+        try:
+            assert child_of_serving_thread(lambda: signal.raise_signal(signal.SIGUSR1)) == 1
+            with pytest.raises(BlockingIOError):
+                near.recv(1)
+        finally:
+            signal.set_wakeup_fd(former)
+            signal.signal(signal.SIGUSR1, handler)
+
+
+def test_a_child_of_any_other_thread_goes_on() -> None:
+    """It is the program's own."""
+
+    def goes_on() -> bool:
+        end_stranded_child()
+        return True
+
+    assert in_child(goes_on)
+
+
+def test_the_loop_of_a_child_ends_with_its_present_pass() -> None:
+    """A coroutine of a user's that forks, and waits for something in the child: the child shares the selector of its parent."""
+    loop = EventLoopThread.start("forking")
+    children: list[int] = []
+
+    async def fork() -> None:
+        children.append(os.fork())
+
+    loop.submit(fork()).result()
+    code = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
+    loop.close()
+
+    assert code == 1

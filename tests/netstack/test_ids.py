@@ -2,7 +2,14 @@
 
 import pytest
 
-from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, input_channel_id, new_input_channel_id, partition_id
+from netstack.ids import (
+    ConnectionID,
+    ResultPartitionID,
+    execution_attempt_id,
+    input_channel_id,
+    intermediate_partition_id,
+    new_input_channel_id,
+)
 
 
 def test_a_channel_id_is_its_two_halves_lower_first() -> None:
@@ -21,7 +28,7 @@ def test_random_channel_ids_differ() -> None:
 
 def test_partition_and_attempt_ids_have_flinks_sizes() -> None:
     """20 and 40 bytes, numbers big endian at the end."""
-    partition = partition_id(b"p" * 16, 7)
+    partition = intermediate_partition_id(b"p" * 16, 7)
     attempt = execution_attempt_id(b"g" * 16, b"v" * 16, 3, 1)
 
     assert partition == b"p" * 16 + b"\0\0\0\7"
@@ -32,7 +39,7 @@ def test_partition_and_attempt_ids_have_flinks_sizes() -> None:
 def test_ids_of_wrong_size_are_refused() -> None:
     """A short id would shift every field behind it on the wire."""
     with pytest.raises(ValueError, match="16 bytes, got 3"):
-        partition_id(b"abc", 0)
+        intermediate_partition_id(b"abc", 0)
     with pytest.raises(ValueError, match="have 16 bytes, got 16 and 1"):
         execution_attempt_id(b"g" * 16, b"v", 0, 0)
 

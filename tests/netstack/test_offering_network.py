@@ -22,7 +22,7 @@ from netstack.flow.offer_book import GateShape
 from netstack.flow.offer_progress import Stage
 from netstack.gate.offered_gates import OfferedGates
 from netstack.handlers.offered_partitions_handler import NetworkOfferedPartitionClient, OfferedPartitionsHandler
-from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, partition_id
+from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, intermediate_partition_id
 from netstack.offering_network import IDLE_S, GateAccess, OfferedPartition, OfferingNetwork
 from netstack.security import SecurityConfig
 from netstack.transport.client import connect
@@ -31,7 +31,7 @@ from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
 from netstack.wire.gate_access import GateIdentity, gate_token
 from netstack.wire.message_bytes import OFFERING_MESSAGE_IDS
-from netstack.wire.messages import CancelPartitionRequest, Message, PartitionRequest
+from netstack.wire.messages import CancelPartitionRequest, Heartbeat, Message, PartitionRequest
 from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
 from tests.netstack.connections import until
 from tests.netstack.transport.test_tls import Authority
@@ -51,7 +51,10 @@ class Listener(ChannelHandler):
         self.received: asyncio.Queue[object] = asyncio.Queue()
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
-        self.received.put_nowait(message)
+        if isinstance(message, Heartbeat):
+            ctx.fire_channel_read(message)
+        else:
+            self.received.put_nowait(message)
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
         self.received.put_nowait("gone")
@@ -307,4 +310,4 @@ def never_offered() -> OfferedPartition:
 
 
 def result_partition_id(name: str) -> ResultPartitionID:
-    return ResultPartitionID(partition_id(name.encode().ljust(16, b" ")[:16], 0), PARTITION.producer)
+    return ResultPartitionID(intermediate_partition_id(name.encode().ljust(16, b" ")[:16], 0), PARTITION.producer)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from netstack.config import NetstackConfig
 from netstack.errors import ConfigError
-from netstack.security import SecurityConfig, SecurityMode, TlsConfig, check_loopback, is_loopback, required_security
+from netstack.security import SecurityConfig, SecurityMode, TlsConfig, check_loopback, is_loopback, normalized_authority, required_security
 
 SECRET = bytes(range(32))
 TLS = TlsConfig(Path("cert.pem"), Path("key.pem"), Path("ca.pem"))
@@ -36,6 +37,10 @@ def test_each_mode_has_its_constructor() -> None:
         (lambda: SecurityConfig.hmac(b""), "secret of security mode hmac has 0 bytes, the least is 32"),
         (lambda: SecurityConfig.hmac(bytes(31)), "has 31 bytes"),
         (lambda: SecurityConfig.mutual_tls(TLS, b""), "secret of security mode tls has 0 bytes"),
+        (lambda: replace(SecurityConfig.none(), authorities=frozenset({"127.0.0.1:1"})), "security mode none takes no authorities"),
+        (lambda: replace(SecurityConfig.hmac(SECRET), authorities=frozenset({"localhost:1"})), "has 'localhost:1', expected a literal"),
+        (lambda: replace(SecurityConfig.hmac(SECRET), authorities=frozenset({"127.0.0.1"})), "has '127.0.0.1', expected a literal"),
+        (lambda: replace(SecurityConfig.hmac(SECRET), authorities=frozenset({"10.0.0.1:1"})), "has '10.0.0.1:1', expected a literal"),
         (lambda: SecurityConfig(SecurityMode.TLS, SECRET), "security mode tls needs a TlsConfig"),
         (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, TLS), "security mode hmac takes no TlsConfig"),
         (lambda: SecurityConfig(SecurityMode.NONE, SECRET), "takes neither a secret nor certificates"),
@@ -84,3 +89,21 @@ def test_public_addresses_are_refused(host: str) -> None:
     """Other names may be anything."""
     with pytest.raises(ConfigError, match=f"refusing to listen on {host}: only loopback"):
         check_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("text", "normalized"),
+    [
+        ("127.0.0.1:1", "127.0.0.1:1"),
+        ("[::ffff:127.0.0.1]:1", "127.0.0.1:1"),
+        ("[0:0:0::1]:1", "[::1]:1"),
+        ("::1:1", "[::1]:1"),
+        ("localhost:1", "localhost:1"),
+        ("", ""),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_an_authority_has_one_spelling(text: str, normalized: str) -> None:
+    """Names stay as they are: only literal addresses are compared."""
+    assert normalized_authority(text) == normalized
+    assert normalized_authority(normalized) == normalized

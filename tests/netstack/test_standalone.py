@@ -3,7 +3,8 @@
 import asyncio
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +19,12 @@ from netstack import (
     ExecutionAttemptID,
     IntermediateResultPartitionID,
     NetstackConfig,
+    NetstackError,
     ProducerFailedError,
+    ProducerState,
     ResourceClosedError,
     ResultPartitionID,
+    ResultPartitionType,
     SecurityConfig,
     SingleInputGate,
     StandaloneNetwork,
@@ -60,7 +64,7 @@ def channel(address: ConnectionID, subpartition: int = 0, initial_credit: int = 
 def read_one(gate: SingleInputGate) -> bytes | Event | None:
     found = gate.get_next(PATIENCE_S)
     if found is None:
-        assert gate.is_finished, "nothing came in time"
+        assert gate.is_finished
         return None
     if found.buffer is None:
         assert found.event is not None
@@ -165,6 +169,111 @@ def test_a_waiting_reader_wakes_up_when_its_gate_is_closed(producer: StandaloneN
 
     closer.join()
     partition.close()
+
+
+class Consumers:
+    """What a producer hears of its consumers."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, str]] = []
+        self.changed = threading.Condition()
+
+    def on_acknowledged(self, subpartition: int) -> None:
+        self._hear(subpartition, "acknowledged")
+
+    def on_consumer_left(self, subpartition: int, *, has_read_all: bool) -> None:
+        self._hear(subpartition, "read all" if has_read_all else "left early")
+
+    def _hear(self, subpartition: int, what: str) -> None:
+        with self.changed:
+            self.heard.append((subpartition, what))
+            self.changed.notify_all()
+
+    def wait_for(self, number: int) -> list[tuple[int, str]]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.heard) >= number, PATIENCE_S), self.heard
+            return list(self.heard)
+
+
+@pytest.mark.parametrize("kind", [ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.BLOCKING], ids=["pipelined", "blocking"])
+def test_a_producer_learns_who_has_acknowledged_and_who_left(
+    producer: StandaloneNetwork, consumer: StandaloneNetwork, tmp_path: Path, kind: ResultPartitionType
+) -> None:
+    partition = producer.create_partition(PARTITION, 2, kind, tmp_path)
+    consumers = Consumers()
+    partition.add_consumer_listener(consumers)
+    for index in (0, 1):
+        partition.emit_record(b"x" * 1024, index)
+        partition.emit_record(b"y" * 1024, index)
+    partition.notify_end_of_data(StopMode.DRAIN)
+    if kind is ResultPartitionType.BLOCKING:
+        partition.finish()
+    address = producer.serve()
+    reader, leaver = consumer.open_gate([channel(address, 0)]), consumer.open_gate([channel(address, 1, initial_credit=1)])
+
+    held = leaver.get_next(PATIENCE_S)  # not recycled before the close: it would be credit for the rest
+    assert held is not None
+    assert held.buffer is not None
+    leaver.close()
+    held.buffer.recycle()
+    assert consumers.wait_for(1) == [(1, "left early")]
+    assert [read_one(reader) for _ in range(3)] == [b"x" * 1024, b"y" * 1024, EndOfData(StopMode.DRAIN)]
+    if kind is ResultPartitionType.PIPELINED_BOUNDED:
+        reader.acknowledge_all_records_processed(0)
+        assert consumers.wait_for(2)[1] == (0, "acknowledged")
+        partition.finish()
+    assert read_one(reader) == EndOfPartition()
+    assert read_one(reader) is None
+    reader.close()
+    assert consumers.wait_for(3 if kind is ResultPartitionType.PIPELINED_BOUNDED else 2)[-1] == (0, "read all")
+    partition.close()
+    partition.release()
+
+
+def test_a_buffer_is_ended_early(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+    """A flush alone hands out what is there, and goes on filling the same buffer."""
+    partition = producer.create_partition(PARTITION)
+    gate = consumer.open_gate([channel(producer.serve())])
+    partition.emit_record(b"a", 0)
+    assert partition.subpartitions[0].num_queued_buffers == 1
+    partition.finish_buffer(0)
+    partition.emit_record(b"b", 0)
+    assert read_one(gate) == b"a"
+    partition.finish()
+    assert [read_one(gate), read_one(gate), read_one(gate)] == [b"b", EndOfPartition(), None]
+    gate.close()
+    partition.close()
+
+
+def test_a_timeout_is_no_end(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+    partition = producer.create_partition(PARTITION)
+    gate = consumer.open_gate([channel(producer.serve())])
+    with pytest.raises(TimeoutError, match="nothing came within 0 s"):
+        gate.get_next(0)
+    with pytest.raises(TimeoutError):
+        gate.get_many(4, 0)
+    partition.finish()
+    assert [read_one(gate), gate.get_next(PATIENCE_S), gate.get_many(4, PATIENCE_S)] == [EndOfPartition(), None, []]
+    gate.close()
+    partition.close()
+
+
+def test_a_state_checker_decides_about_a_partition_that_is_not_found() -> None:
+    """A producer that failed is not waited for."""
+    asked: list[ResultPartitionID] = []
+
+    class Checker:
+        def check(self, partition_id: ResultPartitionID, on_result: Callable[[ProducerState], None]) -> None:
+            asked.append(partition_id)
+            on_result(ProducerState.FAILED)
+
+    quick = dataclasses.replace(config(), partition_request_timeout_s=0.01, max_request_backoff_ms=10, initial_request_backoff_ms=10)
+    with StandaloneNetwork(quick) as consumer, StandaloneNetwork(quick) as other:
+        gate = consumer.open_gate([channel(other.serve())], Checker())
+        with pytest.raises(NetstackError):
+            gate.get_next(PATIENCE_S)
+        gate.close()
+    assert asked == [PARTITION]
 
 
 def test_waiting_for_a_consumer_ends_with_its_time(producer: StandaloneNetwork) -> None:

@@ -94,7 +94,6 @@ def spark(request: pytest.FixtureRequest, spark_folder: Path) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     work = Path(pyspark.__file__).with_name("work")  # where the executors of a local cluster write, wherever one would like to have it
-    before = set(work.glob("app-*"))
     environment = {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "flowlet" / "spark" / "discovery")]),
         "PYSPARK_PYTHON": sys.executable,
@@ -110,10 +109,10 @@ def spark(request: pytest.FixtureRequest, spark_folder: Path) -> Iterator[Any]:
             patch.setenv(name, value)
         session = builder.getOrCreate()
         session.range(2).rdd.foreach(print)  # connections and workers are there before a test counts what it leaves behind
+    application = session.sparkContext.applicationId
     yield session
     session.stop()
-    for folder in set(work.glob("app-*")) - before:
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(work / application, ignore_errors=True)  # not the others: they may be those of another run
 
 
 class GateCluster(MiniCluster):
@@ -125,9 +124,15 @@ class GateCluster(MiniCluster):
     def address(self) -> str:
         return f"{self.target.host}:{self.target.port}"
 
-    def collect(self, type_info: TypeInformation, producers: int | None, gate: str = "clicks") -> CloseableIterator:
+    def collect(
+        self, type_info: TypeInformation, producers: int | None, gate: str = "clicks", *, allow_pickle: bool = False
+    ) -> CloseableIterator:
         """A running job that gives out what comes in."""
-        results = self.environment().from_remote_gate(gate, type_info=type_info, producers=producers).execute_and_collect()
+        results = (
+            self.environment()
+            .from_remote_gate(gate, type_info=type_info, producers=producers, allow_pickle=allow_pickle)
+            .execute_and_collect()
+        )
         assert isinstance(results, CloseableIterator)
         return results
 

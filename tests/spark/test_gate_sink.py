@@ -1,5 +1,6 @@
 """``GateSink``: rows of DataFrames and RDDs come out of a gate, each once; what does not fit is refused with its column."""
 
+import asyncio
 import datetime
 import decimal
 import threading
@@ -11,9 +12,10 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 
-from flowlet.common.time import Instant
+from flowlet.common.time import Instant, Time
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
+from flowlet.datastream.async_data_stream import AsyncDataStream
 from flowlet.ingest import GateNotFoundError, GateUnreachableError
 from flowlet.spark import GateSink, SchemaMismatchError, type_info_of
 from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
@@ -57,9 +59,10 @@ def test_nested_columns_instants_and_decimals_come_out_as_well(spark: Any, clust
         [row], "at timestamp, price decimal(12,2), tags array<string>, sizes map<string,bigint>, address struct<city:string,zip:int>"
     )
 
-    with cluster.collect(declared, producers=2) as results:
+    with cluster.collect(declared, producers=None) as results:
         df.repartition(1).foreachPartition(into(cluster))
         df.repartition(1).write.format("flowlet").mode("append").options(**cluster.options()).save()
+        results.job_client.finish_gate("clicks").result()
         found = list(results)
 
     nested = Row(city="Berlin", zip=None)
@@ -87,6 +90,37 @@ def test_an_rdd_comes_out_in_the_order_of_its_partitions(spark: Any, cluster: Ga
     assert [pair for pair in found if pair[0] < 5_000] == [(number, f"text {number}") for number in range(5_000)]
 
 
+processed: list[Any] = []
+
+
+async def slowly(value: Any) -> list[Any]:
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return [value]
+
+
+def note(value: Any) -> bool:
+    processed.append(value)
+    return False
+
+
+@ON_LOCAL
+def test_a_write_returns_when_operators_and_sinks_of_other_tasks_have_processed_every_row(spark: Any, cluster: GateCluster) -> None:
+    """An async operator behind the gate, and what stands for a sink behind an exchange."""
+    processed.clear()
+    gate = cluster.environment().from_remote_gate("clicks", type_info=Types.ROW_NAMED(["id"], [Types.LONG()]))
+    answers = AsyncDataStream.unordered_wait(gate, slowly, Time.seconds(100), 1_000)
+    answers.rebalance().map(lambda row: row["id"]).filter(note).print()
+    client = gate.get_execution_environment().execute_async()
+    df = spark.range(0, 300, numPartitions=2)
+
+    df.foreachPartition(into(cluster))
+    found = list(processed)
+
+    assert sorted(found) == list(range(300))
+    client.cancel()
+
+
 @ON_LOCAL
 def test_single_values_need_no_tuple(spark: Any, cluster: GateCluster) -> None:
     with cluster.collect(Types.STRING(), producers=1) as results:
@@ -103,11 +137,12 @@ def test_epochs_of_a_stream_are_pushed_inside_foreach_batch(spark: Any, cluster:
         (tmp_path / "in" / f"{number}.txt").write_text(f"line {number}\n")
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(tmp_path / "in"))
 
-    with cluster.collect(Types.STRING(), producers=3) as results:
+    with cluster.collect(Types.STRING(), producers=None) as results:
         sink = into(cluster)
         query = lines.writeStream.foreachBatch(lambda df, _: df.foreachPartition(sink))
         query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
         query.awaitTermination()
+        results.job_client.finish_gate("clicks").result()
         found = list(results)
 
     assert sorted(found) == ["line 0", "line 1", "line 2"]
@@ -129,9 +164,10 @@ def test_a_worker_keeps_one_connection_and_one_thread_for_all_its_tasks(spark: A
 
         return push
 
-    with cluster.collect(Types.LONG(), producers=9) as results:
+    with cluster.collect(Types.LONG(), producers=None) as results:
         sink = into(cluster)
         seen = [spark.sparkContext.parallelize(range(9), 3).mapPartitions(push_and_look(sink)).collect() for _ in range(3)]
+        results.job_client.finish_gate("clicks").result()
         found = list(results)
 
     by_pid: dict[int, list[tuple[list[str], int]]] = {}

@@ -7,9 +7,10 @@ Absent: ``monitor_continuously``, reading bulk formats, your own enumerators and
         compaction of the sink.
 """
 
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from flowlet.common.checks import is_name
+from flowlet.common.not_yet import missing_names
 from flowlet.datastream.connectors.base import Sink, Source
 from flowlet.errors import JobGraphError
 
@@ -141,3 +142,7 @@ class FileSink(Sink):
         def build(self) -> "FileSink":
             """Build the sink."""
             return self._sink
+
+
+if not TYPE_CHECKING:
+    __getattr__ = missing_names(__name__)

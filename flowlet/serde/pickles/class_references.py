@@ -15,7 +15,6 @@ from typing import Any, Final
 import cloudpickle
 
 from flowlet.errors import SerdeError
-from flowlet.serde.pickles.data_pickle import are_plain_values_alone
 
 MAX_CLASSES: Final = 256
 _MAIN: Final = "__main__"
@@ -67,9 +66,7 @@ def reference_by_value(cls: type) -> bytes | None:
 
 
 def class_of(reference: bytes) -> type:
-    """The class in ``reference``.  Raises SerdeError: it holds no class, or this sender may send only plain values."""
-    if are_plain_values_alone():
-        raise SerdeError("objects of a class, which are no plain values, and this sender may send nothing else")
+    """The class in ``reference``.  Raises SerdeError: it holds no class."""
     cls = _classes.get(reference)
     if cls is None:
         try:

@@ -23,12 +23,12 @@ import cloudpickle
 
 from flowlet.errors import SerdeError
 from flowlet.serde.pickles.class_references import class_of, is_importable, reference_by_value
-from flowlet.serde.pickles.data_pickle import load_values
 
 PROTOCOL: Final = 5
 _WITH_CLASSES: Final = 0
 _HEADER: Final = struct.Struct(">BI")
 _SIZE: Final = struct.Struct(">I")
+_loads: Final = pickle.loads  # of an authenticated peer of the same cluster
 _MAIN: Final = b"__main__"
 _MAX_KINDS: Final = 256
 _registered: Final = cloudpickle.list_registry_pickle_by_value  # names of modules that the program wants to send by value
@@ -70,10 +70,9 @@ def loads_record(data: bytes) -> Any:
     """The value that ``dumps_record`` was given.
 
     Raises:
-        SerdeError: it holds something that this sender may not send.
         Exception: whatever rebuilding the value raises.
     """
-    return _load(data, data.table) if type(data) is PickleWithClasses else load_values(data)
+    return _load(data, data.table) if type(data) is PickleWithClasses else _loads(data)
 
 
 def dumps_value(value: Any) -> bytes:
@@ -88,11 +87,11 @@ def loads_value(data: bytes | memoryview) -> Any:
     """The value that ``dumps_value`` was given.
 
     Raises:
-        SerdeError: the bytes are corrupt, or hold something that this sender may not send.
+        SerdeError: the bytes are corrupt.
         Exception: whatever rebuilding the value raises.
     """
     if not data or data[0] != _WITH_CLASSES:
-        return load_values(data)
+        return _loads(data)
     size = _HEADER.unpack_from(data)[1] if len(data) >= _HEADER.size else len(data)
     end = _HEADER.size + size
     if end > len(data):
@@ -106,14 +105,14 @@ def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Se
     ``places``: for each record the 1-based place of its class table in ``tables``, or 0 if it has none; empty: no record has one.
     """
     if not places:
-        return list(map(load_values, pickles))
+        return list(map(_loads, pickles))
     classes = [(), *[tuple(map(class_of, _references_in(table))) for table in tables]]
     values = []
     token = _classes_at_hand.set(())
     try:
         for place, pickled in zip(places, pickles, strict=True):
             _classes_at_hand.set(classes[place])
-            values.append(load_values(pickled))
+            values.append(_loads(pickled))
     finally:
         _classes_at_hand.reset(token)
     return values
@@ -122,7 +121,7 @@ def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Se
 def _load(pickled: bytes | memoryview, table: bytes) -> Any:
     token = _classes_at_hand.set(tuple(map(class_of, _references_in(table))))
     try:
-        return load_values(pickled)
+        return _loads(pickled)
     finally:
         _classes_at_hand.reset(token)
 

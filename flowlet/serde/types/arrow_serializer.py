@@ -16,6 +16,7 @@ from flowlet.errors import SerdeError
 from flowlet.serde.types.data_view import DataInput, DataOutput
 from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
 
+_FREE_VALUES: Final = 1 << 21  # nulls and rows without columns take no bytes
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
@@ -51,6 +52,8 @@ def batch_of_message(data: pa.Buffer, schema: pa.Schema) -> Any:
         message = pa.ipc.read_message(data)
         refuse_compressed(message)
         batch = pa.ipc.read_record_batch(message, schema)
+        if sum(map(num_values, batch.columns)) > _FREE_VALUES + 8 * len(data):  # a bit is the smallest value that takes memory
+            raise SerdeError(f"a record batch of {batch.num_rows} rows in {len(data)} bytes")
         batch.validate(full=True)
     except (pa.ArrowException, EOFError, OSError, ValueError, struct.error) as error:
         raise SerdeError(f"no record batch of this schema: {type(error).__name__}: {error}") from error
@@ -58,6 +61,22 @@ def batch_of_message(data: pa.Buffer, schema: pa.Schema) -> Any:
         if column.null_count and not field.nullable:
             raise SerdeError(f"no record batch of this schema: field {field.name!r} holds null")
     return batch
+
+
+def num_values(array: pa.Array) -> int:
+    """How many values an array and the arrays in it have."""
+    return len(array) + sum(map(num_values, parts_of_array(array)))
+
+
+def parts_of_array(array: pa.Array) -> list[pa.Array]:
+    """The arrays that an array of lists, structs, maps or dictionary codes is made of."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return [array.field(position) for position in range(kind.num_fields)]
+    if pa.types.is_dictionary(kind):
+        return [array.dictionary]
+    is_of_lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind) or pa.types.is_fixed_size_list(kind)
+    return [array.values] if is_of_lists else []
 
 
 def refuse_compressed(message: Any) -> None:

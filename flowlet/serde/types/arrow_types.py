@@ -23,7 +23,8 @@ from flowlet.common.typeinfo import (
     TypeInformation,
     Types,
 )
-from flowlet.common.types import Row, field_names_of
+from flowlet.common.types import Row
+from flowlet.serde.types.row_fields import fields_in_order
 from flowlet.serde.types.type_serializer import ValueMismatchError, preview
 
 _TimeType = LocalTimeTypeInfo.TimeType
@@ -73,26 +74,6 @@ def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
             return None if None in types else pa.struct(list(zip(type_info.get_field_names(), types, strict=True)))
         case _:
             return _LEAVES.get(type_info)
-
-
-def fields_in_order(value: Any, names: list[str]) -> tuple[Any, ...] | None:
-    """The fields of a row in the order of these names; None if it has others.
-
-    A ``Row`` of ours or of Spark's has names of its own.  Anything else counts by position, and so does everything where the names are
-    but positions (f0, f1, ...).
-    """
-    found = field_names_of(value) if isinstance(value, Row) else getattr(value, "__fields__", None)
-    if found is None or found == names or are_positions(names):
-        return tuple(value)
-    if len(set(found)) != len(names) or set(found) != set(names):
-        return None
-    by_name = dict(zip(found, value, strict=True))
-    return tuple([by_name[name] for name in names])
-
-
-def are_positions(names: Sequence[str]) -> bool:
-    """Whether these are the names of fields that nobody named."""
-    return list(names) == [f"f{index}" for index in range(len(names))]
 
 
 def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:

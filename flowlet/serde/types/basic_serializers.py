@@ -26,6 +26,8 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _NULL_MILLIS: Final = -(2**63)
 # Flink's scale is an i32.  Without the limit, ``10 ** scale`` of a larger one would exhaust the memory.
 _MAX_SCALE: Final = 2**31 - 1
+# About 9,800 digits.  Converting between binary and decimal digits takes time with the square of their number.
+_MAX_UNSCALED_BYTES: Final = 4096
 
 
 class ImmutableSerializer(TypeSerializer):
@@ -203,7 +205,7 @@ class BigIntegerSerializer(ImmutableSerializer):
 
 
 class BigDecimalSerializer(ImmutableSerializer):
-    """``decimal.Decimal``, finite, or None: the digits as a big integer, then the scale."""
+    """``decimal.Decimal``, finite, of some 9,800 digits at most, or None: the digits as a big integer, then the scale."""
 
     __slots__ = ()
     min_size_bytes = 4
@@ -218,13 +220,15 @@ class BigDecimalSerializer(ImmutableSerializer):
         sign, digits, exponent = value.as_tuple()
         if not isinstance(exponent, int) or (sign and not value) or abs(exponent) > _MAX_SCALE:
             raise ValueMismatchError(f"{preview(value)} is no BigDecimal: it is not finite, is minus zero, or has too large an exponent")
-        unscaled = int(decimal.Decimal((sign, digits, 0)))
+        unscaled = int(decimal.Decimal((sign, digits, 0))) if len(digits) < 3 * _MAX_UNSCALED_BYTES else None
+        if unscaled is None or unscaled.bit_length() >= 8 * _MAX_UNSCALED_BYTES:
+            raise ValueMismatchError(f"{preview(value)} has {len(digits)} digits, more than a BigDecimal may have here")
         write_big_integer(unscaled, output)
         output.write_int(-exponent)
 
     def deserialize(self, source: DataInput) -> decimal.Decimal | None:
         """Keeps all digits, whatever the precision of the decimal context."""
-        unscaled = read_big_integer(source)
+        unscaled = read_big_integer(source, _MAX_UNSCALED_BYTES)
         if unscaled is None:
             return None
         digits = decimal.Decimal(unscaled).as_tuple().digits
@@ -249,11 +253,13 @@ def write_big_integer(value: int | None, output: DataOutput) -> None:
     output.write(raw)
 
 
-def read_big_integer(source: DataInput) -> int | None:
-    """Read an int that ``write_big_integer`` wrote."""
+def read_big_integer(source: DataInput, max_bytes: int | None = None) -> int | None:
+    """Read an int that ``write_big_integer`` wrote.  Raises SerdeError: it has more than ``max_bytes``."""
     size = source.read_int()
     if size in _BIG_CODES:
         return _BIG_CODES[size]
+    if max_bytes is not None and size - _BIG_SIZE_OFFSET > max_bytes:
+        raise SerdeError(f"a number of {size - _BIG_SIZE_OFFSET} bytes, allowed are {max_bytes}")
     return int.from_bytes(source.read_view(size - _BIG_SIZE_OFFSET), "big", signed=True)
 
 

@@ -55,5 +55,5 @@ class KeepAwake:
     def _run(self) -> None:
         os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
         while not self._is_over:
-            self._may_work.wait()
+            self._may_work.wait()  # waits for an idle process; ended by rest(), or the end of the process
             hashlib.pbkdf2_hmac("sha1", b"awake", b"", _ROUNDS)

@@ -14,9 +14,9 @@ import struct
 from pathlib import Path
 from typing import Final
 
-import structlog
+from netstack.log_lines import LogLines
 
-_log = structlog.get_logger(__name__)
+_log = LogLines(__name__)
 
 SLICE_NS: Final = 100_000  # the kernel's minimum
 _SLACK_NS: Final = 1  # the minimum: 0 would mean the default

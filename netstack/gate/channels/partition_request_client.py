@@ -5,6 +5,7 @@ Units:  delays in milliseconds, sizes in bytes.
 Source: Flink ``PartitionRequestClient``.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from netstack.wire.offer_messages import PartitionOffer, RefusalCode
@@ -45,4 +46,7 @@ class OfferedPartitionClient(PartitionRequestClient, Protocol):
     """The connection over which a producer outside the cluster offers partitions."""
 
     def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
-        """The gate takes nothing (more) from ``offer``."""
+        """The gate takes nothing (more) from ``offer``, or nothing yet if the code says so."""
+
+    def run_later(self, function: Callable[[], None]) -> None:
+        """Run a function on the connection's loop thread, behind the calls before; never if the loop is closed."""

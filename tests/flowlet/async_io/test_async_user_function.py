@@ -52,6 +52,13 @@ class AsyncRecorder(Recorder):
         super().close()
 
 
+class NeedsLoop(Recorder):
+    """Makes what only a running loop can make, as HTTP clients do."""
+
+    def open(self, context: Any) -> None:
+        asyncio.get_running_loop()
+
+
 class Bare:
     async def async_invoke(self, value: Any) -> list[Any]:
         return [value]
@@ -59,6 +66,14 @@ class Bare:
 
 async def echo(value: Any) -> list[Any]:
     return [value]
+
+
+def test_an_open_that_needs_a_loop_is_told_to_be_a_coroutine_function(calls: AsyncCalls) -> None:
+    with pytest.raises(UserFunctionError) as raised:
+        AsyncUserFunction(NeedsLoop()).open(CTX, calls)
+    cause = raised.value.__cause__
+    assert cause is not None
+    assert cause.__notes__ == ["raised by open()", "write 'async def open': it then runs on the loop of the calls"]
 
 
 def test_ordinary_methods_run_on_the_tasks_thread(calls: AsyncCalls) -> None:

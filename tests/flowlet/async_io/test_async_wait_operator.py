@@ -14,7 +14,7 @@ from flowlet.async_io.async_calls import AsyncCall
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator, AsyncWaitStatistics
 from flowlet.errors import JobGraphError, TaskCancelled, UserFunctionError
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, Mail, MailOptions
-from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, Watermark
+from flowlet.records import ACTIVE, IDLE, Chunk, CompletionMark, LatencyMarker, Watermark
 from tests.flowlet.async_io.async_harness import AsyncHarness, Doubler, ScriptedMailbox
 
 BOTH_ORDERS = pytest.mark.parametrize("is_ordered", [True, False])
@@ -394,3 +394,20 @@ def test_what_a_failing_open_took_is_given_back() -> None:
 
     assert function.is_closed
     assert harness.calls.events == ["close"]
+
+
+@BOTH_ORDERS
+def test_a_completion_mark_follows_the_results_of_the_records_before_it(is_ordered: bool) -> None:
+    """And takes a place, as a watermark does; no snapshot has it."""
+    harness = AsyncHarness(capacity=3, is_ordered=is_ordered)
+    harness.process(1)
+    harness.operator.process_mark(CompletionMark(1))
+    harness.process(2)
+    end_in_order(harness, 2)
+    assert harness.operator.snapshot_state(1) == [Chunk([1, 2])]
+    harness.when_parked(partial(harness.calls.end, 1, [2]))
+
+    harness.operator.end_input(1)
+
+    assert harness.elements == [2, CompletionMark(1), 4]
+    harness.close()

@@ -16,7 +16,7 @@ def refuse(value: Any) -> Any:
     raise ValueError(f"no {value}")
 
 
-def failure(function: Callable[..., Any], *args: Any) -> Exception:
+def failure(function: Callable[..., Any], *args: Any) -> BaseException:
     """What a call of the function comes to, as a loop raises it."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - looked at by the caller
         function(*args)

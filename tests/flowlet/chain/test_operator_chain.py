@@ -10,7 +10,7 @@ from flowlet.operators.filter_operator import FilterOperator
 from flowlet.operators.flat_map_operator import FlatMapOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.map_operator import MapOperator
-from flowlet.records import IDLE, Chunk, Watermark
+from flowlet.records import IDLE, Chunk, CompletionMark, Watermark
 from tests.flowlet.operators.harness import RecordingOutput
 
 
@@ -240,3 +240,51 @@ def test_names_in_repr() -> None:
 
     assert repr(chain) == "<OperatorChain a -> b, 0 open>"
     assert chain.head.name == "a"
+
+
+class Holding(StreamOperator):
+    """Keeps marks until it is told to let them go."""
+
+    def __init__(self) -> None:
+        self.name = "holding"
+        self.held: list[CompletionMark] = []
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        self.output.collect(chunk)
+
+    def process_mark(self, mark: CompletionMark) -> None:
+        self.held.append(mark)
+
+
+def test_a_mark_has_passed_the_chain_when_it_has_left_every_end() -> None:
+    """Behind the records, on edges and side outputs as well; an operator that holds it in one branch holds it back for all."""
+    holding, main, side = Holding(), RecordingOutput(), RecordingOutput()
+    chained = [
+        ChainedOperator(MapOperator(str)),
+        ChainedOperator(holding, 0),
+        ChainedOperator(DiscardSink(), 1),
+        ChainedOperator(FilterOperator(bool), 0),
+    ]
+    chain = OperatorChain(chained, {(0, None): [main], (3, "side"): [side]}, context)
+    passed: list[int] = []
+    chain.on_mark_passed = passed.append
+    chain.open()
+
+    chain.process_chunk(Chunk([1]))
+    chain.process_mark(CompletionMark(7))
+    assert passed == []
+    holding.output.emit_mark(holding.held.pop())
+
+    assert passed == [7]
+    assert main.elements == [Chunk(["1"]), CompletionMark(7)]
+    assert side.elements == [CompletionMark(7)]
+    chain.close()
+
+
+def test_a_chain_that_nobody_listens_to_passes_marks_on() -> None:
+    output = RecordingOutput()
+    chain = OperatorChain(line(MapOperator(str)), {(0, None): [output]}, context)
+
+    chain.process_mark(CompletionMark(1))
+
+    assert output.elements == [CompletionMark(1)]

@@ -109,8 +109,9 @@ def test_what_was_emitted_before_a_failure_goes_on_before_the_error() -> None:
     assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == ("two", 2, "3")
 
 
-@pytest.mark.parametrize("error", [TaskCancelled("stop"), KeyboardInterrupt()], ids=repr)
-def test_what_is_no_exception_passes_through(error: BaseException) -> None:
+def test_a_cancellation_passes_through() -> None:
+    error = TaskCancelled("stop")
+
     def stop(value: int) -> int:
         if value == 2:
             raise error
@@ -118,10 +119,29 @@ def test_what_is_no_exception_passes_through(error: BaseException) -> None:
 
     harness = ChainHarness(MapOperator(stop))
 
-    with pytest.raises(type(error)) as caught:
+    with pytest.raises(TaskCancelled) as caught:
         harness.process(1, 2, 3)
 
     assert caught.value is error
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+def test_what_is_no_exception_is_the_functions_error_all_the_same(error: BaseException) -> None:
+    """``sys.exit()`` in a function does not end the process; who reads of it must learn which function it was."""
+
+    def leave(value: int) -> int:
+        if value == 2:
+            raise error
+        return value
+
+    harness = ChainHarness(MapOperator(leave))
+
+    with pytest.raises(UserFunctionError) as caught:
+        harness.process(1, 2, 3)
+
+    assert caught.value.__cause__ is error
+    assert caught.value.record_preview == "2"
+    assert harness.output.values == [1]
 
 
 def test_an_output_that_fails_is_not_blamed_on_a_function() -> None:

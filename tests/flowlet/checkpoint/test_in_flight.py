@@ -34,7 +34,7 @@ from flowlet.task.task_environment import Checkpointing
 from netstack.environment import ChannelSpec
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.ids import ResultPartitionID, execution_attempt_id, partition_id
+from netstack.ids import ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, deserialize_event
 from tests.flowlet.checkpoint.barriers import timeoutable, unaligned
@@ -236,7 +236,7 @@ def remote_rig(mode: BarrierMode, num_credits: int = NUM_CREDITS) -> Iterator[Ri
 
 
 def _remote_partition(node: Node, number: int) -> ResultPartition:
-    identifier = ResultPartitionID(partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+    identifier = ResultPartitionID(intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
     return node.environment.create_result_partition(f"producer {number}", identifier, 1)
 
 

@@ -32,7 +32,7 @@ async def wait_and_bind(*arguments):
 {method} = wait_and_bind
 """
 _BINDINGS = {
-    "JobManager": (JOB_MANAGER, "from aiohttp import web", "web.TCPSite.start"),
+    "JobManager": (JOB_MANAGER, "from flowlet.jm.job_manager import JobManager", "JobManager.start"),
     "TaskManager": (TASK_MANAGER, "from flowlet.tm.task_executor import TaskExecutor", "TaskExecutor.start"),
 }
 

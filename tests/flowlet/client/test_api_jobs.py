@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.common import WatermarkStrategy
+from flowlet.common import Configuration, WatermarkStrategy
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
     CoFlatMapFunction,
@@ -186,3 +186,16 @@ def test_the_smallest_and_largest_records_of_each_key(environment: StreamExecuti
 
     assert collected(environment.from_collection(records).key_by(lambda record: record[0]).min_by(1)) == [("a", 1), ("b", 7)]
     assert collected(environment.from_collection(records).key_by(lambda record: record[0]).max(1)) == [("a", 3), ("b", 8)]
+
+
+def test_a_record_above_the_jobs_limit_is_refused_where_it_was_made(environment: StreamExecutionEnvironment) -> None:
+    """The receiver's connection stays, and the error says what can be done."""
+    environment.configure(Configuration().set_integer("flowlet.max-record-bytes", 1_000))
+    numbers = environment.from_collection([1, 2]).rebalance().map(lambda number: b"x" * (2_000 * (number - 1)))
+
+    with pytest.raises(JobExecutionError) as caught:
+        collected(numbers)
+
+    text = str(caught.value)
+    assert "a result of operator 'Map' cannot be sent: a record takes 20" in text
+    assert "the limit is 1000: split it up, or raise the job's option 'flowlet.max-record-bytes'" in text

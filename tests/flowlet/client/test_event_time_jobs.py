@@ -9,7 +9,15 @@ import pytest
 
 from flowlet.common import Duration, WatermarkStrategy
 from flowlet.common.watermark_strategy import TimestampAssigner
-from flowlet.datastream import KeyedProcessFunction, ProcessFunction, RuntimeContext, StreamExecutionEnvironment, TimeDomain
+from flowlet.datastream import (
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ProcessFunction,
+    RuntimeContext,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    TimeDomain,
+)
 from flowlet.datastream.connectors import DiscardingSink, Source
 from flowlet.records import MAX_TIMESTAMP, Chunk
 from tests.waiting import PATIENCE_S, spin_until
@@ -143,6 +151,24 @@ class Alarm(KeyedProcessFunction):
         yield ctx.get_current_key()[1], ctx.time_domain() is TimeDomain.PROCESSING_TIME
 
 
+class Distant(KeyedProcessFunction):
+    """A timer of each domain per record; that of the clock is in the year 2096."""
+
+    def process_element(self, value: int, ctx: Any) -> None:
+        ctx.timer_service().register_processing_time_timer(4_000_000_000_000 + value)
+        ctx.timer_service().register_event_time_timer(value)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), ctx.time_domain().name, timestamp % 10
+
+
+class DistantOfBoth(KeyedCoProcessFunction):
+    """The same for two inputs."""
+
+    process_element1 = process_element2 = Distant.process_element
+    on_timer = Distant.on_timer
+
+
 class Counted(ProcessFunction):
     """Tells the test how many records passed under a name."""
 
@@ -210,6 +236,26 @@ def test_timers_of_the_clock_fire(environment: StreamExecutionEnvironment, stage
     numbers = environment.from_source(Scripted([[1], UntilOver(stage)]), WatermarkStrategy.no_watermarks(), "numbers")
 
     assert collected(numbers.key_by(lambda value: (stage, value)).process(Alarm())) == [(1, True)]
+
+
+@pytest.mark.parametrize("inputs", [1, 2])
+@pytest.mark.parametrize("mode", list(RuntimeExecutionMode))
+def test_batch_mode_fires_timers_of_the_clock_at_the_end_of_each_key(
+    environment: StreamExecutionEnvironment, mode: RuntimeExecutionMode, inputs: int
+) -> None:
+    """Event time first.  In STREAMING mode a job that ends forgets timers of the clock, as in Flink."""
+    environment.set_runtime_mode(mode)
+    keyed = environment.from_collection([1, 2, 3]).key_by(lambda value: value % 2)
+    fired: Any = keyed.process(Distant()) if inputs == 1 else keyed.connect(keyed).process(DistantOfBoth())
+
+    with fired.execute_and_collect() as results:
+        found = list(results)
+
+    if mode is RuntimeExecutionMode.STREAMING:
+        assert found == [(1, "EVENT_TIME", 1), (0, "EVENT_TIME", 2), (1, "EVENT_TIME", 3)]
+    else:
+        of_1 = [(1, domain, value) for domain in ("EVENT_TIME", "PROCESSING_TIME") for value in (1, 3)]
+        assert found == [*of_1, (0, "EVENT_TIME", 2), (0, "PROCESSING_TIME", 2)]
 
 
 def test_a_fast_source_waits_for_a_slow_one_of_its_group(environment: StreamExecutionEnvironment, stage: str) -> None:

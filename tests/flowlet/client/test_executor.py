@@ -1,15 +1,22 @@
 """From a job graph to what travels."""
 
+import asyncio
 import threading
-from typing import Any
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import RemoteTarget, execute, to_message
+from flowlet.client.program_code import NeededCode
+from flowlet.client.remote import ClusterClient
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import JobGraphError, JobSubmissionError
+from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups, Rebalance
 from flowlet.operators.map_operator import MapOperator
@@ -86,3 +93,47 @@ def test_a_source_with_an_enumerator_of_its_own_is_refused_with_the_reason() -> 
 
     with pytest.raises(JobSubmissionError, match="vertex 'v': its source has an enumerator of its own, a object; the JobManager runs"):
         execute(job_graph, NOWHERE)
+
+
+class ScriptedClient:
+    """A cluster's client, and the ``Target`` that opens it: takes every job."""
+
+    needed_code = NeededCode.NOTHING
+
+    def __init__(self, *, outlives_program: bool) -> None:
+        self.outlives_program = outlives_program
+        self.submitted: list[JobGraphMessage] = []
+        self.num_begun = 0
+
+    def open(self, needed_slots: int) -> ClusterClient:
+        return cast(ClusterClient, self)
+
+    def call(self, request: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        asyncio.run(request(self))
+
+    async def submit(self, message: JobGraphMessage) -> None:
+        self.submitted.append(message)
+
+    def begin(self, request: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        self.num_begun += 1
+        request(self).close()
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "outlives_program", "timeout_ms"),
+    [(ClientHeartbeat(1, 7), True, 7), (ClientHeartbeat(1, 7), False, None), (None, True, None)],
+)
+def test_an_attached_job_needs_heartbeats_where_it_would_outlive_the_program(
+    heartbeat: ClientHeartbeat | None, outlives_program: bool, timeout_ms: int | None
+) -> None:
+    """An embedded cluster ends with its program."""
+    client = ScriptedClient(outlives_program=outlives_program)
+
+    execute(replace(word_count()[0], client_heartbeat=heartbeat), client)
+
+    assert [message.client_heartbeat_timeout_ms for message in client.submitted] == [timeout_ms]
+    assert client.num_begun == (timeout_ms is not None)
+
+
+def test_only_a_cluster_of_its_own_ends_with_the_program() -> None:
+    assert (ClusterClient.outlives_program, EmbeddedCluster.outlives_program) == (True, False)

@@ -40,7 +40,7 @@ def submitted(env: StreamExecutionEnvironment) -> StreamGraph:
 def graph_of(build: Callable[[StreamExecutionEnvironment, DataStream], object]) -> StreamGraph:
     env = StreamExecutionEnvironment(submit=submit)
     env.set_parallelism(1)
-    build(env, env.from_remote_gate("clicks"))
+    build(env, env.from_remote_gate("clicks", allow_pickle=True))
     return routed_at_producers(submitted(env))
 
 

@@ -17,6 +17,7 @@ from flowlet.client import interrupts
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute, to_message
 from flowlet.client.interrupts import DeferredSignals, Latch
+from flowlet.client.program_code import NeededCode
 from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
 from flowlet.client.running_job import RunningJob
 from tests.flowlet.client.jobs import endless, mapped
@@ -158,6 +159,8 @@ def test_submitting_can_be_interrupted_anywhere_and_no_job_runs_on(cluster: Embe
 
 
 class _InProcess:
+    needed_code = NeededCode.NOTHING
+
     def open(self, needed_slots: int) -> ClusterClient:
         return EmbeddedCluster.start(1, needed_slots, in_process=True)
 

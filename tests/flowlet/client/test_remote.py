@@ -118,6 +118,23 @@ def test_a_closed_client_says_so(client: ClusterClient) -> None:
         client.call(JobManagerApi.overview)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_leaves_its_parents_client_alone(client: ClusterClient) -> None:
+    """Its loop does not run there: a call would wait for ever, and ``close`` at exit for fifteen seconds."""
+    child = os.fork()
+    if not child:
+        signal.alarm(int(PATIENCE_S))
+        try:
+            client.call(JobManagerApi.overview)
+        except FlowletError as error:
+            client.close()
+            os._exit(0 if "forked child" in str(error) else 1)
+        os._exit(2)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert client.call(JobManagerApi.overview)["jobs-failed"] >= 0
+
+
 def test_ctrl_c_ends_a_call_at_once(client: ClusterClient, cluster: SharedCluster) -> None:
     job = cluster.execute(endless_shuffle())
 

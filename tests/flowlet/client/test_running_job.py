@@ -173,7 +173,7 @@ def test_two_jobs_run_one_after_the_other_on_one_cluster(cluster: SharedCluster)
 def document(state: str, *, task_states: tuple[str, str] = ("FAILED", "CANCELED"), **failure: Any) -> dict[str, Any]:
     info = FailureInfo("E", "m", "", None, "t", 0, None, "tm-1", 0)
     full = {**msgspec.to_builtins(info), **failure} if failure else None
-    subtasks = [{"subtask": number, "state": ended, "tm_id": f"tm-{number + 1}"} for number, ended in enumerate(task_states)]
+    subtasks = [{"subtask": number, "state": ended, "tm_id": f"tm-{number + 1}", "stuck": None} for number, ended in enumerate(task_states)]
     return {"name": "j", "state": state, "vertices": [{"name": "t", "parallelism": 2, "subtasks": subtasks}], "failure": full}
 
 
@@ -204,5 +204,25 @@ def test_tasks_that_do_not_end_are_named() -> None:
     assert text.splitlines()[-1] == "(these tasks have not ended yet: 't' subtask 2/2 on tm-2)"
 
 
+def test_where_a_task_stands_that_does_not_end_is_shown() -> None:
+    """Also of a job that was cancelled, for the person who waits."""
+    cancelled = document("CANCELLING", task_states=("CANCELED", "CANCELING"))
+    cancelled["vertices"][0]["subtasks"][1]["stuck"] = {"waited-ms": 1_400, "operator": "map", "stack": "  File x, in f"}
+
+    assert describe_end(cancelled).splitlines() == [
+        "job 'j' was cancelled",
+        "(these tasks have not ended yet: 't' subtask 2/2 on tm-2)",
+        "'t' subtask 2/2 on tm-2, operator 'map', was cancelled 1 s before, and stood in",
+        "  File x, in f",
+    ]
+
+
 def test_an_end_without_a_reason_is_named() -> None:
     assert describe_end(document("FAILED")) == "job 'j' ended as FAILED"
+
+
+def test_a_cancelled_job_says_why_if_nobody_asked_for_it() -> None:
+    cancelled = document("CANCELED") | {"cancel-reason": "no sign of life from its client"}
+
+    assert describe_end(cancelled) == "job 'j' was cancelled: no sign of life from its client"
+    assert describe_end(document("CANCELED")) == "job 'j' was cancelled"

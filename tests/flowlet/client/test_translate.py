@@ -23,7 +23,7 @@ from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.stream_graph import StreamGraph, StreamNode
 from flowlet.graph.transformation import ChainingStrategy, Transformation
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from tests.flowlet.operators.local_splits import serve_splits
 
 
@@ -66,6 +66,9 @@ class Edge:
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         raise AssertionError("nobody makes markers here")
+
+    def emit_mark(self, mark: CompletionMark) -> None:
+        raise AssertionError("nobody sends marks here")
 
 
 def run(graph: JobGraph) -> dict[str | None, list[Any]]:

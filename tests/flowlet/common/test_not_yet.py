@@ -1,5 +1,7 @@
 """What PyFlink has and this version has not is absent, and its error names the feature and a way out."""
 
+import importlib
+import importlib.machinery
 from typing import Any
 
 import pytest
@@ -49,3 +51,47 @@ def test_broadcast_state_is_refused_where_it_is_asked_for() -> None:
 
     with pytest.raises(NotSupportedYetError, match="broadcast state is not supported yet"):
         stream.broadcast(object())
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("import flowlet.datastream.window", "no module 'flowlet.datastream.window': windows .* yet"),
+        ("from flowlet.datastream import window", "no module 'flowlet.datastream.window': windows .* yet"),
+        ("from flowlet.datastream.window import Trigger", "no module 'flowlet.datastream.window': windows .* yet"),
+        ("from flowlet.datastream import DataStream, CheckpointConfig", "'flowlet.datastream' has no 'CheckpointConfig': checkpoints"),
+        (
+            "from flowlet.datastream.functions import AggregateFunction",
+            "has no 'AggregateFunction': windows",
+        ),
+        ("from flowlet.datastream.connectors.file_system import RollingPolicy", "rolling file sinks .* yet; use FileSink"),
+        ("from flowlet.common import SimpleStringSchema", "'flowlet.common' has no 'SimpleStringSchema': serialization schemas .* yet"),
+        ("from flowlet.datastream.connectors.kafka import KafkaSource", "Java virtual machine; use a SourceFunction"),
+        ("from flowlet.table import TableEnvironment", "use the DataStream API"),
+    ],
+)
+def test_an_import_of_a_later_feature_says_what_comes_and_what_to_use(statement: str, reason: str) -> None:
+    with pytest.raises(ImportError, match=reason) as raised:
+        exec(statement, {})  # the statements are those above
+    assert isinstance(raised.value, FlowletError)
+
+
+@pytest.mark.parametrize("statement", ["import flowlet.nothing", "from flowlet.datastream import Nothing"])
+def test_an_import_that_pyflink_has_not_either_is_an_ordinary_error(statement: str) -> None:
+    with pytest.raises(ImportError) as raised:
+        exec(statement, {})  # the statements are those above
+    assert not isinstance(raised.value, FlowletError)
+
+
+def test_a_name_is_explained_only_while_it_is_missing() -> None:
+    """A feature that is built leaves the lists."""
+    from flowlet.common import not_yet
+
+    packages = ("flowlet.common", "flowlet.datastream", "flowlet.datastream.functions", "flowlet.datastream.connectors.file_system")
+    present = {name for package in packages for name in vars(importlib.import_module(package))}
+    assert not present & set(not_yet.MISSING_NAMES)
+    assert not [name for name in not_yet.MISSING_MODULES if importlib.machinery.PathFinder.find_spec(name, _path_of(name))]
+
+
+def _path_of(module: str) -> list[str]:
+    return list(importlib.import_module(module.rpartition(".")[0]).__path__)

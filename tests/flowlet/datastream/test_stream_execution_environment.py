@@ -13,6 +13,7 @@ from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream import CloseableIterator, RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
 from flowlet.datastream.connectors import FileSource, Source, StreamFormat
 from flowlet.errors import ConfigError, JobExecutionError, JobGraphError, JobSubmissionError
+from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.graph.transformation import CollectionSourceTransformation, SourceTransformation
 
@@ -113,6 +114,25 @@ def test_settings_are_kept_and_return_the_environment() -> None:
     assert (environment.get_parallelism(), environment.get_max_parallelism(), environment.get_buffer_timeout()) == (3, 5, 0)
     assert environment.get_config().get_parallelism() == 3
     assert not environment.is_chaining_enabled()
+
+
+def test_a_job_is_attached_as_its_start_and_the_options_say() -> None:
+    """A job whose results are read needs its reader; ``execute`` waits, ``execute_async`` does not."""
+    cluster = ScriptedCluster()
+    environment = StreamExecutionEnvironment(submit=cluster)
+    stream = environment.from_collection([1])
+
+    assert stream.execute_and_collect(limit=1) == []
+    stream.print()
+    environment.execute()
+    environment.configure(Configuration.from_dict({"execution.shutdown-on-attached-exit": "true", "client.heartbeat.timeout": "900"}))
+    stream.print()
+    environment.execute()
+    stream.print()
+    environment.execute_async()
+
+    heartbeats = [graph.settings.client_heartbeat for graph in cluster.graphs]
+    assert heartbeats == [ClientHeartbeat(10_000, 30_000), None, ClientHeartbeat(300, 900), None]
 
 
 def test_options_are_settings() -> None:

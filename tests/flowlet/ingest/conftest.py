@@ -29,8 +29,8 @@ class GateCluster(MiniCluster):
     def address(self) -> str:
         return f"{self.target.host}:{self.target.port}"
 
-    def open(self, gate: str = "clicks", timeout_s: float = PATIENCE_S) -> GateClient:
-        return open_gate(gate, jobmanager=self.address, secret_file=self.secret_file, timeout_s=timeout_s)
+    def open(self, gate: str = "clicks", timeout_s: float = PATIENCE_S, **options: Any) -> GateClient:
+        return open_gate(gate, jobmanager=self.address, secret_file=self.secret_file, timeout_s=timeout_s, **options)
 
 
 def write_secret(secret: bytes, folder: Path) -> Path:
@@ -71,9 +71,9 @@ def collecting(stream: DataStream) -> Iterator[CloseableIterator]:
         yield results
 
 
-def push(gate: GateClient, records: list[Any], partition: int = 0, *, attempt: int = 0, job: str = "job") -> None:
+def push(gate: GateClient, records: list[Any], partition: int = 0, *, attempt: int = 0, epoch: int = 0, job: str = "job") -> None:
     """One whole partition."""
-    with gate.open_partition(PartitionOffer(job, partition, attempt)) as writer:
+    with gate.open_partition(PartitionOffer(job, partition, attempt, epoch)) as writer:
         writer.write_records(records)
         writer.finish(PATIENCE_S)
 

@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,9 +12,9 @@ from flowlet.columns import ArrayColumn, ArrowColumn
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
 from flowlet.datastream.closeable_iterator import CloseableIterator
-from flowlet.ingest import GateTypeError, PartitionOffer, open_gate
-from flowlet.ingest.batches import chunk_of_batch
-from flowlet.records import Chunk
+from flowlet.ingest import GateClient, GateTypeError, PartitionOffer, open_gate
+from flowlet.ingest.batches import columns_of_batch
+from flowlet.serde.deploy_blobs import dump_type
 from tests.flowlet.ingest.conftest import GateCluster, collecting
 from tests.waiting import PATIENCE_S
 
@@ -32,14 +33,14 @@ PAIR = [Types.LONG(), Types.STRING()]
     ids=["row", "tuple", "anything"],
 )
 def test_rows_of_a_batch_have_the_shape_of_the_type(type_info: TypeInformation, records: list[Any]) -> None:
-    values = chunk_of_batch(PAIRS, type_info).values
+    values = columns_of_batch(PAIRS, type_info).to_list()
 
     assert values == records
     assert [type(value) for value in values] == [type(record) for record in records]
 
 
 def test_the_only_column_of_a_gate_of_single_values_is_its_records() -> None:
-    assert chunk_of_batch(pa.record_batch([pa.array(["a", "b"])], names=["value"]), Types.STRING()).values == ["a", "b"]
+    assert columns_of_batch(pa.record_batch([pa.array(["a", "b"])], names=["value"]), Types.STRING()).to_list() == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -61,17 +62,16 @@ def test_the_only_column_of_a_gate_of_single_values_is_its_records() -> None:
     ids=lambda array: f"{array.type} {array.to_pylist()}",
 )
 def test_columns_stand_for_exactly_the_values_of_the_batch(values: pa.Array) -> None:
-    chunk = chunk_of_batch(pa.record_batch([values], names=["value"]), Types.LONG())
+    columns = columns_of_batch(pa.record_batch([values], names=["value"]), Types.LONG())
 
-    assert repr(chunk.values) == repr(values.to_pylist())
+    assert repr(columns.to_list()) == repr(values.to_pylist())
 
 
 def test_numbers_without_a_null_are_not_copied() -> None:
     numbers = pa.array([1, 2, 3], pa.int64())
 
-    columns = chunk_of_batch(pa.record_batch([numbers, pa.array(["a", "b", "c"])], names=["n", "t"]), Types.TUPLE(PAIR)).columns
+    columns = columns_of_batch(pa.record_batch([numbers, pa.array(["a", "b", "c"])], names=["n", "t"]), Types.TUPLE(PAIR))
 
-    assert columns is not None
     number, text = columns.fields
     assert isinstance(number, ArrayColumn)
     assert number.array.ctypes.data == numbers.buffers()[1].address
@@ -151,9 +151,10 @@ def test_bytes_that_are_no_batch_abort_their_attempt(cluster: GateCluster) -> No
     env.from_remote_gate("clicks", type_info=Types.ARROW(SCHEMA), producers=1).print()
     job = env.execute_async()
     gate = cluster.open()
+    lying = GateClient(replace(gate.description, type_blob=dump_type(Types.PICKLED_BYTE_ARRAY())))
     for attempt, wrong in enumerate([b"no message", b"", "text", [BATCH]]):
-        with gate.open_partition(PartitionOffer("job", 0, attempt)) as writer:
-            writer._write(Chunk([wrong]))
+        with lying.open_partition(PartitionOffer("job", 0, attempt)) as writer:
+            writer.write_records([wrong])
             with pytest.raises(GateTypeError, match="gate 'clicks'"):
                 writer.finish(PATIENCE_S)
     with gate.open_partition(PartitionOffer("job", 0, 9)) as writer:

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ import pytest
 from flowlet.common.typeinfo import Types
 from flowlet.datastream.process_functions import KeyedProcessFunction, ProcessFunction
 from flowlet.errors import JobSubmissionError
-from flowlet.ingest import AttemptRefusedError, GateClient, GateEndedError, PartitionOffer
+from flowlet.ingest import AttemptRefusedError, GateClient, GateEndedError, GateWriteError, PartitionOffer
 from flowlet.ingest.runtime import producer_runtime
 from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of, push
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, spin_until
 
 
 def test_what_a_producer_pushes_comes_out_of_the_gate(cluster: GateCluster) -> None:
@@ -30,7 +31,7 @@ def test_what_a_producer_pushes_comes_out_of_the_gate(cluster: GateCluster) -> N
 
 def test_timestamps_travel_with_the_records(cluster: GateCluster) -> None:
     env = cluster.environment()
-    with collecting(env.from_remote_gate("clicks", producers=1).process(WithTimestamp())) as results:
+    with collecting(env.from_remote_gate("clicks", producers=1, allow_pickle=True).process(WithTimestamp())) as results:
         with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
             writer.write_records(["a", "b"], [17, 18])
             writer.write_records(["c"])
@@ -52,11 +53,22 @@ class WithSubtask(KeyedProcessFunction):
         yield ctx.get_current_key(), value[1], self._subtask
 
 
-def test_records_of_one_key_meet_at_one_subtask(make_cluster: Callable[[int], GateCluster]) -> None:
+@pytest.mark.parametrize(
+    ("options", "select"),
+    [
+        ({"allow_pickle": True}, lambda record: record[0]),
+        ({"type_info": Types.TUPLE([Types.STRING(), Types.LONG()])}, lambda record: record[0]),
+        ({"type_info": Types.TUPLE([Types.STRING(), Types.LONG()])}, itemgetter(0)),
+    ],
+    ids=["any objects", "typed", "typed, known field"],
+)
+def test_records_of_one_key_meet_at_one_subtask(
+    make_cluster: Callable[[int], GateCluster], options: dict[str, Any], select: Callable[[Any], Any]
+) -> None:
     """A ``key_by`` right behind the gate is done by the producers: whichever of them sends a key, its records meet, and travel once."""
     cluster = make_cluster(2)
     env = cluster.environment()
-    keyed = env.from_remote_gate("clicks", producers=2).key_by(lambda record: record[0]).process(WithSubtask())
+    keyed = env.from_remote_gate("clicks", producers=2, **options).key_by(select).process(WithSubtask())
     with collecting(keyed) as results:
         gate = cluster.open()
         for partition in range(2):
@@ -77,14 +89,14 @@ def test_a_keyed_gate_is_one_task_with_what_reads_it(make_cluster: Callable[[int
     """No shuffle is left behind the gate, also if two operators read the same keyed stream; two selectors leave a shuffle each."""
     cluster = make_cluster(2)
     env = cluster.environment()
-    keyed = env.from_remote_gate("one").key_by(lambda record: record[0])
+    keyed = env.from_remote_gate("one", allow_pickle=True).key_by(lambda record: record[0])
     keyed.process(WithSubtask()).union(keyed.process(WithSubtask())).print()
     client = env.execute_async("one")
     assert client.metrics()["vertices"][0]["name"].split(" ->")[0] == "Source: Gate one"
     assert {edge["ship_strategy"] for node in client.metrics()["plan"]["nodes"] for edge in node.get("inputs", [])} <= {"FORWARD"}
     client.cancel()
 
-    gate = env.from_remote_gate("two")
+    gate = env.from_remote_gate("two", allow_pickle=True)
     gate.key_by(lambda record: record[0]).process(WithSubtask()).print()
     gate.key_by(lambda record: record[1]).process(WithSubtask()).print()
     client = env.execute_async("two")
@@ -101,27 +113,73 @@ def test_without_a_key_the_subtasks_share_the_records(make_cluster: Callable[[in
         assert sorted(results) == list(range(1000))
 
 
-def test_a_gate_ends_when_every_subtask_has_all_partitions(make_cluster: Callable[[int], GateCluster]) -> None:
-    """Partitions come in any order, from any job, and one after the other or at the same time; each counts once, with all its attempts."""
+def test_a_gate_ends_when_one_write_has_all_partitions(make_cluster: Callable[[int], GateCluster]) -> None:
+    """A write that failed and is repeated ends it when the second one is whole: what the first one brought is not added up."""
     cluster = make_cluster(2)
     env = cluster.environment()
-    with collecting(env.from_remote_gate("clicks", producers=3).map(lambda record: record)) as results:
+    with collecting(env.from_remote_gate("clicks", producers=3, allow_pickle=True).map(lambda record: record)) as results:
         gate = cluster.open()
-        push(gate, ["b"], partition=1)
-        push(gate, ["b again"], partition=1, attempt=1)
-        with gate.open_partition(PartitionOffer("job", 0)) as first, gate.open_partition(PartitionOffer("other job", 0)) as second:
+        for partition in range(2):
+            push(gate, [f"failed {partition}"], partition, job="first run")
+        with gate.open_partition(PartitionOffer("job", 0)) as first, gate.open_partition(PartitionOffer("job", 1)) as second:
             first.write_records(["a"])
-            second.write_records(["c"])
+            second.write_records(["b"])
             second.finish(PATIENCE_S)
             first.finish(PATIENCE_S)
+        push(gate, ["other epoch"], 2, epoch=1)
+        push(gate, ["c"], 2)
 
-        assert Counter(results) == Counter(["a", "b", "b again", "c"])
+        assert Counter(results) == Counter(["failed 0", "failed 1", "a", "b", "other epoch", "c"])
+
+
+def test_a_counted_partition_is_not_taken_again(make_cluster: Callable[[int], GateCluster]) -> None:
+    """Its worker died before it could tell: the next attempt succeeds and sends nothing, also when the job has finished."""
+    cluster = make_cluster(2)
+    env = cluster.environment()
+    with collecting(env.from_remote_gate("clicks", producers=2, allow_pickle=True).map(lambda record: record)) as results:
+        gate = cluster.open()
+        push(gate, ["a"])
+        spin_until(lambda: counts_of(results.job_client)["completed"] == 1)
+
+        push(gate, ["a again"], attempt=1)
+        push(gate, ["b"], 1)
+        assert sorted(results) == ["a", "b"]
+
+        results.job_client.get_job_execution_result().result()
+        with gate.open_partition(PartitionOffer("job", 1, attempt=1)) as writer:
+            assert writer.is_counted
+            writer.finish()
+        push(gate, ["a, without saying that it is a retry"], attempt=0)
+        with pytest.raises(GateEndedError, match="gate 'clicks'"):
+            push(gate, ["c"], 2)
+
+
+def test_the_partitions_of_a_write_that_will_be_committed_count_with_the_commit(cluster: GateCluster) -> None:
+    """A write that is aborted counts nothing, and one of the wrong size is told so; the gate goes on."""
+    env = cluster.environment()
+    with collecting(env.from_remote_gate("clicks", producers=2, allow_pickle=True).map(lambda record: record)) as results:
+        failed, wrong, whole = (cluster.open(committed_job=job) for job in ("failed", "wrong", "whole"))
+        for partition in range(2):
+            push(failed, ["failed"], partition, job="failed")
+        failed.abort_write("failed")
+        push(wrong, ["wrong"], job="wrong")
+        with pytest.raises(GateWriteError, match=r"gate 'clicks'.*'wrong' .* has 1 partitions, .* waits for a write of 2"):
+            wrong.commit("wrong", 1)
+        with pytest.raises(GateWriteError, match="aborted before"):
+            failed.commit("failed", 2)
+        for partition in range(2):
+            push(whole, ["whole"], partition, job="whole")
+        whole.commit("whole", 2)
+
+        assert Counter(results) == Counter(failed=2, wrong=1, whole=2)
+        results.job_client.get_job_execution_result().result()
+        whole.commit("whole", 2)
 
 
 def test_a_gate_without_a_number_ends_when_it_is_told_to(cluster: GateCluster) -> None:
     """What is open goes on to its end, what is offered later is refused, in words that name the gate; being told twice is fine."""
     env = cluster.environment()
-    env.from_remote_gate("clicks").print()
+    env.from_remote_gate("clicks", allow_pickle=True).print()
     client = env.execute_async()
     gate = cluster.open()
     with gate.open_partition(PartitionOffer("job", 0)) as writer:
@@ -154,26 +212,24 @@ def wait_refused(open_partition: Callable[[PartitionOffer], Any]) -> None:
 
 
 def test_an_attempt_is_taken_once(cluster: GateCluster) -> None:
-    """Whatever became of it; a retry has another number, another epoch is another partition."""
+    """Another epoch is another partition."""
     env = cluster.environment()
-    with collecting(env.from_remote_gate("clicks", producers=2).map(lambda record: record)) as results:
+    with collecting(env.from_remote_gate("clicks", allow_pickle=True).map(lambda record: record)) as results:
         gate = cluster.open()
         push(gate, ["a"])
         with pytest.raises(AttemptRefusedError, match=r"partition 0 \(attempt 0, .*gate 'clicks'.*another attempt number"):
             gate.open_partition(PartitionOffer("job", 0))
-        push(gate, ["b"], attempt=1)
-        with gate.open_partition(PartitionOffer("job", 0, epoch=1)) as writer:
-            writer.write_records(["c"])
-            writer.finish(PATIENCE_S)
+        push(gate, ["b"], epoch=1)
+        results.job_client.finish_gate("clicks").result()
 
-        assert list(results) == ["a", "b", "c"]
+        assert list(results) == ["a", "b"]
 
 
 def test_an_aborted_attempt_counts_as_one_and_its_retry_as_new(cluster: GateCluster) -> None:
     """The records of the aborted attempt may have been processed; the partition is complete with the retry alone."""
     env = cluster.environment()
     results: set[Any] = set()
-    with collecting(env.from_remote_gate("clicks", producers=1).map(lambda record: record)) as iterator:
+    with collecting(env.from_remote_gate("clicks", producers=1, allow_pickle=True).map(lambda record: record)) as iterator:
         gate = cluster.open()
         with pytest.raises(ZeroDivisionError):
             fail_halfway(gate, PartitionOffer("job", 0))
@@ -193,9 +249,9 @@ def fail_halfway(gate: GateClient, offer: PartitionOffer) -> None:
 
 def test_two_running_jobs_cannot_have_one_gate(cluster: GateCluster) -> None:
     env = cluster.environment()
-    env.from_remote_gate("clicks").print()
+    env.from_remote_gate("clicks", allow_pickle=True).print()
     client = env.execute_async("first")
-    env.from_remote_gate("clicks").print()
+    env.from_remote_gate("clicks", allow_pickle=True).print()
     with pytest.raises(JobSubmissionError, match=r"the running job 'first' .* has a gate 'clicks' already; choose another name"):
         env.execute_async("second")
     client.cancel()
@@ -205,7 +261,7 @@ def test_one_connection_serves_all_partitions_of_a_gate(make_cluster: Callable[[
     """Whoever looked it up, and however often: one per TaskManager."""
     cluster = make_cluster(2)
     env = cluster.environment()
-    with collecting(env.from_remote_gate("clicks", producers=3).map(lambda record: record)) as results:
+    with collecting(env.from_remote_gate("clicks", producers=3, allow_pickle=True).map(lambda record: record)) as results:
         for partition in range(3):
             push(cluster.open(), [partition], partition)
         assert producer_runtime().offering.num_connections == 2
@@ -216,7 +272,7 @@ def test_one_connection_serves_all_partitions_of_a_gate(make_cluster: Callable[[
 def test_large_records_and_many_buffers(cluster: GateCluster) -> None:
     """A record that spans hundreds of buffers, between small ones."""
     env = cluster.environment()
-    with collecting(env.from_remote_gate("clicks", producers=1).map(len)) as results:
+    with collecting(env.from_remote_gate("clicks", producers=1, allow_pickle=True).map(len)) as results:
         with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
             for _ in range(3):
                 writer.write_records([b"small", bytes(5_000_000)])

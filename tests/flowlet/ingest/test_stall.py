@@ -1,6 +1,6 @@
-"""When a wait for credit is too long."""
+"""When a wait for credit, or for the job, is too long."""
 
-from flowlet.ingest.stall import WARN_AFTER_S, StallWatch
+from flowlet.ingest.stall import CREDIT, NO_CREDIT_QUESTION_S, WARN_AFTER_S, StallWatch
 
 
 def test_a_stall_is_reported_once_and_the_next_one_again() -> None:
@@ -45,3 +45,32 @@ def test_a_wait_that_begins_while_the_one_before_is_reported_is_reported_too() -
     now_s += WARN_AFTER_S
 
     assert watch.overdue_s() == WARN_AFTER_S
+
+
+def test_the_jobmanager_is_asked_again_and_again_during_one_wait() -> None:
+    """The gate may be slow at the first question and gone at the second."""
+    now_s = 0.0
+    watch = StallWatch(lambda: now_s)
+    now_s = 100.0
+    assert not watch.is_question_due(), "it does not wait"
+    watch.mark_start()
+
+    asked_s = []
+    for _ in range(25):
+        if watch.is_question_due():
+            asked_s.append(now_s - 100)
+        now_s += 1
+
+    assert asked_s == [NO_CREDIT_QUESTION_S, 2 * NO_CREDIT_QUESTION_S]
+
+
+def test_a_wait_says_what_it_is_for() -> None:
+    """Buffer pools say nothing: they wait for credit."""
+    watch = StallWatch(lambda: 0.0)
+
+    watch.mark_start("all operators and sinks")
+    assert watch.awaited == "all operators and sinks"
+    watch.mark_end()
+    watch.mark_start()
+
+    assert watch.awaited == CREDIT

@@ -12,6 +12,7 @@ from flowlet.records import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,
     Chunk,
+    CompletionMark,
     InternalWatermark,
     LatencyMarker,
     StreamElement,
@@ -439,3 +440,20 @@ def test_the_deserializer_of_a_channel_goes_with_its_data(network: LocalNetwork)
         alive.append([each is not None for each in rig.processor._deserializers])
 
     assert alive == [[False, True, True], [False, False, True], [False, False, False]]
+
+
+def test_marks_and_ends_of_data_are_reported_by_channel(network: LocalNetwork) -> None:
+    """Channels are counted across the gates of a union; a mark is reported behind the records before it, and is nothing to the head."""
+    rig = Rig(network, 1, 2)
+    reported: list[tuple[int, CompletionMark | None, int]] = []
+    processor = InputProcessor(
+        rig.gates, rig.head, "reduce (1/2)", on_mark=lambda channel, mark: reported.append((channel, mark, len(rig.head.values)))
+    )
+
+    send(rig.producers[2], [1, 2], CompletionMark(3))
+    processor.process_input(1_000, lambda: False)
+    rig.end_data(0)
+    processor.process_input(1_000, lambda: False)
+
+    assert reported == [(2, CompletionMark(3), 2), (0, None, 2)]
+    assert rig.head.seen == [Chunk([1, 2])]

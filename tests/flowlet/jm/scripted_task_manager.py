@@ -5,6 +5,7 @@ from typing import Self, TypeVar
 
 import aiohttp
 import msgspec
+import pytest
 
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import (
@@ -25,6 +26,8 @@ from flowlet.rpc.control_messages import (
     VertexMessage,
 )
 from flowlet.rpc.http import RpcClient
+from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
+from tests.flowlet.rpc.frames import frames_of
 from tests.waiting import PATIENCE_S
 
 SECRET = b"s" * 32
@@ -57,7 +60,7 @@ def user_failure(message: str = "boom", exception_type: str = "builtins.ValueErr
 class ScriptedTaskManager:
     """Registered when ``connect`` returns; every wait ends with an error after ten seconds."""
 
-    def __init__(self, client: RpcClient, websocket: aiohttp.ClientWebSocketResponse, tm_id: str) -> None:
+    def __init__(self, client: RpcClient, websocket: SignedWebSocket, tm_id: str) -> None:
         self._client = client
         self.websocket = websocket
         self.tm_id = tm_id
@@ -76,22 +79,26 @@ class ScriptedTaskManager:
         return task_manager
 
     @property
+    def frames(self) -> aiohttp.ClientWebSocketResponse:
+        """The WebSocket below the signatures, for rough handling."""
+        websocket = frames_of(self.websocket)
+        assert isinstance(websocket, aiohttp.ClientWebSocketResponse)
+        return websocket
+
+    @property
     def transport(self) -> asyncio.Transport:
         """For rough handling."""
-        connection = self.websocket._response.connection
+        connection = self.frames._response.connection
         assert connection is not None
         assert connection.transport is not None
         return connection.transport
 
     async def send(self, message: ToJobManager) -> None:
-        await self.websocket.send_bytes(msgspec.msgpack.encode(message))
+        await self.websocket.send(msgspec.msgpack.encode(message))
 
     async def expect(self, kind: type[_Message]) -> _Message:
         """The next message, which must be of this kind."""
-        async with asyncio.timeout(PATIENCE_S):
-            received = await self.websocket.receive()
-        assert received.type is aiohttp.WSMsgType.BINARY, received
-        message: ToTaskManager = msgspec.msgpack.decode(received.data, type=ToTaskManager)
+        message: ToTaskManager = msgspec.msgpack.decode(await self.websocket.receive(PATIENCE_S), type=ToTaskManager)
         assert isinstance(message, kind), message
         return message
 
@@ -103,11 +110,9 @@ class ScriptedTaskManager:
 
     async def expect_close(self) -> str:
         """The reason with which the JobManager closes the connection."""
-        async with asyncio.timeout(PATIENCE_S):
-            received = await self.websocket.receive()
-        assert received.type is aiohttp.WSMsgType.CLOSE, received
-        assert isinstance(received.extra, str)
-        return received.extra
+        with pytest.raises(WebSocketEndedError, match="it closed the connection: ") as caught:
+            await self.websocket.receive(PATIENCE_S)
+        return str(caught.value).partition(": ")[2]
 
     async def report(
         self, attempt: bytes, state: ExecutionState, failure: FailureInfo | None = None, metrics: TaskMetrics | None = None
@@ -120,5 +125,5 @@ class ScriptedTaskManager:
         await self.send(Heartbeat(self.tm_id, tasks))
 
     async def close(self) -> None:
-        await self.websocket.close()
+        await self.websocket.close("the test is over")
         await self._client.close()

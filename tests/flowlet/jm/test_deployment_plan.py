@@ -5,7 +5,7 @@ import msgspec
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.scheduler import attempt_id, execution_vertices
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage
-from netstack.ids import partition_id
+from netstack.ids import intermediate_partition_id
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, EDGE_ID, JOB_ID, SINK_ID, SOURCE_ID, edge, word_count
 
 
@@ -37,10 +37,11 @@ def test_an_all_to_all_edge_joins_every_producer_with_every_consumer() -> None:
     (partition,) = plan.describe_task(SOURCE_ID, 2).partitions
     (gate,) = plan.describe_task(SINK_ID, 1).gates
 
-    assert (partition.num_subpartitions, partition.partition) == (2, partition_id(bytes.fromhex(EDGE_ID), 2))
+    assert (partition.num_subpartitions, partition.partition) == (2, intermediate_partition_id(bytes.fromhex(EDGE_ID), 2))
     assert (gate.edge_id, [channel.subpartition for channel in gate.channels]) == (EDGE_ID, [1, 1, 1])
     assert [channel.producer for channel in gate.channels] == [attempt_id(JOB_ID, SOURCE_ID, producer) for producer in range(3)]
-    assert [channel.partition for channel in gate.channels] == [partition_id(bytes.fromhex(EDGE_ID), producer) for producer in range(3)]
+    partitions = [intermediate_partition_id(bytes.fromhex(EDGE_ID), producer) for producer in range(3)]
+    assert [channel.partition for channel in gate.channels] == partitions
     assert [(channel.tm_id, channel.port) for channel in gate.channels] == [("tm-0", 6000), ("tm-1", 6001), ("tm-2", 6002)]
 
 

@@ -3,8 +3,8 @@
 import base64
 
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.gates import TOKEN_LIFETIME_MS, GateEnd, gate_document, gate_names, gate_vertex
-from flowlet.rpc.control_messages import GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
+from flowlet.jm.gates import TOKEN_LIFETIME_MS, JobGates, gate_document, gate_names, gate_vertex
+from flowlet.rpc.control_messages import CountedPartition, GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
 from netstack.wire.gate_access import GateIdentity, gate_token
 
 SECRET = b"s" * 32
@@ -22,42 +22,58 @@ def job_with(*gates: RemoteGateMessage | None) -> JobGraphMessage:
 VERTEX = f"{0:032x}"
 
 
+def report(gates: JobGates, subtask: int, *partitions: int, job: str = "job") -> bool:
+    return gates.report(VERTEX, subtask, GateCounts(num_completed=len(partitions)), [CountedPartition(job, 0, each) for each in partitions])
+
+
 def test_a_gate_ends_when_its_slowest_subtask_has_all_partitions() -> None:
     """Once: what is reported later is no news."""
-    end = GateEnd(job_with(GATE, None))
+    gates = JobGates(job_with(GATE, None))
 
-    assert not end.report(VERTEX, 0, GateCounts(num_completed=2))
-    assert not end.report(VERTEX, 1, GateCounts(num_completed=1, num_aborted=5))
-    assert end.report(VERTEX, 1, GateCounts(num_completed=2))
-    assert not end.report(VERTEX, 1, GateCounts(num_completed=3))
-    assert not end.finish(VERTEX)
+    assert not report(gates, 0, 0, 1)
+    assert not report(gates, 1, 0)
+    assert report(gates, 1, 1)
+    assert not report(gates, 1, 2)
+    assert not gates.finish(VERTEX)
+
+
+def test_a_gate_ends_once_when_its_write_is_committed() -> None:
+    gates = JobGates(job_with(GATE))
+    gates.writes(VERTEX).announce("job")
+    for subtask in range(2):
+        assert not report(gates, subtask, 0, 1)
+
+    assert gates.commit(VERTEX, "job", 0, 2)
+    assert not gates.commit(VERTEX, "job", 0, 2)
 
 
 def test_a_gate_without_a_number_ends_when_it_is_told_to() -> None:
-    end = GateEnd(job_with(RemoteGateMessage("clicks", "Long", b"F" * 16, b"")))
+    gates = JobGates(job_with(RemoteGateMessage("clicks", "Long", b"F" * 16, b"")))
 
     for subtask in range(2):
-        assert not end.report(VERTEX, subtask, GateCounts(num_completed=1_000))
-    assert end.finish(VERTEX)
-    assert not end.finish(VERTEX)
+        assert not report(gates, subtask, *range(1_000))
+    assert gates.finish(VERTEX)
+    assert not gates.finish(VERTEX)
 
 
 def test_what_is_no_gate_reports_nothing() -> None:
-    assert not GateEnd(job_with(None)).report(VERTEX, 0, GateCounts(num_completed=9))
-    assert GateEnd(job_with(None)).documents() == []
+    assert not report(JobGates(job_with(None)), 0, 0)
+    assert JobGates(job_with(None)).documents() == []
 
 
 def test_the_document_counts_what_every_subtask_has() -> None:
-    end = GateEnd(job_with(GATE))
-    end.report(VERTEX, 0, GateCounts(1, 2, 3, 4))
+    gates = JobGates(job_with(GATE))
+    gates.report(VERTEX, 0, GateCounts(1, 2, 3, 4), [CountedPartition("job", 0, 0)])
 
-    [document] = end.documents()
+    [document] = gates.documents()
 
     assert document["completed"] == 0
     assert document["subtasks"] == [
         {"num_open": 1, "num_completed": 2, "num_aborted": 3, "num_refused": 4},
         {"num_open": 0, "num_completed": 0, "num_aborted": 0, "num_refused": 0},
     ]
+    report(gates, 1, 0)
+    assert gates.documents()[0]["completed"] == 1
 
 
 def test_a_producer_is_told_where_the_subtasks_are_and_gets_a_token_for_this_gate() -> None:

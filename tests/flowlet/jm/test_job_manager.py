@@ -1,6 +1,7 @@
 """Tests of ``flowlet.jm.job_manager``: where it listens, and how it ends."""
 
 import asyncio
+import contextlib
 import socket
 
 import pytest
@@ -10,9 +11,11 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.dispatcher import BusyError
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
+from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.http import RpcClient
-from tests.flowlet.jm.conftest import Connect
+from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, word_count
+from tests.waiting import PATIENCE_S
 
 Address = tuple[str, int]
 
@@ -92,3 +95,40 @@ async def test_a_stopping_one_takes_no_job(address: Address, job_managers: list[
 
     with pytest.raises(BusyError, match="stopping"):
         job_managers[0].dispatcher.submit(word_count())
+
+
+async def test_a_silent_connection_is_cut_for_a_new_one_and_costs_no_task(start_job_manager: StartJobManager) -> None:
+    address = await start_job_manager(max_unproved_connections=1)
+    num_tasks = len(asyncio.all_tasks())
+    first_reader, first_writer = await asyncio.open_connection(*address)
+    second_reader, second_writer = await asyncio.open_connection(*address)
+
+    async with asyncio.timeout(PATIENCE_S):
+        with contextlib.suppress(ConnectionResetError):
+            assert await first_reader.read() == b""
+
+    assert len(asyncio.all_tasks()) == num_tasks
+    second_writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert b'{"status":"ok"}' in await second_reader.read()
+    for writer in (first_writer, second_writer):
+        writer.close()
+
+
+async def test_a_request_passed_on_by_who_listens_elsewhere_is_refused(address: Address) -> None:
+    """The port of a JobManager that is gone, say: its TaskManagers still dial it."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection(*address)
+        there_writer.write(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(await there_reader.read())
+        for each in (writer, there_writer):
+            each.close()
+
+    relay = await asyncio.start_server(pass_on, "127.0.0.1", 0)
+    async with RpcClient("127.0.0.1", relay.sockets[0].getsockname()[1], SECRET) as client:
+        with pytest.raises(AuthenticationError, match="has another address"):
+            await client.connect_websocket("/rpc/taskmanager")
+        with pytest.raises(AuthenticationError, match="start it with --advertise 127"):
+            await client.request("GET", "/overview")
+    relay.close()
+    await relay.wait_closed()

@@ -11,15 +11,23 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.control_messages import (
+    EmitMark,
+    MarkCompleted,
+    MarkOrder,
+    MarkPassed,
+    MarkRequested,
+    RemoteGateMessage,
     SourceWatermarkReported,
     SplitsRequested,
     TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
+    TaskStuck,
     WatermarkAlignmentMessage,
 )
 from flowlet.splits.file_split import FileSet, FileSplit
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, SOURCE_ID, user_failure, word_count
+from tests.flowlet.rpc.manual_timers import ManualTimers
 from tests.waiting import PATIENCE_S
 
 PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
@@ -34,6 +42,7 @@ class Recorder:
         self.allowed: list[tuple[bytes, int]] = []
         self.finished_gates: list[bytes] = []
         self.splits: list[tuple[bytes, list[str], int]] = []
+        self.marks: list[MarkOrder] = []
         self.was_told = asyncio.Event()
         self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
 
@@ -63,6 +72,10 @@ class Recorder:
         assert tm_id == "tm-1"
         self.allowed.append((attempt, max_allowed))
         self.was_told.set()
+
+    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
+        assert tm_id == "tm-1"
+        self.marks.append(order)
 
     def on_ended(self, master: JobMaster) -> None:
         self.ended.append((master, len(self.cancelled)))
@@ -274,3 +287,110 @@ async def test_a_job_that_is_being_cancelled_hands_out_nothing(recorder: Recorde
 
     assert "closed" in repr(coordinator)
     assert recorder.splits == []
+
+
+class TestClientHeartbeats:
+    @staticmethod
+    def start(timers: ManualTimers, timeout_ms: int | None) -> tuple[JobMaster, Recorder]:
+        recorder = Recorder()
+        job = msgspec.structs.replace(word_count(), client_heartbeat_timeout_ms=timeout_ms)
+        master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000, timers)
+        master.start(dict.fromkeys(master.graph.executions, PLACE))
+        return master, recorder
+
+    async def test_a_job_without_its_client_is_cancelled_after_the_timeout(self) -> None:
+        """It would wait for the reader of its results for ever."""
+        timers = ManualTimers()
+        master, recorder = self.start(timers, 30_000)
+
+        timers.advance(29)
+        master.client_heartbeat()
+        timers.advance(29.5)
+        before = list(recorder.cancelled)
+        timers.advance(0.5)
+
+        assert before == []
+        assert len(recorder.cancelled) == 2
+        assert master.graph.status.name == "CANCELLING"
+        assert master.graph.cancel_reason is not None
+        assert master.graph.cancel_reason.startswith("no sign of life from its client for 30 s (client.heartbeat.timeout)")
+
+    async def test_a_detached_job_goes_on_for_ever(self) -> None:
+        timers = ManualTimers()
+        master, recorder = self.start(timers, None)
+        master.client_heartbeat()
+
+        timers.advance(10**9)
+
+        assert recorder.cancelled == []
+        assert timers.timers == []
+
+    async def test_a_job_that_was_cancelled_before_needs_no_client_and_keeps_its_reason(self) -> None:
+        timers = ManualTimers()
+        master, _ = self.start(timers, 30_000)
+        master.cancel()
+        timers.advance(60)
+
+        assert (master.graph.status.name, master.graph.cancel_reason) == ("CANCELLING", None)
+
+    async def test_one_that_ended_is_watched_no_longer(self) -> None:
+        timers = ManualTimers()
+        master, _ = self.start(timers, 30_000)
+        for attempt in list(master.graph.executions):
+            for state in (ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.FINISHED):
+                master.task_state_changed("tm-1", TaskStateChanged(attempt, state))
+
+        assert master.graph.status.name == "FINISHED"
+        assert [timer.is_cancelled for timer in timers.timers] == [True]
+
+
+async def test_who_waits_for_a_cancelled_job_is_told_which_task_does_not_end(master: JobMaster) -> None:
+    """The cancellation is not over, but its result is known; the report is forgotten when the task ends after all."""
+    source, sink = master.graph.executions
+    report(master, source, ExecutionState.RUNNING)
+    stuck = TaskStuck(source, 1_000, "split", "in split")
+    assert not master.task_stuck("tm-1", stuck), "it was not cancelled"
+    master.cancel()
+    waiter = asyncio.create_task(master.wait_for_result(PATIENCE_S, failure_grace_s=PATIENCE_S))
+    await asyncio.sleep(0)
+
+    assert not master.task_stuck("tm-2", stuck), "it runs elsewhere"
+    assert master.task_stuck("tm-1", stuck)
+
+    assert await waiter
+    assert not master.is_ended
+    assert master.view.stuck == {source: stuck}
+    assert "'source' on tm-1 in\nin split" in master.describe_stuck()
+    report(master, source, ExecutionState.CANCELED)
+    assert not master.has_stuck_tasks
+    assert not await master.wait_for_result(0, failure_grace_s=PATIENCE_S)
+    report(master, sink, ExecutionState.CANCELED)
+    assert await master.wait_for_result(0, failure_grace_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_mark_goes_to_the_sources_and_is_complete_unless_the_job_ends(recorder: Recorder, *, is_cancelled: bool) -> None:
+    """A task that has failed has not passed the mark; in a job that was cancelled none has."""
+    job = word_count()
+    gate = RemoteGateMessage("clicks", "Long", b"F" * 16, b"")
+    job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], remote_gate=gate), *job.vertices[1:]])
+    master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000)
+    master.start(dict.fromkeys(master.graph.executions, PLACE))
+    source, sink = master.graph.executions
+
+    assert master.mark_reported("tm-1", MarkRequested(source, 0))
+    assert not master.mark_reported("tm-2", MarkRequested(source, 1))
+    assert master.mark_reported("tm-1", MarkPassed(source, 1))
+    assert recorder.marks == [EmitMark(source, 1)]
+    assert master.view.mark_waits_for == [f"{job.vertices[1].name} (subtask 0)"]
+    assert master.mark_reported("tm-1", MarkPassed(sink, 1))
+    assert recorder.marks == [EmitMark(source, 1), MarkCompleted(source, 1)]
+
+    master.mark_reported("tm-1", MarkRequested(source, 1))
+    master.mark_reported("tm-1", MarkPassed(source, 2))
+    if is_cancelled:
+        master.cancel()
+        master.mark_reported("tm-1", MarkPassed(sink, 2))
+    else:
+        report(master, sink, ExecutionState.FAILED)
+    assert recorder.marks[2:] == [EmitMark(source, 2)]

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.control_messages import TaskDeploymentDescriptor, TaskMetrics
+from flowlet.jm.job_master import JobMaster
+from flowlet.rpc.control_messages import TaskDeploymentDescriptor, TaskManagerEnding, TaskMetrics, TaskStuck
 from flowlet.rpc.http import RpcClient, RpcResponse
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import (
@@ -129,6 +130,36 @@ class TestLifeOfAJob:
         assert cancelled == attempts
         assert (await result(client))["state"] == "CANCELED"
 
+    async def test_the_client_of_an_attached_job_reports_and_learns_of_its_end(
+        self, address: Address, client: RpcClient, connect: Connect
+    ) -> None:
+        """And whoever asks later learns why it was cancelled."""
+        task_manager = await connect(address)
+        await submit(client, msgspec.structs.replace(word_count(), client_heartbeat_timeout_ms=1))
+        tasks = await deployed(task_manager, 2)
+        for _ in tasks:
+            await task_manager.report(await task_manager.expect_cancel(), CANCELED)
+
+        document = await result(client)
+
+        assert document["state"] == "CANCELED"
+        assert document["cancel-reason"].startswith("no sign of life from its client for 0.001 s")
+        answer = await client.request("PATCH", f"/jobs/{JOB_ID}/clientHeartbeat")
+        assert (answer.status, errors(answer)) == (409, ["the job is CANCELED"])
+        assert (await client.request("PATCH", f"/jobs/{'f' * 32}/clientHeartbeat")).status == 404
+
+    async def test_a_heartbeat_of_a_client_reaches_its_job(
+        self, address: Address, client: RpcClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also from the client of a job that does not need it."""
+        reached: list[str] = []
+        monkeypatch.setattr(JobMaster, "client_heartbeat", lambda master: reached.append(master.job_id))
+        for job_id, timeout_ms in ((JOB_ID, 60_000), ("f" * 32, None)):
+            await submit(client, msgspec.structs.replace(word_count(job_id), client_heartbeat_timeout_ms=timeout_ms))
+            assert (await client.request("PATCH", f"/jobs/{job_id}/clientHeartbeat")).status == 202
+
+        assert reached == [JOB_ID, "f" * 32]
+
     async def test_a_task_manager_that_disconnects_fails_its_jobs(self, address: Address, client: RpcClient, connect: Connect) -> None:
         """Within moments, and the message says which one it was."""
         first, second = await connect(address, "tm-1", 1, 6001), await connect(address, "tm-2", 1, 6002)
@@ -147,6 +178,54 @@ class TestLifeOfAJob:
         assert document["failure"]["message"].startswith("TaskManager tm-1 (127.0.0.1:6001, pid 42) was lost: it closed the connection")
         assert parsed(await client.request("GET", "/overview"))["slots-total"] == 1
 
+    async def test_a_task_manager_that_ends_itself_tells_its_jobs_why(self, address: Address, client: RpcClient, connect: Connect) -> None:
+        task_manager = await connect(address)
+        await started(client, task_manager)
+
+        await task_manager.send(TaskManagerEnding("task 'm' of job 'other' did not end; it stands in f"))
+        document = await result(client)
+
+        expected = "TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost: task 'm' of job 'other' did not end; it stands in f"
+        assert (document["failure"]["exception_type"], document["failure"]["message"]) == ("TaskManagerLost", expected)
+
+    async def test_a_cancelled_task_that_does_not_end_is_in_the_documents_and_keeps_its_slot(
+        self, start_job_manager: StartJobManager, connect: Connect
+    ) -> None:
+        address = await start_job_manager(slot_request_timeout_s=0.05)
+        task_manager = await connect(address)
+        async with RpcClient(*address, SECRET) as client:
+            source, sink = await started(client, task_manager)
+            await client.request("PATCH", f"/jobs/{JOB_ID}?mode=cancel")
+            await task_manager.expect_cancel()
+            await task_manager.report(sink, CANCELED)
+            await task_manager.send(TaskStuck(source, 1_200, "split", "  File x, in f"))
+
+            document = await result(client)
+            overview = parsed(await client.request("GET", "/jobs/overview"))
+            await submit(client, word_count("e" * 32))
+            next_document = await result(client, "e" * 32)
+
+        assert document["state"] == "CANCELLING"
+        assert document["vertices"][0]["subtasks"][0]["stuck"] == {"waited-ms": 1200, "operator": "split", "stack": "  File x, in f"}
+        assert document["vertices"][1]["subtasks"][0]["stuck"] is None
+        assert overview["jobs"][0]["stuck-tasks"] == 1
+        assert next_document["state"] == "FAILED"
+        message = next_document["failure"]["message"]
+        assert "job 'word count' is CANCELLING and keeps its slots, because cancelled tasks of it do not end: 'source' on tm-1" in message
+
+    async def test_too_few_slots_after_a_loss_name_what_was_lost_and_what_to_do(
+        self, start_job_manager: StartJobManager, connect: Connect
+    ) -> None:
+        address = await start_job_manager(slot_request_timeout_s=0.05)
+        await (await connect(address)).close()
+        async with RpcClient(*address, SECRET) as client:
+            await submit(client)
+
+            message = (await result(client))["failure"]["message"]
+
+        assert "TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost: it closed the connection" in message
+        assert "it is not replaced by itself, so start one" in message
+
     async def test_a_silent_task_manager_is_lost(self, start_job_manager: StartJobManager, connect: Connect) -> None:
         address = await start_job_manager(heartbeat_timeout_s=1.0)  # the job comes before
         async with RpcClient(*address, SECRET) as client:
@@ -155,9 +234,10 @@ class TestLifeOfAJob:
 
             document = await result(client)
 
-        assert document["failure"]["message"] == "TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost: no message from it for 1 s"
+        silence = "no message from it for 1 s: it hangs, or a function keeps the interpreter's lock"
+        assert document["failure"]["message"] == f"TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost: {silence}"
         await deployed(task_manager, 2)
-        assert await task_manager.expect_close() == "no message from it for 1 s"
+        assert await task_manager.expect_close() == silence
 
     async def test_the_lost_task_manager_is_the_cause_even_if_its_consumer_was_faster(
         self, address: Address, client: RpcClient, connect: Connect

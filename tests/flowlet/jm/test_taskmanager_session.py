@@ -3,25 +3,24 @@
 import asyncio
 from typing import Any, cast
 
-import aiohttp
 import msgspec
 import pytest
-from aiohttp import web
+import structlog
 
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm import taskmanager_session
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.jm.taskmanager_session import TaskManagerSession, decode
+from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.control_messages import (
     Heartbeat,
     Registered,
-    RegisterTaskManager,
     RegistrationRefused,
     TaskMetrics,
 )
 from flowlet.rpc.http import RpcClient
+from flowlet.rpc.signed_websocket import SignedWebSocket
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, ScriptedTaskManager, registration, user_failure, word_count
 from tests.waiting import Stopwatch
@@ -73,21 +72,30 @@ class TestRegistration:
         assert num_task_managers(job_managers) == 0
         await task_manager.close()
 
-    @pytest.mark.parametrize("first", [Heartbeat("tm-1", []), None])
-    async def test_anything_else_first_ends_the_connection(self, address: Address, first: Heartbeat | None) -> None:
+    @pytest.mark.parametrize(
+        ("first", "reason"),
+        [
+            (Heartbeat("tm-1", []), "the first message must be a registration, not a Heartbeat"),
+            (None, "it sent a text message"),
+        ],
+    )
+    async def test_anything_else_first_ends_the_connection(self, address: Address, first: Heartbeat | None, reason: str) -> None:
+        """The log of the JobManager has the reason, too."""
         task_manager = await ScriptedTaskManager.open(address)
         if first is None:
-            await task_manager.websocket.send_str("hello")
+            await task_manager.frames.send_str("hello")
         else:
             await task_manager.send(first)
 
-        assert await task_manager.expect_close() == "the first message must be a registration"
+        with structlog.testing.capture_logs() as logs:
+            assert await task_manager.expect_close() == reason
+        assert [(line["event"], line["reason"], line["peer"]) for line in logs] == [("a TaskManager did not register", reason, "127.0.0.1")]
         await task_manager.close()
 
     async def test_silence_instead_ends_the_connection(self, start_job_manager: StartJobManager) -> None:
         task_manager = await ScriptedTaskManager.open(await start_job_manager(registration_timeout_s=0.01))
 
-        assert await task_manager.expect_close() == "the first message must be a registration"
+        assert await task_manager.expect_close() == "the first message must be a registration, and none came within 0.01 s"
         await task_manager.close()
 
     async def test_too_many_are_refused(self, start_job_manager: StartJobManager, connect: Connect) -> None:
@@ -129,16 +137,35 @@ class TestMessages:
     ) -> None:
         """Also one that only a JobManager may send."""
         task_manager = await connect(address)
-        await task_manager.websocket.send_bytes(data)
+        await task_manager.websocket.send(data)
 
         assert (await task_manager.expect_close()).startswith("it sent an invalid message: ")
         assert num_task_managers(job_managers) == 0
 
     async def test_a_text_ends_the_session(self, address: Address, connect: Connect) -> None:
         task_manager = await connect(address)
-        await task_manager.websocket.send_str("{}")
+        await task_manager.frames.send_str("{}")
 
         assert await task_manager.expect_close() == "it sent a text message"
+
+    async def test_one_that_is_not_signed_ends_the_session_and_both_ends_know_why(self, address: Address, connect: Connect) -> None:
+        task_manager = await connect(address)
+        await task_manager.frames.send_bytes(msgspec.msgpack.encode(Heartbeat("tm-1", [])))
+
+        with structlog.testing.capture_logs() as logs:
+            reason = await task_manager.expect_close()
+
+        assert reason.endswith("bytes came that is not signed with the key of this session")
+        assert [(line["event"], line["reason"]) for line in logs] == [("TaskManager lost", reason)]
+
+    async def test_what_it_was_sent_itself_is_not_one_of_its_messages(self, address: Address) -> None:
+        """Each direction has its own key."""
+        task_manager = await ScriptedTaskManager.open(address)
+        await task_manager.send(registration())
+        await task_manager.frames.send_bytes((await task_manager.frames.receive()).data)
+
+        assert "is not signed with the key of this session" in await task_manager.expect_close()
+        await task_manager.close()
 
     async def test_a_second_registration_ends_the_session(self, address: Address, connect: Connect) -> None:
         task_manager = await connect(address)
@@ -171,20 +198,20 @@ class TestMessages:
         session._last_heard_s -= 1_000
 
         await task_manager.heartbeat()
-        await task_manager.websocket.send_str("the end")
+        await task_manager.frames.send_str("the end")
         await task_manager.expect_close()
 
         assert session.silence_s < 1_000
 
 
 class SilentWebSocket:
-    """aiohttp's WebSocket, as far as reading goes: times out again and again, each time after the next of ``delays_s``."""
+    """A ``SignedWebSocket``, as far as reading goes: times out again and again, each time after the next of ``delays_s``."""
 
     def __init__(self, *delays_s: float) -> None:
         self.now_s = 0.0
         self.delays_s = list(delays_s)
 
-    async def receive(self, timeout: float) -> Any:  # noqa: ASYNC109 - aiohttp's signature
+    async def receive(self, timeout_s: float) -> Any:
         self.now_s += self.delays_s.pop(0)
         raise TimeoutError
 
@@ -196,14 +223,14 @@ async def test_silence_while_our_own_loop_stood_still_does_not_count(
     """What they sent meanwhile is still in the socket; they get another full time."""
     websocket = SilentWebSocket(*delays_s)
     session = TaskManagerSession(
-        cast(web.WebSocketResponse, websocket),
+        cast(SignedWebSocket, websocket),
         job_managers[0].dispatcher,
         JobManagerConfig(SECRET),
         "jm",
         monotonic=lambda: websocket.now_s,
     )
 
-    assert await session._read() == "no message from it for 8 s"
+    assert await session._read() == "no message from it for 8 s: it hangs, or a function keeps the interpreter's lock"
     assert len(websocket.delays_s) == num_left
 
 
@@ -270,32 +297,6 @@ async def test_the_end_of_the_job_manager_is_told(address: Address, connect: Con
 
     assert cancelled == attempts
     assert reason == "the JobManager is shutting down"
-
-
-def websocket_message(kind: aiohttp.WSMsgType, data: object = None, extra: str | None = None) -> Any:
-    return aiohttp.WSMessage(kind, data, extra)
-
-
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        (websocket_message(aiohttp.WSMsgType.CLOSE, 1000, ""), "it closed the connection"),
-        (websocket_message(aiohttp.WSMsgType.CLOSE, 1001, "bye\x1b\n"), "it closed the connection: bye\\x1b\\n"),
-        (websocket_message(aiohttp.WSMsgType.ERROR, ValueError("bad frame")), "the connection broke: bad frame"),
-        (websocket_message(aiohttp.WSMsgType.CLOSED), "its connection was closed"),
-        (websocket_message(aiohttp.WSMsgType.CLOSING), "its connection was closed"),
-        (websocket_message(aiohttp.WSMsgType.TEXT, "x"), "it sent a text message"),
-    ],
-)
-def test_the_end_of_a_connection_in_words(message: Any, reason: str) -> None:
-    assert decode(message) == reason
-
-
-def test_a_message_is_decoded() -> None:
-    data = msgspec.msgpack.encode(registration())
-
-    assert decode(websocket_message(aiohttp.WSMsgType.BINARY, data)) == registration()
-    assert isinstance(decode(websocket_message(aiohttp.WSMsgType.BINARY, data)), RegisterTaskManager)
 
 
 async def test_a_client_with_another_secret_gets_no_websocket(address: Address, job_managers: list[JobManager]) -> None:

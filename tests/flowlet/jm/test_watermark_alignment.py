@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
-from flowlet.jm.watermark_alignment import MaxAllowedWatermark, SourceSubtask, WatermarkAlignmentGroups
+from flowlet.jm.alignment.watermark_alignment import MaxAllowedWatermark, SourceSubtask, WatermarkAlignmentGroups
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.watermarks.source_alignment import SourceAlignment
 

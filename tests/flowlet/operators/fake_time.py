@@ -47,7 +47,7 @@ class FakeTimers:
         self.watermark = MIN_TIMESTAMP
         self.triggerable: Triggerable | None = None
 
-    def timer_service(self, name: str, triggerable: Triggerable) -> "FakeTimers":
+    def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> "FakeTimers":
         self.triggerable = triggerable
         return self
 

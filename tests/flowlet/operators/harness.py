@@ -7,7 +7,7 @@ import cloudpickle
 
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.timers.time_api import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.local_splits import serve_splits
@@ -17,7 +17,7 @@ class RecordingOutput:
     """Keeps what it gets."""
 
     def __init__(self) -> None:
-        self.elements: list[Chunk | Watermark | WatermarkStatus | LatencyMarker] = []
+        self.elements: list[Chunk | Watermark | WatermarkStatus | LatencyMarker | CompletionMark] = []
         self.sides: dict[str, list[Any]] = {}
 
     def collect(self, chunk: Chunk) -> None:
@@ -32,6 +32,9 @@ class RecordingOutput:
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         self.elements.append(marker)
+
+    def emit_mark(self, mark: CompletionMark) -> None:
+        self.elements.append(mark)
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
         assert chunk.values, "an empty chunk is a call for nothing"

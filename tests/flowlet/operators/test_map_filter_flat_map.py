@@ -126,13 +126,12 @@ def test_a_condition_without_a_truth_value_is_the_records_failure() -> None:
         assert caught.value.record_preview == "array([1, 2])"
 
 
-@pytest.mark.parametrize("error", [TaskCancelled("stop"), KeyboardInterrupt()], ids=["cancelled", "interrupted"])
 @pytest.mark.parametrize("make", [MapOperator, FlatMapOperator, FilterOperator])
-def test_what_is_no_exception_of_the_users_passes_through(make: Any, error: BaseException) -> None:
+def test_a_cancellation_passes_through(make: Any) -> None:
     def stop(value: Any) -> Any:
-        raise error
+        raise TaskCancelled("stop")
 
-    with pytest.raises(type(error)):
+    with pytest.raises(TaskCancelled):
         Harness(make(stop), pickled=False).process(1)
 
 

@@ -15,6 +15,9 @@ from flowlet.rpc.auth import (
     RequestVerifier,
     body_digest,
     check_answer,
+    message_keys,
+    nonce_of,
+    parse_nonce,
     sign_answer,
     sign_request,
 )
@@ -23,6 +26,7 @@ SECRET = b"s" * 32
 NONCE = Nonce("0" * 32)
 LINE = RequestLine("POST", "127.0.0.1:8081", "/jobs?mode=x")
 NOW = 1_700_000_000_000
+START = NOW - 1_000_000
 
 
 def nonce(number: int) -> Nonce:
@@ -35,7 +39,7 @@ def signed(**changed: object) -> str:
 
 
 def test_a_fresh_request_is_accepted_with_its_nonce_and_digest() -> None:
-    verdict = RequestVerifier(SECRET).verify(signed(), LINE, NOW)
+    verdict = RequestVerifier(SECRET, START).verify(signed(), LINE, NOW)
 
     assert verdict == AcceptedRequest(NONCE, body_digest(b"body"))
 
@@ -56,7 +60,7 @@ def test_a_fresh_request_is_accepted_with_its_nonce_and_digest() -> None:
     ],
 )
 def test_refusals(header: str | None, refusal: Refusal) -> None:
-    assert RequestVerifier(SECRET).verify(header, LINE, NOW) is refusal
+    assert RequestVerifier(SECRET, START).verify(header, LINE, NOW) is refusal
 
 
 @pytest.mark.parametrize("part", range(1, 5))
@@ -65,7 +69,7 @@ def test_no_signed_part_can_be_exchanged(part: int) -> None:
     parts, others = signed().split(), signed(body=b"other", nonce=nonce(1), now_ms=NOW + 1).split()
     parts[part] = others[part]
 
-    assert RequestVerifier(SECRET).verify(" ".join(parts), LINE, NOW) is Refusal.WRONG
+    assert RequestVerifier(SECRET, START).verify(" ".join(parts), LINE, NOW) is Refusal.WRONG
 
 
 @given(st.data())
@@ -75,17 +79,17 @@ def test_no_changed_character_is_accepted(data: st.DataObject) -> None:
     character = data.draw(st.characters(codec="latin-1").filter(lambda c: c != header[position]))
     changed = header[:position] + character + header[position + 1 :]
 
-    assert isinstance(RequestVerifier(SECRET).verify(changed, LINE, NOW), Refusal)
+    assert isinstance(RequestVerifier(SECRET, START).verify(changed, LINE, NOW), Refusal)
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_judged_without_an_error(header: str) -> None:
-    assert isinstance(RequestVerifier(SECRET).verify(header, LINE, NOW), Refusal)
+    assert isinstance(RequestVerifier(SECRET, START).verify(header, LINE, NOW), Refusal)
 
 
 @pytest.mark.parametrize(("skew_ms", "accepted"), [(60_000, True), (-60_000, True), (60_001, False), (-60_001, False)])
 def test_the_window_is_a_minute_both_ways(skew_ms: int, accepted: bool) -> None:
-    verdict = RequestVerifier(SECRET).verify(signed(now_ms=NOW + skew_ms), LINE, NOW)
+    verdict = RequestVerifier(SECRET, START).verify(signed(now_ms=NOW + skew_ms), LINE, NOW)
 
     assert isinstance(verdict, AcceptedRequest) if accepted else verdict is Refusal.EXPIRED
 
@@ -93,7 +97,7 @@ def test_the_window_is_a_minute_both_ways(skew_ms: int, accepted: bool) -> None:
 @pytest.mark.parametrize("sent_ms", [NOW - 60_000, NOW, NOW + 60_000])
 def test_a_replay_is_refused_at_every_later_time(sent_ms: int) -> None:
     """First as a replay, and from the moment that the nonce may be forgotten as expired."""
-    verifier = RequestVerifier(SECRET)
+    verifier = RequestVerifier(SECRET, START)
     header = signed(now_ms=sent_ms)
     verifier.verify(header, LINE, NOW)
 
@@ -102,9 +106,27 @@ def test_a_replay_is_refused_at_every_later_time(sent_ms: int) -> None:
         assert verifier.verify(header, LINE, NOW + later_ms) in (Refusal.REPLAYED, Refusal.EXPIRED)
 
 
+def test_what_was_signed_before_the_start_is_refused() -> None:
+    """The server before this one may have accepted it."""
+    verifier = RequestVerifier(SECRET, NOW)
+
+    assert verifier.verify(signed(now_ms=NOW - 1), LINE, NOW) is Refusal.EXPIRED
+    assert isinstance(verifier.verify(signed(now_ms=NOW), LINE, NOW), AcceptedRequest)
+
+
+def test_a_request_that_comes_again_is_accepted_when_it_does() -> None:
+    """The front door looks at a head before the server does."""
+    verifier = RequestVerifier(SECRET, START)
+
+    for _ in range(2):
+        assert isinstance(verifier.verify(signed(), LINE, NOW, remember=False), AcceptedRequest)
+    assert isinstance(verifier.verify(signed(), LINE, NOW), AcceptedRequest)
+    assert verifier.verify(signed(), LINE, NOW, remember=False) is Refusal.REPLAYED
+
+
 def test_a_refused_request_takes_no_room() -> None:
     """Whoever does not know the secret cannot fill the memory of nonces."""
-    verifier = RequestVerifier(SECRET, max_nonces=1)
+    verifier = RequestVerifier(SECRET, START, max_nonces=1)
     verifier.verify(signed(secret=b"t" * 32), LINE, NOW)
     verifier.verify(signed(now_ms=0), LINE, NOW)
 
@@ -113,7 +135,7 @@ def test_a_refused_request_takes_no_room() -> None:
 
 def test_a_full_memory_refuses_until_nonces_expire() -> None:
     """Bounded, and never by forgetting a nonce that could still be replayed."""
-    verifier = RequestVerifier(SECRET, max_nonces=2)
+    verifier = RequestVerifier(SECRET, START, max_nonces=2)
     for number in range(2):
         verifier.verify(signed(nonce=nonce(number)), LINE, NOW)
 
@@ -143,6 +165,24 @@ def test_a_proof_of_the_same_answer_is_accepted() -> None:
 def test_any_other_proof_is_refused(proof: str | None) -> None:
     with pytest.raises(AuthenticationError, match="same secret file"):
         check_answer(SECRET, NONCE, 200, b"{}", proof)
+
+
+def test_the_keys_of_messages_depend_on_secret_nonces_and_direction() -> None:
+    keys = message_keys(SECRET, nonce(1), nonce(2))
+    others = [
+        message_keys(b"t" * 32, nonce(1), nonce(2)),
+        message_keys(SECRET, nonce(3), nonce(2)),
+        message_keys(SECRET, nonce(1), nonce(3)),
+    ]
+
+    assert message_keys(SECRET, nonce(1), nonce(2)) == keys
+    assert len({key for each in (keys, *others) for key in (each.to_server, each.to_client)}) == 8
+
+
+def test_a_nonce_is_found_in_a_header_and_read() -> None:
+    assert nonce_of(signed(nonce=nonce(7))) == nonce(7)
+    assert parse_nonce(nonce(7)) == nonce(7)
+    assert [parse_nonce(text) for text in (None, "", "0" * 31, "G" * 32, "0" * 33)] == [None] * 5
 
 
 def test_fields_cannot_run_into_one_another() -> None:

@@ -1,16 +1,25 @@
 """Tests of ``flowlet.rpc.http``: client and server over a real socket, and what happens when one of them is somebody else."""
 
+import asyncio
 import gzip
 import socket
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 import aiohttp
 import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from flowlet.rpc.auth import AUTH_HEADER, PROOF_HEADER, AuthenticationError, Nonce, RequestLine, sign_request
-from flowlet.rpc.http import AuthenticatingServer, RpcClient, RpcConnectError, RpcResponse, RpcStatusError
+from flowlet.rpc import http
+from flowlet.rpc.auth import AUTH_HEADER, PROOF_HEADER, TIME_HEADER, AcceptedRequest, AuthenticationError, Nonce, RequestLine, sign_request
+from flowlet.rpc.authenticating_server import AuthenticatingServer
+from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusError, steady_clock, wall_clock_ms
+from flowlet.rpc.request_head import RequestHead
+from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
+from tests.waiting import PATIENCE_S
 
 SECRET, OTHER_SECRET = b"s" * 32, b"t" * 32
 NOW = 1_700_000_000_000
@@ -20,15 +29,16 @@ LIMIT = 1_000
 class Echo:
     """A protected server on a free port; its handlers note what reached them."""
 
-    def __init__(self, secret: bytes = SECRET) -> None:
-        self.protection = AuthenticatingServer(secret, max_body_bytes=LIMIT, clock=lambda: NOW)
+    def __init__(self, secret: bytes = SECRET, advertised: Sequence[str] = (), clock: Callable[[], int] = lambda: NOW) -> None:
+        self.protection = AuthenticatingServer(secret, advertised=advertised, max_body_bytes=LIMIT, clock=clock)
         self.reached: list[str] = []
         self.port = 0
+        self.is_deaf = False
+        self.may_end = asyncio.Event()
 
     async def start(self) -> web.AppRunner:
         application = self.protection.create_application()
         application.router.add_route("*", "/echo", self.echo)
-        application.router.add_get("/healthz", self.echo)
         application.router.add_get("/ws", self.websocket)
         application.router.add_get("/bug", self.bug)
         runner = web.AppRunner(application, access_log=None, lingering_time=0.1, shutdown_timeout=0.1)
@@ -41,13 +51,16 @@ class Echo:
         self.reached.append(request.path_qs)
         return web.Response(status=202, body=await request.read())
 
-    async def websocket(self, request: web.Request) -> web.WebSocketResponse:
+    async def websocket(self, request: web.Request) -> web.StreamResponse:
         self.reached.append(request.path_qs)
-        websocket = web.WebSocketResponse(timeout=0.1)
-        await websocket.prepare(request)
-        async for message in websocket:
-            await websocket.send_bytes(message.data)
-        return websocket
+        return await self.protection.serve_websocket(request, self.echo_messages)
+
+    async def echo_messages(self, websocket: SignedWebSocket) -> None:
+        if self.is_deaf:
+            await self.may_end.wait()
+        with suppress(WebSocketEndedError):
+            while True:
+                await websocket.send(await websocket.receive())
 
     async def bug(self, request: web.Request) -> web.Response:
         raise ZeroDivisionError("a bug of ours")
@@ -91,10 +104,24 @@ class TestTogether:
     async def test_a_websocket_is_opened(self, client: RpcClient) -> None:
         websocket = await client.connect_websocket("/ws")
 
-        await websocket.send_bytes(b"hello")
+        await websocket.send(b"hello")
 
-        assert await websocket.receive_bytes() == b"hello"
-        await websocket.close()
+        assert await websocket.receive() == b"hello"
+        await websocket.close("the end")
+
+    async def test_a_websocket_behind_a_link_that_swallows_everything_ends(
+        self, client: RpcClient, monkeypatch: pytest.MonkeyPatch, server: Echo
+    ) -> None:
+        """The server acknowledges nothing but TCP: no pong comes, and the reader is not left waiting."""
+        monkeypatch.setattr(http, "_PING_INTERVAL_S", 0.02)
+        server.is_deaf = True
+
+        websocket = await client.connect_websocket("/ws")
+        with pytest.raises(WebSocketEndedError):
+            await websocket.receive(PATIENCE_S)
+
+        server.may_end.set()
+        await websocket.close("the end")
 
     async def test_an_unknown_path_is_a_proven_404(self, client: RpcClient) -> None:
         answer = await client.request("GET", "/nowhere")
@@ -125,7 +152,7 @@ class TestForeignClients:
 
     async def test_health_needs_none(self, server: Echo, plain: aiohttp.ClientSession) -> None:
         async with plain.get(f"http://127.0.0.1:{server.port}/healthz") as answer:
-            assert answer.status == 202
+            assert (answer.status, await answer.read()) == (200, b'{"status":"ok"}')
             assert PROOF_HEADER not in answer.headers
 
     async def test_a_replay_is_refused(self, server: Echo, plain: aiohttp.ClientSession) -> None:
@@ -184,7 +211,7 @@ class TestForeignClients:
     @pytest.mark.parametrize("host", ["localhost", "localhost:99", "127.0.0.1", "127.9.9.9:1", "[::1]", "[::1]:8081"])
     async def test_loopback_host_names_are_served(self, server: Echo, plain: aiohttp.ClientSession, host: str) -> None:
         async with plain.get(f"http://127.0.0.1:{server.port}/healthz", headers={"Host": host}) as answer:
-            assert answer.status == 202
+            assert answer.status == 200
 
     @pytest.mark.parametrize(
         ("origin", "status"),
@@ -193,13 +220,32 @@ class TestForeignClients:
             ("null", 403),
             ("", 403),
             ("http://[", 403),
-            ("http://localhost:3000", 202),
-            ("http://127.0.0.1", 202),
+            ("http://localhost:3000", 200),
+            ("http://127.0.0.1", 200),
         ],
     )
     async def test_a_foreign_origin_is_refused(self, server: Echo, plain: aiohttp.ClientSession, origin: str, status: int) -> None:
         async with plain.get(f"http://127.0.0.1:{server.port}/healthz", headers={"Origin": origin}) as answer:
             assert answer.status == status
+
+    @pytest.mark.parametrize("host", ["127.0.0.1:{other}", "localhost:{other}", "127.0.0.2:{port}", "[::1]:{port}", "127.0.0.1"])
+    async def test_a_request_for_another_address_is_refused(self, server: Echo, plain: aiohttp.ClientSession, host: str) -> None:
+        """Who listens there passes on what a client sent to it."""
+        host = host.format(port=server.port, other=server.port + 1)
+        headers = {"Host": host, AUTH_HEADER: sign_request(SECRET, RequestLine("POST", host, "/echo"), b"", Nonce("0" * 32), NOW)}
+
+        async with plain.post(f"http://127.0.0.1:{server.port}/echo", headers=headers) as answer:
+            assert answer.status == 421
+        assert server.reached == []
+
+    async def test_localhost_and_advertised_addresses_are_its_own(self, plain: aiohttp.ClientSession) -> None:
+        echo = Echo(advertised=("127.0.0.1:9",))
+        runner = await echo.start()
+        for number, host in enumerate((f"localhost:{echo.port}", "127.0.0.1:9")):
+            signature = sign_request(SECRET, RequestLine("POST", host, "/echo"), b"", Nonce(f"{number:032x}"), NOW)
+            async with plain.post(f"http://127.0.0.1:{echo.port}/echo", headers={"Host": host, AUTH_HEADER: signature}) as answer:
+                assert answer.status == 202
+        await runner.cleanup()
 
     async def test_refusals_are_counted(self, server: Echo, plain: aiohttp.ClientSession) -> None:
         for _ in range(3):
@@ -207,6 +253,86 @@ class TestForeignClients:
                 pass
 
         assert server.protection.num_refused == 3
+
+
+class TestClocks:
+    @pytest.mark.parametrize("behind_ms", [-3_600_000, 3_600_000])
+    async def test_a_client_with_another_time_asks_again_with_the_servers(self, server: Echo, behind_ms: int) -> None:
+        """The server's is not put back or forward with the machine's clock, so the two may differ by any time."""
+        async with RpcClient("127.0.0.1", server.port, SECRET, clock=lambda: NOW - behind_ms) as client:
+            assert (await client.request("POST", "/echo", body=b"x")).body == b"x"
+            websocket = await client.connect_websocket("/ws")
+            await websocket.close("the end")
+
+        assert server.reached == ["/echo", "/ws"]
+        assert server.protection.num_refused == 1
+
+    async def test_a_websocket_is_opened_with_the_servers_time(self, server: Echo) -> None:
+        async with RpcClient("127.0.0.1", server.port, SECRET, clock=lambda: 0) as client:
+            await (await client.connect_websocket("/ws")).close("the end")
+
+        assert server.reached == ["/ws"]
+
+    @pytest.mark.parametrize("proof", [None, "0" * 64])
+    async def test_the_time_of_a_stranger_is_not_believed(self, proof: str | None) -> None:
+        """It could collect requests that are dated ahead."""
+        num_requests = 0
+
+        async def refuse(request: web.Request) -> web.Response:
+            nonlocal num_requests
+            num_requests += 1
+            return web.Response(status=401, headers={TIME_HEADER: str(NOW)} | ({} if proof is None else {PROOF_HEADER: proof}))
+
+        async with served(refuse) as port, RpcClient("127.0.0.1", port, SECRET, clock=lambda: 0) as client:
+            with pytest.raises(AuthenticationError):
+                await client.request("GET", "/")
+            with pytest.raises(AuthenticationError):
+                await client.connect_websocket("/")
+        assert num_requests == 2
+
+    def test_the_servers_clock_is_not_put_back_or_forward(self) -> None:
+        wall_ms, monotonic_ns = 1_000, 5_000_000
+        clock = steady_clock(lambda: wall_ms, lambda: monotonic_ns)
+
+        wall_ms = 0
+        assert clock() == 1_000
+        monotonic_ns += 2_500_000
+        assert clock() == 1_002
+
+    async def test_the_usual_clock_of_a_server_is_such_a_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        protection = AuthenticatingServer(SECRET)
+        now_ms = wall_clock_ms()
+        monkeypatch.setattr(time, "time_ns", lambda: 0)
+        head = RequestHead("GET", "/", "localhost:1", None, None, "127.0.0.1", 1)
+        signature = sign_request(SECRET, RequestLine("GET", "localhost:1", "/"), b"", Nonce("0" * 32), now_ms)
+
+        assert isinstance(protection.judge(replace(head, signature=signature), remember=True), AcceptedRequest)
+
+    async def test_a_replay_is_refused_after_the_clock_was_put_back(self, plain: aiohttp.ClientSession) -> None:
+        wall_ms, monotonic_ns = NOW, 0
+        echo = Echo(clock=steady_clock(lambda: wall_ms, lambda: monotonic_ns))
+        runner = await echo.start()
+        statuses = []
+
+        for minutes, put_back_minutes in ((0, 0), (1, 1), (2, 5), (10, 20)):
+            monotonic_ns, wall_ms = minutes * 60_000_000_000, NOW + (minutes - put_back_minutes) * 60_000
+            async with plain.post(f"http://127.0.0.1:{echo.port}/echo", headers={AUTH_HEADER: header_for(echo)}) as answer:
+                statuses.append(answer.status)
+
+        assert statuses == [202, 401, 401, 401]
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def served(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[int]:
+    """The port of a server that knows no secret."""
+    application = web.Application()
+    application.router.add_route("*", "/", answer)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield runner.addresses[0][1]
+    await runner.cleanup()
 
 
 class TestForeignServers:

@@ -225,7 +225,7 @@ def test_columns_nested_without_end_are_refused(kind: int) -> None:
     for _ in range(5_000):
         data = column(kind, (struct.pack(">H", 1) if kind == module.TUPLES else b"") + data)
 
-    with pytest.raises(SerdeError, match="columns in more than 6 columns"):
+    with pytest.raises(SerdeError, match="1 sizes in a column of kind 10" if kind == module.BYTES else "columns in more than 6 columns"):
         decode_column(memoryview(data), 0, 1)
 
 

@@ -72,7 +72,7 @@ def test_a_module_that_is_missing_here_is_named_with_what_to_do(tmp_path: Path, 
     del sys.modules["only_at_the_client"]
 
     with pytest.raises(
-        DeploymentError, match="task 'v' need the module 'only_at_the_client', which this TaskManager does not find: put it"
+        DeploymentError, match="task 'v' need the module 'only_at_the_client', which this TaskManager does not find: install it"
     ):
         load_chain(blob, "v")
 

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from flowlet.columns import Columns, ConstantColumn, Shape
 from flowlet.common.typeinfo import Types
 from flowlet.errors import SerdeError
-from flowlet.records import ACTIVE, IDLE, Chunk, InternalWatermark, LatencyMarker, RecordAttributes, StreamElement, Watermark
+from flowlet.records import (
+    ACTIVE,
+    IDLE,
+    Chunk,
+    CompletionMark,
+    InternalWatermark,
+    LatencyMarker,
+    RecordAttributes,
+    StreamElement,
+    Watermark,
+)
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
@@ -25,6 +35,7 @@ ELEMENTS: list[StreamElement] = [
     LatencyMarker(-5, bytes(range(16)), 3),
     RecordAttributes(is_backlog=True),
     InternalWatermark(7, subpartition=2),
+    CompletionMark(2**62),
     ACTIVE,
     Chunk(["日本", "\0"]),
 ]

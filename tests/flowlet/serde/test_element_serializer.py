@@ -12,6 +12,7 @@ from flowlet.records import (
     IDLE,
     MAX_WATERMARK,
     Chunk,
+    CompletionMark,
     InternalWatermark,
     LatencyMarker,
     PickledRecord,
@@ -40,6 +41,7 @@ GOLDEN = [
     (RecordAttributes(is_backlog=True), "00000002 05 01"),
     (RecordAttributes(is_backlog=False), "00000002 05 00"),
     (InternalWatermark(1000, subpartition=3), "0000000D 06 00000003 00000000000003E8"),
+    (CompletionMark(1000), "00000009 42 00000000000003E8"),
 ]
 
 
@@ -158,7 +160,7 @@ def test_a_record_that_no_receiver_would_take_is_refused_by_the_sender() -> None
     """A chunk of several is not: it can be sent in parts."""
     serializer = StreamElementSerializer(max_element_bytes=1000)
 
-    with pytest.raises(SerdeError, match="a record takes 1012 bytes, more than the 1000 that can be sent"):
+    with pytest.raises(SerdeError, match=r"a record takes 1012 bytes, the limit is 1000: .* the job's option 'flowlet\.max-record-bytes'"):
         serializer.serialize(Chunk(["x" * 1000]))
     assert len(serializer.serialize(Chunk(["x" * 1000, "y"]))) > 1000
     assert len(serializer.serialize(Chunk(["x" * 988]))) == 1004
@@ -168,7 +170,7 @@ def test_a_record_by_itself_must_not_be_larger_either() -> None:
     serializer = StreamElementSerializer(serializer_for(Types.STRING()), max_element_bytes=10)
 
     assert len(serializer.serialize(Chunk(["x" * 8, "y"]))) == 14 + 7
-    with pytest.raises(SerdeError, match="a record takes 11 bytes, more than the 10"):
+    with pytest.raises(SerdeError, match="a record takes 11 bytes, the limit is 10"):
         serializer.serialize(Chunk(["y", "x" * 9]))
 
 

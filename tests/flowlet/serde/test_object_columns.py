@@ -24,7 +24,6 @@ from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.flat_classes import flat_class_of
 from flowlet.serde.object_columns import MIN_OBJECTS, are_apart
 from flowlet.serde.pickles.class_references import class_of, class_reference
-from flowlet.serde.pickles.data_pickle import plain_values_alone
 from tests.flowlet.serde import records_of_classes as records
 from tests.flowlet.serde.exact import ANY_ATOM, INTS, TEXTS, exact
 from tests.flowlet.serde.records_of_classes import FLAT, PICKLED
@@ -277,24 +276,6 @@ def test_records_of_a_chunk_come_back_through_the_channel() -> None:
         assert described(chunk.values) == described(values)
         assert chunk.timestamps == list(range(20))
         assert (chunk.columns is not None) == (name in ("row with names", "row in a row"))
-
-
-@pytest.mark.parametrize("name", ["dict of JSON", "row with names", "row without names", "row in a row"])
-def test_plain_values_are_taken_from_everybody(name: str) -> None:
-    values = [FLAT[name](number) for number in range(20)]
-
-    with plain_values_alone():
-        assert described(round_trip(values)) == described(values)
-
-
-@pytest.mark.parametrize("name", ["dataclass", "struct", "NamedTuple"])
-def test_classes_are_not_taken_from_strangers(name: str) -> None:
-    """Not even when they were read before."""
-    values = [FLAT[name](number) for number in range(20)]
-    assert round_trip(values) == values
-
-    with plain_values_alone(), pytest.raises(SerdeError, match="which are no plain values, and this sender may send nothing else"):
-        round_trip(values)
 
 
 def column(kind: int, payload: bytes) -> bytes:

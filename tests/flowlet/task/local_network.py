@@ -14,7 +14,7 @@ from flowlet.task.create_stream_task import OutputEdge, TaskEnvironment
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.ids import ResultPartitionID, execution_attempt_id, partition_id
+from netstack.ids import ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.wire.events import Event, deserialize_event
@@ -80,6 +80,7 @@ class LocalNetwork:
         self.pool = NetworkBufferPool(num_segments, SEGMENT_BYTES)
         self.manager = ResultPartitionManager()
         self.timer = ManualTimer()
+        self.marks: list[int] = []  # that have passed tasks, in order
         self.partitions: list[ResultPartition] = []
         self.gates: list[SingleInputGate] = []
 
@@ -100,7 +101,7 @@ class LocalNetwork:
 
     def partition(self, num_subpartitions: int = 1, max_buffers: int = 16, owner: str = "producer") -> ResultPartition:
         number = len(self.partitions)
-        identifier = ResultPartitionID(partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+        identifier = ResultPartitionID(intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
         pool = self.pool.create_buffer_pool(owner=owner, num_required=num_subpartitions + 1, max_buffers=max_buffers)
         partition = ResultPartition(identifier, num_subpartitions, pool, owner)
         self.manager.register(partition)
@@ -138,6 +139,7 @@ class LocalNetwork:
             gates=list(gates),
             outputs=list(outputs),
             schedule_timer=self.timer.schedule,
+            report_mark=self.marks.append,
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flowlet.operators.input_selection import FIRST, SECOND, InputSelection
-from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, Watermark
+from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark, LatencyMarker, Watermark
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.one_input_stream_task import MultipleInputStreamTask
 from netstack.partition.result_partition import ResultPartition
@@ -147,3 +147,23 @@ def test_a_task_takes_63_inputs_and_not_one_more() -> None:
         make(63)
         with pytest.raises(ValueError, match="1 to 63 inputs, got 64"):
             make(64)
+
+
+def test_a_mark_passes_when_it_has_come_on_all_channels_of_all_inputs(network: LocalNetwork, tasks: Tasks) -> None:
+    """A channel that ends holds it back no longer."""
+    operator = Noting()
+    task, producers = fed_task(network, operator, [1, 2, 1])
+    tasks.restored(task)
+    for number in (0, 1):
+        send(producers[number], Chunk([number]), CompletionMark(1))
+    step_until_idle(task)
+    assert network.marks == []
+
+    producers[2].notify_end_of_data(StopMode.DRAIN)
+    step_until_idle(task)
+    assert network.marks == [1]
+
+    send(producers[0], CompletionMark(2))
+    send(producers[1], CompletionMark(2))
+    step_until_idle(task)
+    assert network.marks == [1, 2]

@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.connectors.blocking_source import BlockingSource
 from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
-from flowlet.records import MAX_WATERMARK, Chunk
+from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTask
 from netstack.wire.events import EndOfData, StopMode
@@ -171,4 +173,81 @@ def test_a_mail_does_not_wait_for_a_reader_that_has_more(network: LocalNetwork, 
 
     assert seen == [2]
     assert output.read()[0] == Chunk([1, 2])
+    output.view.release()
+
+
+def test_a_mark_is_emitted_by_a_source_that_has_nothing_and_reaches_the_consumers_at_once(network: LocalNetwork, tasks: Tasks) -> None:
+    """Also where no timer flushes the output; it is behind the records, and counts as passed here."""
+    release, partition = threading.Event(), network.partition()
+    reader = network.reader(partition)
+
+    def script(ctx: SourceContext) -> None:
+        ctx.collect("first")
+        assert release.wait(PATIENCE_S)
+
+    operator = SourceOperator(BlockingSource(Emitting(script, release.set)))
+    task = tasks.source(operator, outputs=[edge(partition, buffer_timeout_ms=-1)])
+    assert isinstance(task, SourceStreamTask)
+    thread = Thread(task.invoke)
+    spin_until(lambda: is_parked(task) and task.metrics().num_records_out == 1)
+
+    before = reader.num_notifications
+    task.emit_mark(1)
+
+    spin_until(lambda: network.marks == [1])
+    assert reader.num_notifications > before, "it was flushed"
+    assert reader.read() == [Chunk(["first"]), CompletionMark(1)]
+    task.cancel()
+    with pytest.raises(TaskCancelled):
+        thread.result()
+    reader.view.release()
+
+
+def test_a_source_that_has_ended_emits_no_mark(network: LocalNetwork, tasks: Tasks) -> None:
+    """Its end of data says more; and one that was stopped promises nothing, as what its operators hold is dropped."""
+    for is_stopped in (False, True):
+        task = tasks.source(source(["a"]), Recorder())
+        assert isinstance(task, SourceStreamTask)
+        tasks.restored(task)
+        if is_stopped:
+            task.stop()
+        else:
+            step_until_idle(task)
+        task.emit_mark(1)
+        task.mark_completed(1)
+        step_until_idle(task)
+
+    assert network.marks == []
+
+
+class YieldsInAChunk(StreamOperator):
+    """Runs mails before each record."""
+
+    name = "yields"
+    waits = True
+
+    def process_record(self, record: object, timestamp: int | None) -> None:
+        self.ctx.mailbox_executor.try_yield()
+        self.output.collect(Chunk([record]))
+
+
+class OneChunk(Counting):
+    def poll_chunk(self) -> Chunk | None:
+        super().poll_chunk()
+        return Chunk([1, 2]) if self.num_polls == 1 else None
+
+
+def test_a_mark_never_comes_into_the_middle_of_a_chunk(network: LocalNetwork, tasks: Tasks) -> None:
+    """Although an operator that waits runs mails while the records of a chunk are on their way to it."""
+    partition, reader = network.partition(), OneChunk(never_waits=False)
+    output = network.reader(partition)
+    task = tasks.source(SourceOperator(Given(reader)), YieldsInAChunk(), outputs=[edge(partition, source=1)])
+    assert isinstance(task, SourceStreamTask)
+    reader.on_poll = partial(task.emit_mark, 1)
+    tasks.restored(task)
+
+    task.mailbox_processor.run_mailbox_step()
+    task.mailbox_processor.run_mailbox_step()
+
+    assert [element for element in output.read() if isinstance(element, Chunk | CompletionMark)] == [Chunk([1, 2]), CompletionMark(1)]
     output.view.release()

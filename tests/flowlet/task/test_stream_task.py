@@ -7,19 +7,17 @@ import itertools
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.io import input_processor, record_writer
+from flowlet.io import record_writer
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, Watermark
-from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import ElementLimits
 from flowlet.task.create_stream_task import create_stream_task
 from flowlet.task.one_input_stream_task import OneInputStreamTask
@@ -544,17 +542,14 @@ class TestDeserializers:
         return len(os.listdir("/proc/self/fd"))
 
     @pytest.mark.parametrize("num_inputs", [1, 2])
-    def test_a_task_that_ends_early_leaves_no_file_of_a_half_record(
-        self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, num_inputs: int
-    ) -> None:
+    def test_a_task_that_ends_early_leaves_no_file_of_a_half_record(self, network: LocalNetwork, tasks: Tasks, num_inputs: int) -> None:
         """testCloseReleasesDeserializers: although somebody still holds the task."""
-        small = partial(ElementDeserializer, limits=ElementLimits(spill_above_bytes=102_400))
-        monkeypatch.setattr(input_processor, "ElementDeserializer", small)
         before = self.num_open_files()
         partition = network.partition()
         producers = [partition, *(network.partition() for _ in range(1, num_inputs))]
         environment = network.environment("sink", gates=[network.gate(producer) for producer in producers])
         environment.gate_inputs = list(range(1, num_inputs + 1))
+        environment.limits = ElementLimits(spill_above_bytes=102_400)
         task = tasks.restored(create_stream_task(environment, chain(Noting(num_inputs))))
         half = serialized(Chunk(["x" * 200_000]))[:150_000]
         for start in range(0, len(half), 8 * SEGMENT_BYTES):

@@ -125,6 +125,8 @@ def test_what_is_no_memory_size_names_the_option(text: str) -> None:
         (["--jobmanager", "127.0.0.1:1", "--network-memory", "1k"], "network_memory_bytes is 1024"),
         (["--jobmanager", "127.0.0.1:1", "--producer-memory-percent", "101"], "--producer-memory-percent"),
         (["--jobmanager", "127.0.0.1:1", "--congestion-control", "carrier-pigeon"], "congestion_control is 'carrier-pigeon'"),
+        (["--jobmanager", "127.0.0.1:1", "--heartbeat-interval-s", "6"], "heartbeat_timeout_s is 10.0"),
+        (["--jobmanager", "127.0.0.1:1", "--heartbeat-timeout-s", "3"], "heartbeat_timeout_s is 3.0"),
         (["--jobmanager", "127.0.0.1:1", "--log-level", "loud"], "log level 'loud' does not exist"),
         (["--jobmanager", "127.0.0.1:1", "--switch-interval-ms", "0"], "--switch-interval-ms is 0.0"),
         (["--jobmanager", "127.0.0.1:1", "--data-port", "99999"], "--data-port"),

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -43,6 +44,24 @@ def engine_function(called: Callable[[], object]) -> Callable[[], object]:
     exec(compile("def engine_calls():\n    called()\n", str(sys.modules["flowlet.errors"].__file__), "exec"), namespace)
     function: Callable[[], object] = namespace["engine_calls"]
     return function
+
+
+def test_the_stack_of_a_thread_begins_with_the_users_first_call() -> None:
+    """What called it is ours, and of no use to him; a thread in none of his calls is shown whole."""
+    frames: list[FrameType] = []
+
+    def users_call() -> None:
+        frames.append(sys._getframe())
+
+    engine_function(users_call)()
+
+    shown = format_thread_stack(frames[0])
+    assert shown.startswith(f'  File "{__file__}"')
+    assert "in users_call" in shown.splitlines()[0]
+    assert "engine_calls" not in shown
+    caller = frames[0].f_back
+    assert caller is not None
+    assert "engine_calls" in format_thread_stack(caller)
 
 
 def test_a_users_error_is_described_by_its_own_exception_and_frames() -> None:

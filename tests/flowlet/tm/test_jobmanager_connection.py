@@ -2,34 +2,42 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 import msgspec
 import pytest
 import pytest_asyncio
 import structlog
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
 from flowlet.rpc.auth import AuthenticationError
+from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
     DeployTask,
+    EmitMark,
     FinishGate,
     Heartbeat,
+    MarkCompleted,
+    MarkOrder,
     NoMoreSplits,
     Registered,
     RegisterTaskManager,
+    TaskDeploymentDescriptor,
     ToJobManager,
     ToTaskManager,
 )
-from flowlet.rpc.http import AuthenticatingServer, RpcClient
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
 from flowlet.splits.file_split import FileSplit
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig, heartbeat_interval_s
+from tests.flowlet.rpc.frames import frames_of
 from tests.waiting import PATIENCE_S
 
 SECRET = bytes(32)
-Script = Callable[[web.WebSocketResponse], Awaitable[None]]
+Script = Callable[[SignedWebSocket], Awaitable[None]]
 
 
 class Listener:
@@ -41,6 +49,7 @@ class Listener:
         self.allowed: list[AllowSourceWatermark] = []
         self.finished_gates: list[FinishGate] = []
         self.splits: list[AddSplits | NoMoreSplits] = []
+        self.marks: list[MarkOrder] = []
         self.lost: asyncio.Queue[str] = asyncio.Queue()
 
     def registered(self, jm_id: str) -> None:
@@ -64,6 +73,9 @@ class Listener:
     def no_more_splits(self, message: NoMoreSplits) -> None:
         self.splits.append(message)
 
+    def handle_mark(self, message: MarkOrder) -> None:
+        self.marks.append(message)
+
     def heartbeat(self) -> Heartbeat:
         return Heartbeat("tm-1", [])
 
@@ -75,37 +87,38 @@ class Server:
     """Plays a script on each connection, one after the other; the last one again and again."""
 
     def __init__(self) -> None:
+        self.protection = AuthenticatingServer(SECRET)
         self.scripts: list[Script] = []
         self.received: list[ToJobManager] = []
         self.port = 0
         self.num_refusals = 0  # so many requests are refused, behind the first one or from it on
         self.refuses_first = False
 
-    async def serve(self, request: web.Request) -> web.WebSocketResponse:
+    async def serve(self, request: web.Request) -> web.StreamResponse:
         if self.num_refusals and (self.received or self.refuses_first):
             self.num_refusals -= 1
             raise web.HTTPUnauthorized
-        socket = web.WebSocketResponse()
-        await socket.prepare(request)
+        return await self.protection.serve_websocket(request, self.play)
+
+    async def play(self, socket: SignedWebSocket) -> None:
         await self.receive(socket)
         await (self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0])(socket)
-        await socket.close()
-        return socket
+        await socket.close("the script is over")
 
-    async def receive(self, socket: web.WebSocketResponse) -> ToJobManager:
-        message: ToJobManager = msgspec.msgpack.Decoder(ToJobManager).decode((await socket.receive()).data)
+    async def receive(self, socket: SignedWebSocket) -> ToJobManager:
+        message: ToJobManager = msgspec.msgpack.Decoder(ToJobManager).decode(await socket.receive())
         self.received.append(message)
         return message
 
 
-async def send(socket: web.WebSocketResponse, message: ToTaskManager) -> None:
-    await socket.send_bytes(msgspec.msgpack.encode(message))
+async def send(socket: SignedWebSocket, message: ToTaskManager) -> None:
+    await socket.send(msgspec.msgpack.encode(message))
 
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
     server = Server()
-    application = AuthenticatingServer(SECRET).create_application()
+    application = server.protection.create_application()
     application.add_routes([web.get("/rpc/taskmanager", server.serve)])
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
@@ -134,21 +147,21 @@ async def lost(listener: Listener) -> str:
 
 
 async def test_the_first_message_is_the_registration_and_heartbeats_follow(server: Server, listener: Listener) -> None:
-    async def welcome(socket: web.WebSocketResponse) -> None:
+    async def welcome(socket: SignedWebSocket) -> None:
         await send(socket, Registered("jm-1", 1))
         await server.receive(socket)
         await server.receive(socket)
 
     server.scripts.append(welcome)
 
-    assert await lost(listener) == "the JobManager closed the connection (1000)"
+    assert await lost(listener) == "the JobManager's session ended: it closed the connection: the script is over"
     assert listener.sessions[0] == "jm-1"
     assert isinstance(server.received[0], RegisterTaskManager)
     assert server.received[1:3] == [Heartbeat("tm-1", [])] * 2
 
 
 async def test_orders_reach_the_listener_in_their_order(server: Server, listener: Listener) -> None:
-    async def cancel(socket: web.WebSocketResponse) -> None:
+    async def cancel(socket: SignedWebSocket) -> None:
         await send(socket, Registered("jm-1", 1000))
         for number in range(3):
             await send(socket, CancelTask(bytes([number]) * 40))
@@ -156,6 +169,8 @@ async def test_orders_reach_the_listener_in_their_order(server: Server, listener
             await send(socket, FinishGate(bytes([number]) * 40))
             await send(socket, AddSplits(bytes(40), [FileSplit("a", 0, 9)], number))
             await send(socket, NoMoreSplits(bytes([number]) * 40))
+            await send(socket, EmitMark(bytes(40), number))
+            await send(socket, MarkCompleted(bytes(40), number))
 
     server.scripts.append(cancel)
     await lost(listener)
@@ -163,6 +178,7 @@ async def test_orders_reach_the_listener_in_their_order(server: Server, listener
     assert listener.cancelled[:3] == [bytes([number]) * 40 for number in range(3)]
     assert listener.finished_gates[:3] == [FinishGate(bytes([number]) * 40) for number in range(3)]
     assert listener.splits[:2] == [AddSplits(bytes(40), [FileSplit("a", 0, 9)], 0), NoMoreSplits(bytes(40))]
+    assert listener.marks[:2] == [EmitMark(bytes(40), 0), MarkCompleted(bytes(40), 0)]
     assert listener.allowed[:3] == [AllowSourceWatermark(bytes(40), number) for number in range(3)]
 
 
@@ -173,28 +189,51 @@ def test_heartbeats_come_often_enough_for_the_gauges_of_five_seconds() -> None:
 async def test_garbage_ends_the_session_and_the_next_one_is_tried(server: Server, listener: Listener) -> None:
     """A JobManager of another release, perhaps; it may be replaced by the right one."""
 
-    async def garbage(socket: web.WebSocketResponse) -> None:
+    async def garbage(socket: SignedWebSocket) -> None:
         await send(socket, Registered("jm-1", 1000))
-        await socket.send_bytes(b"\xc1")
-        assert (await socket.receive()).type in (WSMsgType.BINARY, WSMsgType.CLOSE)
+        await socket.send(b"\xc1")
+        with suppress(WebSocketEndedError):
+            await socket.receive()
 
-    async def text(socket: web.WebSocketResponse) -> None:
+    async def text(socket: SignedWebSocket) -> None:
         await send(socket, Registered("jm-2", 1000))
-        await socket.send_str("hello")
-        assert (await socket.receive()).type in (WSMsgType.BINARY, WSMsgType.CLOSE)
+        await frames_of(socket).send_str("hello")
+        with suppress(WebSocketEndedError):
+            await socket.receive()
 
     server.scripts += [garbage, text]
 
-    assert (await lost(listener)).startswith("the JobManager sent a message that is not understood: ")
-    assert await lost(listener) == "the JobManager sent a TEXT frame"
+    assert (await lost(listener)).startswith("the JobManager's session ended: it sent a message that is not understood: ")
+    assert await lost(listener) == "the JobManager's session ended: it sent a text message"
     assert listener.sessions[:2] == ["jm-1", "jm-2"]
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+async def test_what_was_not_signed_for_this_session_deploys_nothing(server: Server, listener: Listener, is_signed: bool) -> None:
+    """Whoever only passed the handshake on has no key of it; the listener raises if it is told to deploy."""
+    task = TaskDeploymentDescriptor("", "", "", "", 0, 1, 1, bytes(40), b"a pickle", [], [])
+    order = msgspec.msgpack.encode(DeployTask(task))
+
+    async def deploy(socket: SignedWebSocket) -> None:
+        await send(socket, Registered("jm-1", 1000))
+        if is_signed:
+            await SignedWebSocket(frames_of(socket), send_key=bytes(32), receive_key=bytes(32)).send(order)
+        else:
+            await frames_of(socket).send_bytes(order)
+        with suppress(WebSocketEndedError):
+            while True:
+                await socket.receive()
+
+    server.scripts.append(deploy)
+
+    assert (await lost(listener)).endswith("came that is not signed with the key of this session")
 
 
 async def test_a_connection_that_never_registered_is_not_a_lost_session(server: Server, listener: Listener) -> None:
     """There is nothing to give up; it is tried again without a word to the tasks."""
     attempts = asyncio.Queue[int]()
 
-    async def hang_up(socket: web.WebSocketResponse) -> None:
+    async def hang_up(socket: SignedWebSocket) -> None:
         await attempts.put(1)
 
     server.scripts.append(hang_up)
@@ -209,7 +248,7 @@ async def test_a_connection_that_never_registered_is_not_a_lost_session(server: 
 async def test_a_stranger_on_the_port_of_a_lost_job_manager_does_not_end_a_task_manager(server: Server, listener: Listener) -> None:
     """Anybody can answer 401, or without a proof; the TaskManager goes on looking for its JobManager."""
 
-    async def welcome(socket: web.WebSocketResponse) -> None:
+    async def welcome(socket: SignedWebSocket) -> None:
         await send(socket, Registered("jm-1", 1000))
 
     server.scripts.append(welcome)
@@ -236,7 +275,7 @@ async def test_a_heartbeat_that_cannot_be_made_ends_the_session(server: Server, 
     def broken() -> Heartbeat:
         raise RuntimeError("no counters")
 
-    async def welcome(socket: web.WebSocketResponse) -> None:
+    async def welcome(socket: SignedWebSocket) -> None:
         await send(socket, Registered("jm-1", 1000))
         await socket.receive()
 

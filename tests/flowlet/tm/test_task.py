@@ -1,7 +1,9 @@
 """One attempt on its thread: what is reported, in which order, and what a cancellation makes of it."""
 
 import asyncio
+import os
 import sys
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -13,17 +15,23 @@ import structlog
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.common.job_settings import JobSettings
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.rpc.control_messages import (
+    EmitMark,
     InputChannelDescriptor,
     InputGateDescriptor,
+    MarkCompleted,
+    MarkPassed,
+    MarkReport,
     TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
+    TaskStuck,
 )
 from flowlet.serde.deploy_blobs import dump_chain
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
@@ -47,16 +55,22 @@ class Harness:
         self.network = network
         self.changes: list[TaskStateChanged] = []
         self.stuck: list[Task] = []
+        self.reports: list[TaskStuck] = []
+        self.is_reported = asyncio.Event()
         self.is_stuck = asyncio.Event()
         self.is_running = asyncio.Event()
-        self.context = TaskContext("tm-1", network, loop, self._changed, self._stuck)
+        self.context = TaskContext("tm-1", network, loop, self._changed, self._stuck, report_stuck=self._reported)
 
     def _changed(self, task: Task, change: TaskStateChanged) -> None:
         self.changes.append(change)
         if change.state is RUNNING:
             self.is_running.set()
 
-    def _stuck(self, task: Task) -> None:
+    def _reported(self, report: TaskStuck) -> None:
+        self.reports.append(report)
+        self.is_reported.set()
+
+    def _stuck(self, task: Task, _report: TaskStuck) -> None:
         self.stuck.append(task)
         self.is_stuck.set()
 
@@ -141,6 +155,15 @@ async def test_whatever_a_user_function_raises_fails_the_task(harness: Harness, 
     failure = harness.changes[-1].failure
     assert failure is not None
     assert failure.exception_type == name
+
+
+forked: list[int] = []
+
+
+def fork_at_1(value: int) -> int:
+    if value == 1:
+        forked.append(os.fork())
+    return value
 
 
 class Leaving(Exception):
@@ -298,10 +321,82 @@ async def test_a_task_that_ignores_its_cancellation_is_named_and_then_given_up(h
 
     warnings = [line for line in logs if line["log_level"] == "warning"]
     assert len(warnings) >= 2
-    assert "in stuck_here" in warnings[0]["task"]
-    assert "t (1/1)" in warnings[0]["task"]
+    assert "in stuck_here" in warnings[0]["stands_in"]
+    assert warnings[0]["task"] == "t (1/1)"
     assert harness.stuck == [task]
     assert harness.states[-1] is CANCELED
+
+
+async def test_where_a_cancelled_task_stands_is_reported_with_the_operator_and_the_users_calls_alone(harness: Harness) -> None:
+    """The first report comes soon, whatever the interval is."""
+
+    def stuck_here(value: object) -> object:
+        return hold("stands", value)
+
+    limits = CancellationConfig(warn_interval_s=PATIENCE_S, fatal_timeout_s=0, first_report_s=0.01)
+    task = harness.task(source([1]), MapOperator(stuck_here, name="my map"), DiscardSink(), cancellation=limits)
+    task.start()
+    await until_reached("stands")
+
+    task.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        await harness.is_reported.wait()
+    released["stands"].set()
+    await ended(task)
+
+    (report,) = harness.reports
+    assert (report.attempt, report.operator) == (ATTEMPT, "my map")
+    assert report.waited_ms >= 10
+    assert report.stack.startswith('  File "')
+    assert "in stuck_here" in report.stack.splitlines()[0]
+    assert "flowlet/task/" not in report.stack
+    assert harness.stuck == [], "0 is no timeout"
+
+
+def test_a_jobs_own_cancellation_settings_come_before_the_task_managers() -> None:
+    limits = CancellationConfig(warn_interval_s=30, fatal_timeout_s=180)
+
+    assert limits.for_job(JobSettings()) == limits
+    own = limits.for_job(JobSettings(cancellation_interval_ms=500, cancellation_timeout_ms=0))
+    assert (own.warn_interval_s, own.fatal_timeout_s) == (0.5, 0)
+    never = CancellationConfig(fatal_timeout_s=0).for_job(JobSettings(cancellation_timeout_ms=1_000))
+    assert never.fatal_timeout_s == 0, "its process is not its own to end"
+
+
+async def test_a_thread_that_a_trace_function_ended_is_a_failed_task(harness: Harness) -> None:
+    """``threading.settrace`` of a user's is called before any line of the task; its error would leave the job waiting for ever."""
+
+    def raise_error(*_: object) -> None:
+        raise RuntimeError("a trace function")
+
+    task = harness.task(source([1]), DiscardSink())
+    hook, threading.excepthook = threading.excepthook, lambda _: None
+    threading.settrace(raise_error)
+    try:
+        task.start()
+        task.join(PATIENCE_S)
+    finally:
+        threading.settrace(None)
+        threading.excepthook = hook
+
+    task.check_thread()
+    await ended(task)
+
+    assert harness.states == [FAILED]
+    failure = harness.changes[-1].failure
+    assert failure is not None
+    assert "its thread ended without a report" in failure.message
+
+
+async def test_a_forked_child_whose_function_returns_ends_before_it_sends_or_reports_anything(harness: Harness) -> None:
+    forked.clear()
+    task = harness.task(source([1, 2]), MapOperator(fork_at_1), DiscardSink())
+
+    task.start()
+    await ended(task)
+
+    assert harness.states == [INITIALIZING, RUNNING, FINISHED]
+    assert os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]) == 1  # noqa: ASYNC222 - it ends, or the test fails by its timeout
 
 
 async def test_lines_of_the_users_functions_carry_the_tasks_names(harness: Harness) -> None:
@@ -317,3 +412,23 @@ async def test_lines_of_the_users_functions_carry_the_tasks_names(harness: Harne
 
     seen = [line for line in logs if line["event"] == "seen"]
     assert [(line["job"], line["task"], line["subtask"], line["value"]) for line in seen] == [("job", "t", 0, 7)]
+
+
+async def test_a_mark_that_comes_before_the_operators_are_loaded_is_not_lost(harness: Harness) -> None:
+    """As other marks, it is reported once it has passed the chain; what is no source, or has ended, takes none."""
+    marks: asyncio.Queue[MarkReport] = asyncio.Queue()
+    harness.context = replace(harness.context, report_mark=marks.put_nowait)
+    task = harness.task(SourceOperator(EndlessSource()), DiscardSink())
+    task.handle_mark(EmitMark(ATTEMPT, 1))
+    task.start()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await marks.get() == MarkPassed(ATTEMPT, 1)
+        task.handle_mark(EmitMark(ATTEMPT, 2))
+        task.handle_mark(MarkCompleted(ATTEMPT, 1))
+        assert await marks.get() == MarkPassed(ATTEMPT, 2)
+
+    task.cancel()
+    await ended(task)
+    task.handle_mark(EmitMark(ATTEMPT, 3))
+
+    assert marks.empty()

@@ -5,10 +5,12 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.common.job_settings import JobSettings
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.graph.partitioner import Rebalance
 from flowlet.rpc.control_messages import InputChannelDescriptor, InputGateDescriptor, ResultPartitionDescriptor, TaskDeploymentDescriptor
@@ -84,6 +86,16 @@ async def test_the_task_gets_all_that_the_descriptor_says(network: NetworkEnviro
     assert [output.buffer_timeout_ms for output in environment.outputs] == [100, 100]
     assert len(environment.gates) == 1
     assert network.buffer_pool.num_available == NUM_SEGMENTS
+
+
+@pytest.mark.parametrize(("settings", "limit"), [(JobSettings(), 64 << 20), (JobSettings(max_record_bytes=1000), 1000)])
+async def test_the_jobs_largest_record_is_that_of_its_task(
+    network: NetworkEnvironment, loop: EventLoopThread, settings: JobSettings, limit: int
+) -> None:
+    task = create_task_from_descriptor(msgspec.structs.replace(descriptor(), settings=settings), network, loop, "tm-1")
+    task.cancel()
+
+    assert task.environment.limits.max_element_bytes == limit
 
 
 async def test_partitions_are_made_before_gates(

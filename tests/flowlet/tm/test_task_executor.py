@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -223,6 +224,64 @@ async def test_a_lost_job_manager_ends_the_tasks_and_a_new_one_is_found(cluster:
 
     assert executor.heartbeat().tasks == []
     assert len(await cluster.api.list_task_managers()) == 1
+
+
+async def test_it_does_not_offer_the_slot_of_a_task_that_does_not_end(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next JobManager would give it to a job that then waits for the old one."""
+    monkeypatch.setattr("flowlet.tm.task_executor._LOST_SESSION_GRACE_S", 0.0)
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+    job = to_message(mapped([1], lambda value: hold("late", value))[0])
+    await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
+    await until_reached("late")
+    executor.is_registered.clear()
+
+    lost = asyncio.create_task(executor.session_lost("a test"))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(lost), 0.05)
+    released["late"].set()
+
+    async with asyncio.timeout(PATIENCE_S):
+        await lost
+
+
+@pytest.mark.slow
+async def test_a_task_whose_thread_died_without_a_word_fails_its_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace function that a user's function has set ends threads before their first line."""
+
+    def raise_error(*_: object) -> None:
+        raise RuntimeError("a trace function")
+
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+    job = to_message(mapped([1], abs)[0])
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    threading.settrace(raise_error)
+    try:
+        await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
+        document = await cluster.api.wait_terminal(job.job_id, PATIENCE_S)  # a heartbeat finds it
+    finally:
+        threading.settrace(None)
+
+    assert document is not None
+    assert "its thread ended without a report" in document["failure"]["message"]
+
+
+async def test_it_says_why_it_ends_and_its_jobs_get_that_as_their_cause(cluster: Cluster) -> None:
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+    job_graph, edge_id = word_count()
+    await cluster.api.submit(to_message(job_graph))
+    await cluster.api.wait_channels(job_graph.job_id, edge_id)
+
+    executor.announce_end("it got SIGTERM")
+    document = await cluster.api.wait_terminal(job_graph.job_id, PATIENCE_S)
+
+    assert document is not None
+    assert document["failure"]["message"].endswith("was lost: it got SIGTERM")
 
 
 async def test_another_secret_is_not_tried_again(cluster: Cluster) -> None:

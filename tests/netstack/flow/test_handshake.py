@@ -1,6 +1,7 @@
 """The handshake machine: every (phase, message) pair, and every way to lie."""
 
 import random
+import re
 from dataclasses import replace
 from itertools import product
 from typing import assert_never
@@ -10,7 +11,7 @@ import pytest
 from netstack.errors import LocalProtocolError
 from netstack.flow.handshake import FailureReason, Handshake, HandshakeFailedError, HandshakeMessage, Phase, Role, VersionRange, derive_key
 from netstack.wire.gate_access import GateIdentity, gate_token
-from netstack.wire.message_bytes import GATE_MESSAGE_IDS, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS
+from netstack.wire.message_bytes import GATE_MESSAGE_IDS, HEARTBEAT_ID, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS
 from netstack.wire.messages import AddCredit, Hello, Message, Proof, Ready
 from netstack.wire.offer_messages import GateHello
 from tests.netstack.wire.samples import RECEIVER
@@ -257,22 +258,24 @@ def test_ten_thousand_changed_conversations_are_all_refused() -> None:
 
 def changed(message: HandshakeMessage, rng: random.Random) -> HandshakeMessage:
     match message:
-        case Hello(least, greatest, role, nonce):
+        case Hello(least, greatest, role, nonce, authority):
             variants: tuple[HandshakeMessage, ...] = (
                 Hello(least, greatest, role, flipped(nonce, rng)),
                 Hello(least, greatest, 3 - role, nonce),
                 Hello(least, greatest + 1, role, nonce),
                 Hello(0, greatest, role, nonce),
                 Hello(least, greatest, role, nonce[::-1]),
+                Hello(least, greatest, role, nonce, f"{authority}1"),
             )
         case Proof(mac):
             variants = Proof(flipped(mac, rng)), Proof(mac[:31]), Proof(mac[::-1]), Proof(b""), Proof(rng.randbytes(32))
         case Ready(version):
             variants = (Ready(version + 1),)
-        case GateHello(least, greatest, nonce, gate):
+        case GateHello(least, greatest, nonce, gate, authority):
             variants = (
                 GateHello(least, greatest, flipped(nonce, rng), gate),
                 GateHello(least, greatest + 1, nonce, gate),
+                GateHello(least, greatest, nonce, gate, f"{authority}1"),
                 GateHello(least, greatest, nonce, replace(gate, expires_ms=gate.expires_ms + 1)),
                 GateHello(least, greatest, nonce, replace(gate, name="other")),
                 GateHello(least, greatest, nonce, replace(gate, job_id=bytes(16))),
@@ -286,6 +289,100 @@ def changed(message: HandshakeMessage, rng: random.Random) -> HandshakeMessage:
 def flipped(data: bytes, rng: random.Random) -> bytes:
     bit = rng.randrange(8 * len(data))
     return (int.from_bytes(data, "big") ^ 1 << bit).to_bytes(len(data), "big")
+
+
+HERE = "127.0.0.1:6121"
+
+
+def hello_to(authority: str) -> Message:
+    (hello,) = make(Role.CONSUMER).connected(tls_binding=None, authority=authority)
+    return hello
+
+
+@pytest.mark.parametrize(
+    ("dialled", "here", "others"),
+    [
+        (HERE, HERE, ()),
+        ("[::ffff:127.0.0.1]:6121", HERE, ()),
+        (HERE, "[::ffff:127.0.0.1]:6121", ()),
+        ("[0:0::1]:6121", "[::1]:6121", ()),
+        (HERE, "127.0.0.1:1", ("127.0.0.1:2", HERE)),
+    ],
+)
+def test_a_server_takes_hellos_to_its_own_addresses(dialled: str, here: str, others: tuple[str, ...]) -> None:
+    """That of its socket, in any spelling, and those of the configuration."""
+    server = Handshake(Role.PRODUCER, KEY, NONCES[Role.PRODUCER], versions=ONE, authorities=others)
+    server.connected(tls_binding=None, authority=here)
+
+    (answer,) = server.receive(hello_to(dialled))
+
+    assert isinstance(answer, Hello)
+    assert answer.authority == ""
+
+
+@pytest.mark.parametrize("dialled", ["127.0.0.1:6122", "127.0.0.2:6121", "[::1]:6121", "localhost:6121", ""])
+def test_a_hello_to_another_address_is_refused(dialled: str) -> None:
+    """So a relay gets nothing that was made with the secret; the reason names both addresses."""
+    server = make(Role.PRODUCER)
+    server.connected(tls_binding=None, authority=HERE)
+
+    with pytest.raises(HandshakeFailedError, match=f"it dialled {re.escape(dialled)}, here is {re.escape(HERE)}") as raised:
+        server.receive(hello_to(dialled))
+
+    assert raised.value.reason is FailureReason.AUTHORITY
+    assert server.phase is Phase.FAILED
+
+
+def test_a_gate_is_dialled_at_its_own_address_too() -> None:
+    gate = listen()
+    gate.connected(tls_binding=None, authority=HERE)
+
+    assert reason_of(gate, dial().connected(tls_binding=None, authority="127.0.0.1:1")[0]) is FailureReason.AUTHORITY
+
+
+def test_a_relay_that_changes_the_address_in_the_hello_breaks_the_proof() -> None:
+    client, server = make(Role.CONSUMER), make(Role.PRODUCER)
+    (hello,) = client.connected(tls_binding=None, authority="127.0.0.1:1")
+    server.connected(tls_binding=None, authority=HERE)
+    assert isinstance(hello, Hello)
+
+    (answer,) = server.receive(replace(hello, authority=HERE))
+    (proof,) = client.receive(answer)
+
+    assert reason_of(server, proof) is FailureReason.PROOF
+
+
+def test_both_ends_have_the_same_two_seal_keys_and_no_other_connection_has_them() -> None:
+    client, server = make(Role.CONSUMER), make(Role.PRODUCER)
+    talk(client, server)
+    again = make(Role.CONSUMER, nonce=b"d" * 32), make(Role.PRODUCER)
+    talk(*again)
+    other_secret = make(Role.CONSUMER, key=bytes(32)), make(Role.PRODUCER, key=bytes(32))
+    talk(*other_secret)
+
+    keys = client.seal_keys()
+
+    assert keys is not None
+    assert server.seal_keys() == (keys[1], keys[0])
+    found = [key for each in (client, again[0], other_secret[0]) for key in each.seal_keys() or ()]
+    assert len(set(found)) == 6
+    assert KEY not in found
+
+
+def test_tls_seals_the_frames_itself_and_needs_no_address() -> None:
+    """The server behind a forwarded port does not know under which name it is dialled; the binding covers the connection."""
+    client, server = make(Role.CONSUMER, tls=True), make(Role.PRODUCER, tls=True)
+    (hello,) = client.connected(tls_binding=b"b" * 48, authority="10.0.0.1:1")
+    server.connected(tls_binding=b"b" * 48, authority=HERE)
+
+    (answer,) = server.receive(hello)
+    (proof,) = client.receive(answer)
+    server.receive(proof)
+
+    assert isinstance(hello, Hello)
+    assert hello.authority == ""
+    assert server.phase is Phase.READY
+    assert client.seal_keys() is server.seal_keys() is None
 
 
 def test_neither_key_nor_nonce_is_shown() -> None:
@@ -322,7 +419,7 @@ def test_a_token_makes_both_ready_for_offers_and_nothing_else() -> None:
 
     assert producer.phase is gate.phase is Phase.READY
     assert [type(message) for message in said] == [GateHello, Hello, Proof, Proof, Ready]
-    assert (producer.welcome_ids, gate.welcome_ids) == (OFFERING_MESSAGE_IDS, GATE_MESSAGE_IDS)
+    assert (producer.welcome_ids, gate.welcome_ids) == (OFFERING_MESSAGE_IDS | {HEARTBEAT_ID}, GATE_MESSAGE_IDS | {HEARTBEAT_ID})
     assert not gate.welcome_ids & SERVER_MESSAGE_IDS
     assert (producer.peer_gate, gate.peer_gate) == (None, GATE)
     assert repr(producer) == "<Handshake of a producer that dials, ready>"

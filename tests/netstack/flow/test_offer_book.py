@@ -24,15 +24,16 @@ def code_of(refusal: Refusal | None) -> RefusalCode | None:
     return None if refusal is None else refusal.code
 
 
-def test_a_repeated_attempt_is_refused_whatever_became_of_the_first() -> None:
+def test_a_repeated_attempt_is_refused_unless_the_first_was_aborted() -> None:
+    """An offer that another subtask had no room for comes again as the same attempt."""
     book = OfferBook(SHAPE)
     for partition, is_complete in ((0, True), (1, False)):
         assert book.admit(offer_of(partition)) is None
         assert code_of(book.admit(offer_of(partition, number=7))) is RefusalCode.REPEATED_ATTEMPT
         book.end(offer_of(partition), is_complete=is_complete)
-        assert code_of(book.admit(offer_of(partition))) is RefusalCode.REPEATED_ATTEMPT
-        assert book.admit(offer_of(partition, 1)) is None
-    assert book.counts() == OfferCounts(num_open=2, num_completed=1, num_aborted=1, num_refused=4)
+    assert code_of(book.admit(offer_of(0))) is RefusalCode.REPEATED_ATTEMPT
+    assert book.admit(offer_of(1)) is None
+    assert book.counts() == OfferCounts(num_open=1, num_completed=1, num_aborted=1, num_refused=3)
 
 
 @pytest.mark.parametrize(
@@ -76,22 +77,49 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert book.counts().num_completed == 4
 
 
-def test_a_crowd_is_refused_until_one_of_it_has_ended() -> None:
-    """What was refused for want of room may come again as it is; what is wrong in itself is told first."""
+def test_a_crowd_waits_in_the_order_of_its_arrival() -> None:
+    """Nobody overtakes, not even when there is room; what is wrong in itself is told first."""
     book = OfferBook(SHAPE, max_open=2)
     for partition in range(2):
         assert book.admit(offer_of(partition)) is None
 
-    refusal = book.admit(offer_of(2))
+    refusals = [book.admit(offer_of(partition)) for partition in (2, 3)]
 
-    assert code_of(refusal) is RefusalCode.BUSY
-    assert refusal is not None
-    assert "2 producers at once" in refusal.reason
-    assert "max_producers_per_gate" in refusal.reason
+    assert [code_of(refusal) for refusal in refusals] == [RefusalCode.QUEUED] * 2
+    assert refusals[1] is not None
+    assert "2 producers at once" in refusals[1].reason
+    assert "1 are before it" in refusals[1].reason
     assert code_of(book.admit(offer_of(1))) is RefusalCode.REPEATED_ATTEMPT
+    assert code_of(book.admit(offer_of(2, number=7))) is RefusalCode.REPEATED_ATTEMPT
+    assert book.next_waiting() is None
     book.end(offer_of(0), is_complete=True)
-    assert book.admit(offer_of(2)) is None
+    assert code_of(book.admit(offer_of(4))) is RefusalCode.QUEUED
+    assert book.next_waiting() == offer_of(2)
+    assert book.next_waiting() is None
     assert book.counts() == OfferCounts(num_open=2, num_completed=1, num_refused=2)
+
+
+def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offer_book, "MAX_WAITING", 1)
+    book = OfferBook(SHAPE, max_open=1)
+
+    assert [code_of(book.admit(offer_of(partition))) for partition in range(3)] == [None, RefusalCode.QUEUED, RefusalCode.BUSY]
+
+
+def test_a_sealed_book_gives_out_those_that_wait() -> None:
+    """They are refused; the open one goes on."""
+    book = OfferBook(SHAPE, max_open=1)
+    for partition in range(3):
+        book.admit(offer_of(partition))
+
+    waiting, refusal = book.seal()
+
+    assert waiting == [offer_of(1), offer_of(2)]
+    assert refusal.code is RefusalCode.GATE_ENDED
+    assert book.seal()[0] == []
+    book.end(offer_of(0), is_complete=True)
+    assert book.next_waiting() is None
+    assert book.is_finished
 
 
 def test_what_is_taken_back_was_never_there() -> None:
@@ -104,33 +132,18 @@ def test_what_is_taken_back_was_never_there() -> None:
     assert book.admit(offer_of(0)) is None
 
 
-def test_no_more_partitions_are_remembered_than_the_gate_waits_for() -> None:
-    """A crowd goes on to push while the JobManager does not seal the gate: exact up to the number, and nothing grows behind it."""
-    book = OfferBook(SHAPE)
-    for partition in range(100):
-        for attempt in range(2):
-            offer = offer_of(partition, attempt, epoch=partition % 2, job=f"job {partition % 3}")
-            assert book.admit(offer) is None
-            book.end(offer, is_complete=True)
-        assert book.counts().num_completed == min(partition + 1, 3)
-
-    assert sum(map(len, book._completed.values())) == 3
-    assert len(book._completed) <= 3
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans())))
-def test_a_partition_counts_once_and_every_attempt_is_taken_once(tries: list[tuple[int, int, bool]]) -> None:
+def test_every_attempt_is_complete_once(tries: list[tuple[int, int, bool]]) -> None:
     """Whatever is offered in whatever order."""
     book = OfferBook(SHAPE)
-    admitted: set[tuple[int, int]] = set()
-    completed: set[int] = set()
-    num_aborted = 0
+    completed: set[tuple[int, int]] = set()
+    num_aborted = num_refused = 0
     for partition, attempt, is_complete in tries:
         refusal = book.admit(offer_of(partition, attempt))
-        assert (refusal is None) is ((partition, attempt) not in admitted)
+        assert (refusal is None) is ((partition, attempt) not in completed)
         if refusal is None:
-            admitted.add((partition, attempt))
             book.end(offer_of(partition, attempt), is_complete=is_complete)
             num_aborted += not is_complete
-            completed |= {partition} if is_complete else set()
-    assert book.counts() == OfferCounts(0, len(completed), num_aborted, len(tries) - len(admitted))
+            completed |= {(partition, attempt)} if is_complete else set()
+        num_refused += refusal is not None
+    assert book.counts() == OfferCounts(0, len(completed), num_aborted, num_refused)

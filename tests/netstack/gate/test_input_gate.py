@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from netstack.errors import ResourceClosedError
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
@@ -44,8 +46,9 @@ def test_a_blocking_read_gives_up_after_its_time() -> None:
     it.gate.request_partitions()
     it.gate.notify_channel_non_empty(it.gate.channels[0])
 
-    assert it.gate.get_next(0) is None
-    assert it.gate.get_next(0.3) is None
+    for timeout_s in (0, 0.3):
+        with pytest.raises(TimeoutError, match=f"nothing came within {timeout_s:g} s"):
+            it.gate.get_next(timeout_s)
     it.end()
 
 

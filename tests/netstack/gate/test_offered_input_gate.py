@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.errors import ConnectionLostError
+from netstack.errors import ConnectionLostError, InsufficientNetworkBuffersError
 from netstack.flow.offer_book import GateShape, OfferCounts
 from netstack.gate.channels.partition_request_client import OfferedPartitionClient
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
@@ -26,6 +28,7 @@ class Client:
     def __init__(self) -> None:
         self.requested: list[RemoteInputChannel] = []
         self.refused: list[tuple[int, RefusalCode]] = []
+        self.later: list[Callable[[], None]] = []
 
     def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
         self.requested.append(channel)
@@ -39,6 +42,9 @@ class Client:
     def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
         assert "'clicks'" in reason
         self.refused.append((offer.partition, code))
+
+    def run_later(self, function: Callable[[], None]) -> None:
+        self.later.append(function)
 
 
 def offer_of(partition: int, attempt: int = 0) -> PartitionOffer:
@@ -70,6 +76,11 @@ class Rig:
         assert buffer is not None
         buffer.view[:] = END
         channel.receiver.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.END_OF_PARTITION, False, (), buffer))
+
+    def run_later(self) -> None:
+        """As the loop does."""
+        while self.client.later:
+            self.client.later.pop(0)()
 
     def close(self) -> None:
         self.gate.close()
@@ -184,18 +195,49 @@ def test_a_task_that_waits_hears_that_the_last_offer_of_a_sealed_gate_found_no_m
     rig.close()
 
 
-def test_no_more_producers_are_taken_than_the_gate_may_have() -> None:
-    rig = Rig(max_producers=2)
-    for partition in range(3):
+def test_a_producer_waits_until_another_one_has_ended() -> None:
+    """In the order of the offers, and opened on the loop thread; memory that is short then refuses as at any other time."""
+    rig = Rig(num_segments=4, max_producers=1)
+    for partition in range(4):
         rig.offer(partition)
-    assert rig.client.refused == [(2, RefusalCode.BUSY)]
+    assert rig.client.refused == [(partition, RefusalCode.QUEUED) for partition in (1, 2, 3)]
 
     rig.end(rig.client.requested[0])
     while rig.gate.poll_next() is not None:
         pass
-    rig.offer(2)
+    assert len(rig.client.requested) == 1
+    rig.run_later()
 
-    assert len(rig.client.requested) == 3
+    assert [InputChannelID(offer_of(1).offer_id)] == [channel.channel_id for channel in rig.client.requested[1:]]
+    rig.before_channel = raise_short_of_memory
+    rig.client.requested[1].on_error(ConnectionLostError("gone"))
+    assert rig.gate.poll_next() is None
+    rig.run_later()
+    assert rig.client.refused[3:] == [(2, RefusalCode.BUSY), (3, RefusalCode.BUSY)]
+    rig.gate.check_invariants()
+    rig.close()
+
+
+def raise_short_of_memory() -> None:
+    raise InsufficientNetworkBuffersError("none left")
+
+
+@pytest.mark.parametrize("end", ["seal", "close", "fail"])
+def test_producers_that_wait_hear_of_the_end_of_the_gate(end: str) -> None:
+    rig = Rig(max_producers=1)
+    rig.offer(0)
+    rig.offer(1)
+
+    ends: dict[str, Callable[[], None]] = {
+        "seal": rig.gate.seal,
+        "close": rig.gate.close,
+        "fail": lambda: rig.gate.close_with("its task has failed"),
+    }
+    ends[end]()
+
+    assert rig.client.refused[:2] == [(1, RefusalCode.QUEUED), (1, RefusalCode.GATE_ENDED)]
+    rig.run_later()
+    assert len(rig.client.requested) == 1
     rig.close()
 
 

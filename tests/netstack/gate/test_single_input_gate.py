@@ -528,7 +528,8 @@ def test_whoever_waited_in_vain_leaves_nothing_behind(it: Fixture, monkeypatch: 
     monkeypatch.setattr(AvailabilityFuture, "add_done_callback", lambda _, callback: left.append(callback))
     monkeypatch.setattr(AvailabilityFuture, "remove_done_callback", lambda _, callback: left.remove(callback))
 
-    assert it.gate.get_next(0.0001) is None
+    with pytest.raises(TimeoutError):
+        it.gate.get_next(0.0001)
 
     assert it.gate.available_future() is future
     assert left == []

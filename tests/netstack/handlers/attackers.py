@@ -9,7 +9,7 @@ from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
 from netstack.transport.client import connect
-from netstack.transport.network_channel import NetworkChannel
+from netstack.transport.network_channel import NetworkChannel, describe_address
 from netstack.transport.server import NetworkServer
 from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.message_bytes import encode
@@ -77,6 +77,11 @@ class Stranger:
         self.reader = reader
         self.writer = writer
         self._decoder = FrameDecoder(max_data_frame_bytes=4096)
+
+    @property
+    def authority(self) -> str:
+        """The address that it dialled."""
+        return describe_address(self.writer.get_extra_info("peername"))
 
     def send(self, *messages: Message | bytes) -> None:
         self.writer.write(b"".join(each if isinstance(each, bytes) else encode(each) for each in messages))

@@ -4,7 +4,7 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
-from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
+from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, intermediate_partition_id
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.embedded_channel import EmbeddedChannel
@@ -21,7 +21,7 @@ CONFIG = NetstackConfig(
 
 
 def partition_id_of(number: int = 0) -> ResultPartitionID:
-    return ResultPartitionID(partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+    return ResultPartitionID(intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
 
 
 def receiver_of(number: int) -> InputChannelID:

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from netstack.errors import AuthenticationError, ConfigError, ConnectError, NetstackError, RemoteProtocolError
-from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
+from netstack.flow.handshake import NONCE_BYTES, PROTOCOL_VERSION_MAX, Handshake, Role, derive_key
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
 from netstack.testing.embedded_channel import EmbeddedChannel
@@ -17,6 +17,7 @@ from netstack.transport.authentication_handler import AuthenticationHandler
 from netstack.transport.client import connect
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.server import NetworkServer
+from netstack.wire.frame_seal import SEAL_BYTES
 from netstack.wire.message_bytes import FRAME_HEADER, MAGIC, encode
 from netstack.wire.messages import AddCredit, Hello, Message, Proof, Ready
 from tests.netstack.handlers.attackers import HMAC_CONFIG, SECRET, SECURITY, Stranger, impostor, stranger, victim
@@ -26,7 +27,8 @@ from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 
-HELLO = Hello(1, 1, Role.CONSUMER, b"s" * NONCE_BYTES)
+V = PROTOCOL_VERSION_MAX
+HELLO = Hello(V, V, Role.CONSUMER, b"s" * NONCE_BYTES)
 GARBAGE: dict[str, bytes] = {
     "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
@@ -37,9 +39,10 @@ GARBAGE: dict[str, bytes] = {
     "proof first": encode(Proof(bytes(32))),
     "ready first": encode(Ready(1)),
     "two hellos": encode(HELLO) * 2,
+    "another authority": encode(replace(HELLO, authority="127.0.0.1:1")),
     "wrong role": encode(replace(HELLO, role=Role.PRODUCER)),
     "unknown role": encode(replace(HELLO, role=77)),
-    "future version": encode(replace(HELLO, version_min=2, version_max=9)),
+    "future version": encode(replace(HELLO, version_min=V + 1, version_max=9)),
     "zeros": bytes(600),
 }
 
@@ -65,7 +68,7 @@ def test_every_message_before_authentication_is_refused(loop_name: str) -> None:
     async def main() -> None:
         async with victim(replace(SECURITY, failure_delay_s=0)) as it:
             for message in CONTROL_MESSAGES:
-                for before in ((), (HELLO,)):
+                for before in ((), (replace(HELLO, authority=str(it.address)),)):
                     async with stranger(it.address) as enemy:
                         enemy.send(*before, message)
                         await enemy.rest()
@@ -108,7 +111,7 @@ def test_the_reason_of_a_failure_is_cut(loop_name: str) -> None:
 
         channel.pipeline.fire_exception_caught(RemoteProtocolError("x" * 10_000))
 
-        assert [len(str(error)) < 300 for error in errors] == [True]
+        assert [len(str(error)) < 330 for error in errors] == [True]
         assert channel.was_aborted
 
     run(loop_name, main())
@@ -145,7 +148,7 @@ def test_a_stranger_that_drips_is_cut_when_its_time_is_over(loop_name: str) -> N
 
 async def handshake(enemy: Stranger, secret: bytes, nonce: bytes) -> Handshake:
     machine = Handshake(Role.CONSUMER, derive_key(secret), nonce)
-    enemy.send(*machine.connected(tls_binding=None))
+    enemy.send(*machine.connected(tls_binding=None, authority=enemy.authority))
     return machine
 
 
@@ -186,7 +189,7 @@ def test_a_replayed_conversation_is_cut(loop_name: str) -> None:
         async with victim() as it:
             async with stranger(it.address) as friend:
                 machine = await handshake(friend, SECRET, b"s" * 32)
-                said = encode(Hello(1, 1, Role.CONSUMER, b"s" * 32))
+                said = encode(replace(HELLO, authority=friend.authority))
                 (hello,) = await friend.receive()
                 (proof,) = machine.receive(hello)
                 friend.send(proof)
@@ -206,7 +209,7 @@ def test_reflection_is_cut_on_both_sides(loop_name: str) -> None:
     async def main() -> None:
         async with victim() as it:
             async with stranger(it.address) as enemy:
-                enemy.send(HELLO)
+                enemy.send(replace(HELLO, authority=enemy.authority))
                 enemy.send(*await enemy.receive())
                 assert await enemy.is_cut()
             await it.check_unharmed()
@@ -221,18 +224,19 @@ def test_reflection_is_cut_on_both_sides(loop_name: str) -> None:
 
 
 def test_bytes_behind_the_proof_are_not_understood(loop_name: str) -> None:
-    """An honest client waits for READY; of one that does not, nothing is acted on, even if its proof is right."""
+    """An honest client waits for READY, because only then it has the keys; of one that does not, nothing is acted on."""
 
     async def main() -> None:
         async with victim() as it:
             async with stranger(it.address) as enemy:
                 machine = await handshake(enemy, SECRET, b"s" * 32)
                 (hello,) = await enemy.receive()
-                enemy.send(*machine.receive(hello), AddCredit(RECEIVER, 1))
+                enemy.send(*machine.receive(hello), AddCredit(RECEIVER, 1), bytes(SEAL_BYTES))
                 assert [type(each) for each in await enemy.receive()] == [Proof, Ready]
             assert it.inbox.messages.empty()
             (error,) = it.inbox.errors
-            assert "message id 6" in str(error)
+            assert "frame 1 from 127.0.0.1:" in str(error)
+            assert "does not bear the peer's seal" in str(error)
 
     run(loop_name, main())
 

@@ -16,6 +16,8 @@ from netstack.partition.result_subpartition_view import BufferAndBacklog, Result
 from netstack.transport.direct_writer import DirectWriter
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 from netstack.wire.frame_decoder import FrameDecoder
+from netstack.wire.frame_seal import FrameSeal
+from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
 from tests.netstack.handlers.server_side import SEGMENT, ServerSide, fill, receiver_of, request
 from tests.netstack.wire.samples import HeapAllocator
@@ -34,6 +36,12 @@ class DirectServer(ServerSide):
         channel = self.channel
         self.direct = channel.direct = DirectWriter(sock, channel._outbound, channel.turn, lambda: channel.is_open, channel.transport_flush)
         self._direct_decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=4 * SEGMENT)
+
+    def seal(self, key: bytes) -> None:
+        """Everything that is sent from now on must bear the seals of one count, however it is sent."""
+        self.channel.seal = FrameSeal(key, "test")
+        self._decoder = self._direct_decoder
+        self._decoder.accept(CLIENT_MESSAGE_IDS, FrameSeal(key, "server"))
 
     def sent_directly(self) -> list[BufferResponse]:
         """What came past the loop."""
@@ -92,6 +100,23 @@ def emit(partition: ResultPartition, record: bytes, subpartition: int = 0) -> No
 
 def contents(responses: list[BufferResponse]) -> list[tuple[int, bytes]]:
     return [(each.sequence_number, bytes(each.buffer.view)) for each in responses if each.buffer is not None]
+
+
+def test_both_ways_past_and_by_the_loop_count_the_frames_together(server: DirectServer) -> None:
+    """A seal that was counted twice, or not, would not fit."""
+    server.seal(bytes(32))
+    partition = server.partition()
+    server.receive(request(credit=20))
+
+    numbers: list[int] = []
+    for _ in range(3):
+        emit(partition, b"little")
+        (little,) = server.sent_directly()
+        fill(partition, 2)
+        numbers += [little.sequence_number, *[number for _, number in server.data()]]
+
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) > 6
 
 
 def test_a_little_is_sent_by_the_thread_that_flushes(server: DirectServer) -> None:

@@ -10,7 +10,7 @@ from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ProducerFailedError
-from netstack.ids import ResultPartitionID, execution_attempt_id, partition_id
+from netstack.ids import ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.in_flight_data import InFlightData
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
@@ -26,7 +26,7 @@ SEGMENT = 1024
 
 
 def partition_id_of(number: int = 0) -> ResultPartitionID:
-    return ResultPartitionID(partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+    return ResultPartitionID(intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
 
 
 class RecordingListener:
@@ -51,7 +51,7 @@ class RecordingParent:
         self.consumed: list[int] = []
         self.processed: list[int] = []
 
-    def on_consumed_subpartition(self, index: int) -> None:
+    def on_consumed_subpartition(self, index: int, *, has_read_all: bool) -> None:
         self.consumed.append(index)
 
     def on_all_data_processed(self, index: int) -> None:

@@ -83,13 +83,19 @@ def handlers(last: ChannelHandler, config: NetstackConfig = CONFIG) -> Callable[
 
 @asynccontextmanager
 async def dialled(
-    server_handlers: HandlersFactory, client_handlers: HandlersFactory, config: NetstackConfig = CONFIG
+    server_handlers: HandlersFactory,
+    client_handlers: HandlersFactory,
+    config: NetstackConfig = CONFIG,
+    client_config: NetstackConfig | None = None,
 ) -> AsyncIterator[NetworkChannel]:
-    """A channel that is connected to a server of its own; both are closed at the end, also if the test fails."""
+    """A channel that is connected to a server of its own; both are closed at the end, also if the test fails.
+
+    Both ends have one config unless the client's is given.
+    """
     server = NetworkServer(config, server_handlers)
     try:
         address = ConnectionID(*await server.start("127.0.0.1", 0))
-        channel = await connect(config, address, client_handlers, timeout_s=PATIENCE_S)
+        channel = await connect(client_config or config, address, client_handlers, timeout_s=PATIENCE_S)
         try:
             yield channel
         finally:

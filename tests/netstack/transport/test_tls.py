@@ -96,6 +96,41 @@ async def serving(tls: TlsConfig, inbox: Inbox) -> AsyncIterator[tuple[NetworkSe
         await server.close()
 
 
+def test_certificates_alone_are_enough_for_peers_without_our_handshake(loop_name: str, authority: Authority) -> None:
+    """As with Flink's own classes: the first bytes inside TLS are a message.  A pin still decides."""
+
+    async def main() -> None:
+        server_tls, client_tls = authority.issue("server"), authority.issue("client")
+        inbox = Inbox()
+        server = NetworkServer(replace(CONFIG, security=SecurityConfig.certificates(server_tls)), handlers(inbox))
+        try:
+            address = ConnectionID(*await server.start("127.0.0.1", 0))
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", address.port, ssl=client_context(client_tls), server_hostname="127.0.0.1"
+            )
+            writer.write(encode(AddCredit(RECEIVER, 3)))
+            assert await inbox.messages.get() == AddCredit(RECEIVER, 3)
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+            ours = replace(CONFIG, security=SecurityConfig.certificates(client_tls))
+            channel = await connect(ours, address, handlers(Inbox()), timeout_s=PATIENCE_S)
+            channel.write_and_flush(AddCredit(RECEIVER, 4))
+            assert await inbox.messages.get() == AddCredit(RECEIVER, 4)
+            channel.close()
+            await channel.wait_closed()
+
+            pinned = replace(client_tls, peer_fingerprints=frozenset({fingerprint(client_tls)}))
+            choosy = replace(CONFIG, security=SecurityConfig.certificates(pinned))
+            with pytest.raises(AuthenticationError, match="none of the expected certificates"):
+                await connect(choosy, address, handlers(Inbox()), timeout_s=PATIENCE_S)
+        finally:
+            await server.close()
+
+    run(loop_name, main())
+
+
 def test_valid_ssl_connection(loop_name: str, authority: Authority) -> None:
     """testValidSslConnection: both ends have certificates of the CA.  Messages and a payload go both ways."""
 
@@ -226,6 +261,40 @@ def test_a_right_certificate_with_another_secret_is_not_enough(loop_name: str, a
             with pytest.raises(AuthenticationError, match="during the handshake"):
                 await connect(config, address, handlers(Inbox()), timeout_s=PATIENCE_S)
         assert "active" not in inbox.log
+
+    run(loop_name, main())
+
+
+class BindingInbox(Inbox):
+    """Keeps what the proofs of its end cover of the TLS connection, and the seal of later frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bindings: list[bytes | None] = []
+        self.seals: list[object] = []
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        super().channel_active(ctx)
+        self.bindings.append(ctx.channel.tls_binding)
+        self.seals.append(ctx.channel.seal)
+
+
+def test_both_ends_have_one_binding_per_connection(loop_name: str, authority: Authority) -> None:
+    """TLS 1.3 without resumption: the client's Finished message, a MAC of 32 or 48 bytes that no other connection has."""
+
+    async def main() -> None:
+        inbox, client_inbox = BindingInbox(), BindingInbox()
+        config = replace(CONFIG, security=security(authority.issue("client")))
+        async with serving(authority.issue("server"), inbox) as (_, address):
+            for _ in range(2):
+                channel = await connect(config, address, handlers(client_inbox), timeout_s=PATIENCE_S)
+                channel.close()
+                await channel.wait_closed()
+
+        assert inbox.bindings == client_inbox.bindings
+        assert len(set(inbox.bindings)) == 2
+        assert all(each is not None and len(each) >= 32 for each in inbox.bindings)
+        assert inbox.seals == client_inbox.seals == [None, None]
 
     run(loop_name, main())
 

@@ -1,6 +1,6 @@
 """One or more messages of every kind, with the frame that each one has on the wire."""
 
-from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, partition_id
+from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, intermediate_partition_id
 from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import encode, encode_buffer_response_header
 from netstack.wire.messages import (
@@ -13,6 +13,7 @@ from netstack.wire.messages import (
     DataType,
     ErrorCode,
     ErrorResponse,
+    Heartbeat,
     Hello,
     Message,
     NewBufferSize,
@@ -27,7 +28,7 @@ from netstack.wire.offer_messages import GateHello, OfferRefused, PartitionOffer
 
 GATE = GateIdentity(b"J" * 16, "clicks", 9)
 RECEIVER = input_channel_id(1, 2)
-PARTITION = ResultPartitionID(partition_id(b"D" * 16, 7), execution_attempt_id(b"G" * 16, b"V" * 16, 3, 4))
+PARTITION = ResultPartitionID(intermediate_partition_id(b"D" * 16, 7), execution_attempt_id(b"G" * 16, b"V" * 16, 3, 4))
 
 CONTROL_MESSAGES: list[Message] = [
     ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, "no partition — gone", RECEIVER),
@@ -45,9 +46,12 @@ CONTROL_MESSAGES: list[Message] = [
     NewBufferSize(RECEIVER, 32 * 1024),
     SegmentId(RECEIVER, 4, 5),
     Hello(1, 2, 3, bytes(range(32))),
+    Hello(2, 2, 1, bytes(range(32)), "[::1]:6121"),
     Proof(bytes(range(100, 132))),
     Ready(2),
+    Heartbeat(2000),
     GateHello(1, 2, bytes(range(32)), GATE),
+    GateHello(1, 2, bytes(range(32)), GATE, "127.0.0.1:6121"),
     PartitionOffer(b"O" * 16, PARTITION, 1, 2, 7, "jöb", 3, 5, 6, b"T" * 16),
     OfferRefused(b"O" * 16, 1, RefusalCode.REPEATED_ATTEMPT, "twice — no"),
     OfferRefused(b"O" * 16, 0, RefusalCode.UNKNOWN, ""),

@@ -1,6 +1,5 @@
 """Records that are pickled one by one, when they are emitted."""
 
-import contextlib
 import enum
 import pickle
 import struct
@@ -14,7 +13,6 @@ from typing import Any
 import cloudpickle
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from flowlet.common.typeinfo import BasicType
 from flowlet.common.types import Row
@@ -24,7 +22,6 @@ from flowlet.serde import column_format as module
 from flowlet.serde.columns import decode_column, encode_column
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.serde.pickles.data_pickle import plain_values_alone
 from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_record, loads_value
 from flowlet.serde.types.basic_serializers import BASIC_SERIALIZERS
 from tests.flowlet.serde.exact import NESTED, exact
@@ -267,22 +264,6 @@ def test_a_plain_value_that_cannot_be_pickled_beside_pickles_is_named() -> None:
         encode_column([PickledRecord(dumps_record(1)), threading.Lock()])
 
 
-def test_strangers_send_plain_values_alone() -> None:
-    plain = encode_column([PickledRecord(dumps_record([1])), "a"])
-    of_class = encode_column([PickledRecord(dumps_record(Mutable(1, [])))])
-    of_program = encode_column([PickledRecord(dumps_record(of_main()(1, "x")))])
-
-    with plain_values_alone():
-        assert decode_column(memoryview(plain), 0, 2)[0] == [[1], "a"]
-        for data in (of_class, of_program):
-            with pytest.raises(SerdeError, match="this sender may send nothing else"):
-                decode_column(memoryview(data), 0, 1)
-        with pytest.raises(SerdeError, match="this sender may send nothing else"):
-            loads_record(dumps_record(of_main()(1, "x")))
-        with pytest.raises(SerdeError, match="this sender may send nothing else"):
-            loads_value(dumps_value(of_main()(1, "x")))
-
-
 def column(payload: bytes) -> bytes:
     return struct.pack(">BI", module.PICKLES, len(payload)) + payload
 
@@ -328,18 +309,6 @@ def test_a_column_that_was_cut_is_refused_at_every_place(is_of_program: bool) ->
     for size in range(len(encoded)):
         with pytest.raises((SerdeError, ValueError, struct.error)):
             decode_column(encoded[:size], 0, 3)
-
-
-@given(st.data())
-def test_damaged_columns_raise_only_the_documented_errors(data: st.DataObject) -> None:
-    """Of plain values, as a stranger may send them: a damaged pickle from elsewhere may do anything."""
-    encoded = bytearray(encode_column([PickledRecord(dumps_record(value)) for value in ([1], {"a": (2, "x")}, 3.5)]))
-    for _ in range(data.draw(st.integers(1, 3))):
-        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
-    size = data.draw(st.integers(0, len(encoded)))
-
-    with plain_values_alone(), contextlib.suppress(SerdeError, ValueError, struct.error):
-        decode_column(memoryview(encoded)[:size], 0, 3)
 
 
 def test_a_process_of_ours_sends_a_programs_class_by_value_too() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
-from flowlet.jm.watermark_alignment import SourceSubtask, WatermarkAlignmentGroups
+from flowlet.jm.alignment.watermark_alignment import SourceSubtask, WatermarkAlignmentGroups
 from flowlet.rpc.control_messages import JobGraphMessage
 
 

@@ -1,0 +1,40 @@
+"""``JobSettings``: what a job decides for all of its tasks.
+
+Side: pure.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from flowlet.errors import JobGraphError
+
+CANCELLATION_INTERVAL_OPTION: Final = "task.cancellation.interval"
+CANCELLATION_TIMEOUT_OPTION: Final = "task.cancellation.timeout"
+MAX_RECORD_BYTES_OPTION: Final = "flowlet.max-record-bytes"
+DEFAULT_CANCELLATION_INTERVAL_MS: Final = 30_000  # Flink's
+DEFAULT_CANCELLATION_TIMEOUT_MS: Final = 180_000  # Flink's
+DEFAULT_MAX_RECORD_BYTES: Final = 64 << 20
+LARGEST_MAX_RECORD_BYTES: Final = 2**31 - 1  # the length of an element is an i32
+_LOWEST: Final = {"cancellation_interval_ms": 1, "cancellation_timeout_ms": 0, "max_record_bytes": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """None leaves a setting to the TaskManager; times in milliseconds.
+
+    ``cancellation_interval_ms``: between reports of a cancelled task that does not end.  ``cancellation_timeout_ms``: after it the
+    TaskManager ends itself; 0: never.  ``max_record_bytes``: the largest stream element that this job's tasks exchange.
+
+    Raises:
+        JobGraphError: a number is out of range.
+    """
+
+    cancellation_interval_ms: int | None = None
+    cancellation_timeout_ms: int | None = None
+    max_record_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value, lowest = getattr(self, item.name), _LOWEST[item.name]
+            if value is not None and not lowest <= value <= LARGEST_MAX_RECORD_BYTES:
+                raise JobGraphError(f"{item.name} is {value}, allowed are {lowest} to {LARGEST_MAX_RECORD_BYTES}")

@@ -1,0 +1,59 @@
+"""``ClientHeartbeat``: how the client of an attached job shows that it is there.
+
+Side:   pure.
+Units:  milliseconds.
+Source: Flink ``ClientOptions`` (``client.heartbeat.interval``, ``client.heartbeat.timeout``), ``DeploymentOptions``
+        (``execution.attached``, ``execution.shutdown-on-attached-exit``).
+Rules:  a job whose results the program reads is attached unless ``execution.attached`` is false.  Without it the job would wait for
+        a reader for ever.  Any other job goes on without its client, as in Flink, unless ``execute()`` waits for it and
+        ``execution.shutdown-on-attached-exit`` is true.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from flowlet.common.configuration import Configuration
+from flowlet.errors import ConfigError
+
+_INTERVAL_OPTION: Final = "client.heartbeat.interval"
+_TIMEOUT_OPTION: Final = "client.heartbeat.timeout"
+_FLINKS_INTERVAL_MS: Final = 30_000
+_FLINKS_TIMEOUT_MS: Final = 180_000
+_COLLECT_TIMEOUT_MS: Final = 30_000
+_HEARTBEATS_PER_TIMEOUT: Final = 3
+MAX_TIMEOUT_MS: Final = 365 * 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHeartbeat:
+    """The client reports every ``interval_ms``; without a report for ``timeout_ms`` the job is cancelled.
+
+    Raises:
+        ConfigError: the two do not fit together.
+    """
+
+    interval_ms: int
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.interval_ms < self.timeout_ms <= MAX_TIMEOUT_MS:
+            raise ConfigError(
+                f"option {_INTERVAL_OPTION!r} is {self.interval_ms} and {_TIMEOUT_OPTION!r} is {self.timeout_ms}; both are milliseconds, "
+                f"the interval is more than 0 and less than the timeout, and the timeout at most {MAX_TIMEOUT_MS}"
+            )
+
+    @classmethod
+    def of_options(cls, options: Configuration, *, is_collecting: bool, is_attached: bool) -> "ClientHeartbeat | None":
+        """What the options say for one job; None: the job needs no client.
+
+        Args:
+            options: the environment's.
+            is_collecting: the program reads the job's results.
+            is_attached: the program waits for the job's end, unless the options say otherwise.
+        """
+        if not options.get_boolean("execution.attached", is_collecting or is_attached):
+            return None
+        if not is_collecting and not options.get_boolean("execution.shutdown-on-attached-exit", False):  # noqa: FBT003 - PyFlink's signature
+            return None
+        timeout_ms = options.get_integer(_TIMEOUT_OPTION, _COLLECT_TIMEOUT_MS if is_collecting else _FLINKS_TIMEOUT_MS)
+        return cls(options.get_integer(_INTERVAL_OPTION, min(_FLINKS_INTERVAL_MS, timeout_ms // _HEARTBEATS_PER_TIMEOUT)), timeout_ms)

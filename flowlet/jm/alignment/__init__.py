@@ -1,0 +1,1 @@
+"""How far the sources of an alignment group may be ahead of each other."""

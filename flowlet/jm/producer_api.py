@@ -1,0 +1,133 @@
+"""The part of the REST interface for producers outside the cluster, which sign with their gate's token.
+
+Side:       loop.
+Invariants: a token serves only for its own gate, and not after its expiry.  Its holder learns the job's status, the cause of its failure
+            and which partitions are counted, and commits and aborts writes; nothing else.
+Source:     ours.
+"""
+
+import re
+from urllib.parse import unquote
+
+import msgspec
+from aiohttp import web
+
+from flowlet.common.job_status import JobStatus
+from flowlet.jm.dispatcher import Dispatcher
+from flowlet.jm.failures import cause_in_one_line
+from flowlet.jm.gate_writes import WriteError
+from flowlet.jm.gates import gate_vertex
+from flowlet.jm.job_manager_config import JobManagerConfig
+from flowlet.jm.job_master import JobMaster
+from flowlet.rpc.control_messages import CountedPartition, GateOutcome
+from flowlet.rpc.http import WallClock, error_response
+from netstack.errors import LocalProtocolError
+from netstack.wire.gate_access import GateIdentity, gate_token
+from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
+
+_BASE = "/producers/{job_id}/{gate}/{expires_ms}"
+_TARGET = re.compile(r"/producers/([0-9a-f]{32})/([^/?]+)/([0-9]{1,18})/(?:partition|write)(?:\?|$)", re.ASCII)
+_LOST = (JobStatus.FAILING, JobStatus.FAILED, JobStatus.CANCELLING, JobStatus.CANCELED)
+_MAX_DIGITS = 18
+# A producer may hear of a failure before the JobManager does, and of a symptom before its cause.
+_TROUBLE_TIMEOUT_S = 0.5
+
+
+class ProducerApi:
+    """The handlers.  Threading: the JobManager's loop."""
+
+    def __init__(self, dispatcher: Dispatcher, config: JobManagerConfig, clock: WallClock) -> None:
+        self._dispatcher = dispatcher
+        self._config = config
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<ProducerApi of {self._dispatcher!r}>"
+
+    def routes(self) -> list[web.RouteDef]:
+        """The routes, for the application of ``RestApi``."""
+        return [web.get(f"{_BASE}/partition", self.partition), web.patch(f"{_BASE}/write", self.write)]
+
+    def key_of(self, target: str) -> bytes | None:
+        """The token that must have signed a request with this target; None for other routes, and for a token that is none any more."""
+        gate = _gate_in(target)
+        return None if gate is None or gate.expires_ms < self._clock() else gate_token(self._config.secret, gate)
+
+    async def partition(self, request: web.Request) -> web.Response:
+        """A ``GateOutcome``: 404 the job is forgotten.
+
+        With ``has_failed=1`` the producer's attempt has failed: wait for a moment for the job to fail, too.
+        """
+        master = self._find_job(request)
+        if master is None:
+            return _forgotten(request)
+        if request.query.get("has_failed") == "1":
+            await master.wait_for_trouble(_TROUBLE_TIMEOUT_S, self._config.failure_grace_s)
+        partition = CountedPartition(_write_job(request), _number(request, "epoch"), _number(request, "partition"))
+        status, failure = master.graph.status, master.graph.failure
+        is_counted = status not in _LOST and master.gate_writes(request.match_info["gate"]).is_counted(partition)
+        cause = None if failure is None else cause_in_one_line(failure)
+        body = msgspec.json.encode(GateOutcome(status.name, is_counted, cause))
+        return web.Response(body=body, content_type="application/json")
+
+    async def write(self, request: web.Request) -> web.Response:
+        """Commit or abort a write: 202; 409 it cannot be committed, 410 the job has failed or was cancelled, 404 the job is forgotten."""
+        master = self._find_job(request)
+        if master is None:
+            return _forgotten(request)
+        gate, job, epoch = request.match_info["gate"], _write_job(request), _number(request, "epoch")
+        mode = request.query.get("mode")
+        if mode == "abort":
+            master.gate_writes(gate).abort(job, epoch)
+            return web.Response(status=202)
+        if mode != "commit":
+            return error_response(400, "to end the write, call this path with ?mode=commit or ?mode=abort")
+        if master.graph.status in _LOST:
+            failure = master.graph.failure
+            cause = "" if failure is None else f": {cause_in_one_line(failure)}"
+            return error_response(
+                410, f"the results of write {job!r} are lost: job {master.job.name!r} is {master.graph.status.name}{cause}"
+            )
+        try:
+            master.commit_write(gate, job, epoch, _number(request, "partitions"))
+        except WriteError as error:
+            return error_response(409, str(error))
+        return web.Response(status=202)
+
+    def _find_job(self, request: web.Request) -> JobMaster | None:
+        gate = _gate_in(request.raw_path)
+        if gate is None or gate.name != request.match_info["gate"]:  # then the token may be another gate's
+            return None
+        master = self._dispatcher.job(request.match_info["job_id"])
+        return None if master is None or gate_vertex(master.job, gate.name) is None else master
+
+
+def _gate_in(target: str) -> GateIdentity | None:
+    """The gate in the target of a request to these routes."""
+    match = _TARGET.match(target)
+    try:
+        return None if match is None else GateIdentity(bytes.fromhex(match[1]), unquote(match[2]), int(match[3]))
+    except (ValueError, LocalProtocolError):
+        return None
+
+
+def _forgotten(request: web.Request) -> web.Response:
+    return error_response(404, f"no job {request.match_info['job_id']} with a gate {request.match_info['gate']!r} is known (any more)")
+
+
+def _write_job(request: web.Request) -> str:
+    job = request.query.get("job", "")
+    if not 1 <= len(job.encode("utf-8", "replace")) <= MAX_JOB_NAME_BYTES:
+        raise web.HTTPBadRequest(reason=f"job must be a name of 1 to {MAX_JOB_NAME_BYTES} bytes")
+    return job
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = request.query.get(name, "0")
+    if not _is_number(text):
+        raise web.HTTPBadRequest(reason=f"{name} must be a number")
+    return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS

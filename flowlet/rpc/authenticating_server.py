@@ -1,0 +1,203 @@
+"""The server's side of signed HTTP: what is served, and the proof in each answer.
+
+Side:       loop.
+Invariants: the server neither reads a body nor runs a handler before the request's head is verified.  A refusal does not say what was
+            wrong; the log does.
+Rules:      only ``/healthz`` needs no signature.  ``FrontDoor`` asks ``judge`` before aiohttp sees a connection; the middleware asks
+            again, for every request.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from flowlet.rpc.auth import (
+    AUTH_HEADER,
+    NONCE_HEADER,
+    PROOF_HEADER,
+    TIME_HEADER,
+    AcceptedRequest,
+    Nonce,
+    Refusal,
+    RequestLine,
+    RequestVerifier,
+    body_digest,
+    message_keys,
+    nonce_of,
+    sign_answer,
+)
+from flowlet.rpc.http import MAX_MESSAGE_BYTES, WallClock, error_response, new_nonce, steady_clock
+from flowlet.rpc.request_head import RequestHead
+from flowlet.rpc.signed_websocket import CLOSE_TIMEOUT_S, HEADER_BYTES, SignedWebSocket
+from netstack.log_lines import LogLines
+
+HEALTH_PATH: Final = "/healthz"
+_BODY_TIMEOUT_S: Final = 30.0
+_LOG_INTERVAL_MS: Final = 1000
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+KeyOf = Callable[[str], bytes | None]
+"""The key that must have signed a request with this target, if it is not the cluster's secret."""
+
+_ACCEPTED: Final = web.RequestKey("accepted", AcceptedRequest)
+log = LogLines(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyAnswer:
+    """The answer to a request that no handler sees; JSON."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class AuthenticatingServer:
+    """Admits only signed requests for this very server, and signs the answers.
+
+    Threading: the server's loop.
+
+    Args:
+        advertised: ``host:port`` of other addresses that lead here, such as a tunnel's end.
+        clock: the time of requests; must not be put back.
+        key_of: of requests and answers that gate tokens sign.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        advertised: Collection[str] = (),
+        max_body_bytes: int = MAX_MESSAGE_BYTES,
+        clock: WallClock | None = None,
+        key_of: KeyOf = lambda _target: None,
+    ) -> None:
+        self._secret = secret
+        self._key_of = key_of
+        self._advertised = frozenset(advertised)
+        self._max_body_bytes = max_body_bytes
+        self._clock = steady_clock() if clock is None else clock
+        self._verifier = RequestVerifier(secret, self._clock())
+        self._logged_ms = 0
+        self.num_refused = 0
+
+    def __repr__(self) -> str:
+        return f"<AuthenticatingServer {self.num_refused} refused>"
+
+    def create_application(self) -> web.Application:
+        """An application behind this check; add routes to it."""
+
+        @web.middleware
+        async def protect(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self.handle(request, handler)
+
+        application = web.Application(middlewares=[protect], client_max_size=self._max_body_bytes)
+        application.on_response_prepare.append(self._prove)
+        return application
+
+    def judge(self, head: RequestHead, *, remember: bool) -> AcceptedRequest | EarlyAnswer:
+        """Whether a request is served; ``remember`` False: the same head will be judged again."""
+        if not head.is_from_loopback:
+            return self._refused(head, 403, "only requests to a loopback address are served")
+        if head.target == HEALTH_PATH and head.method in ("GET", "HEAD"):
+            return EarlyAnswer(200, b'{"status":"ok"}' if head.method == "GET" else b"")
+        if not head.is_for_server_at(self._advertised):
+            return self._refused(head, 421, "this is not the address of the server", "a request for another address")
+        now_ms = self._clock()
+        key = self._key_of(head.target) or self._secret
+        line = RequestLine(head.method, head.host, head.target)
+        verdict = self._verifier.verify(head.signature, line, now_ms, key=key, remember=remember)
+        if isinstance(verdict, AcceptedRequest):
+            return verdict
+        headers = {}
+        if verdict is Refusal.EXPIRED:
+            assert head.signature is not None, "it was verified"
+            headers = {TIME_HEADER: str(now_ms), PROOF_HEADER: sign_answer(key, nonce_of(head.signature), 401, b"%d" % now_ms)}
+        return self._refused(head, 401, "authentication failed", verdict.value, headers)
+
+    def refused(self, status: int, text: str, reason: str, **details: object) -> EarlyAnswer:
+        """Count and log a refusal; the peer gets ``text``, the log ``reason`` (at most once a second) with the details."""
+        # No raw text: a refused peer must not be able to fill the disk or forge lines.
+        now_ms = self._clock()
+        if now_ms - self._logged_ms >= _LOG_INTERVAL_MS:
+            self._logged_ms = now_ms
+            log.warning("request refused", reason=reason, refused_before=self.num_refused, **details)
+        self.num_refused += 1
+        return EarlyAnswer(status, msgspec.json.encode({"errors": [text]}))
+
+    async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The handler's answer, or a refusal."""
+        verdict = self.judge(_head_of(request), remember=True)
+        if isinstance(verdict, EarlyAnswer):
+            return _closing_response(verdict)
+        request[_ACCEPTED] = verdict
+        try:
+            problem = await self._problem_of_body(request)
+            if problem is not None:
+                log.warning("request refused", reason=problem[1], method=request.method, path=repr(request.path[:200]), peer=request.remote)
+                return error_response(*problem)
+            return await handler(request)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            return error_response(error.status, error.reason)
+        except Exception:  # the top of a request: log it, and go on serving others
+            log.exception("request failed", method=request.method, path=request.path)
+            return error_response(500, "internal error; see the JobManager's log")
+
+    async def serve_websocket(self, request: web.Request, serve: Callable[[SignedWebSocket], Awaitable[None]]) -> web.StreamResponse:
+        """Open the WebSocket that an accepted request asks for, and serve it; returns when ``serve`` has."""
+        websocket = web.WebSocketResponse(timeout=CLOSE_TIMEOUT_S, max_msg_size=MAX_MESSAGE_BYTES + HEADER_BYTES, compress=False)
+        server_nonce = new_nonce()
+        websocket.headers[NONCE_HEADER] = server_nonce
+        await websocket.prepare(request)
+        keys = message_keys(self._secret, request[_ACCEPTED].nonce, server_nonce)
+        await serve(SignedWebSocket(websocket, send_key=keys.to_client, receive_key=keys.to_server))
+        return websocket
+
+    def _refused(
+        self, head: RequestHead, status: int, text: str, reason: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> EarlyAnswer:
+        path, host = repr(head.target[:200]), repr(head.host[:200])
+        answer = self.refused(status, text, reason or text, method=repr(head.method[:20])[1:-1], path=path, host=host)
+        return EarlyAnswer(answer.status, answer.body, headers or {})
+
+    async def _problem_of_body(self, request: web.Request) -> tuple[int, str] | None:
+        """Read the body; None if it is the one that was signed, else a status and what is wrong."""
+        if request.content_length is not None and request.content_length > self._max_body_bytes:
+            return 413, f"the body has {request.content_length} bytes, the limit is {self._max_body_bytes}"
+        try:
+            async with asyncio.timeout(_BODY_TIMEOUT_S):
+                body = await request.read()
+        except TimeoutError:
+            return 408, f"the body did not arrive within {_BODY_TIMEOUT_S:g} s"
+        except web.HTTPRequestEntityTooLarge:
+            return 413, f"the body has more than {self._max_body_bytes} bytes, which is the limit"
+        return None if body_digest(body) == request[_ACCEPTED].body_sha256 else (400, "the body does not match the request's signature")
+
+    async def _prove(self, request: web.Request, response: web.StreamResponse) -> None:
+        if _ACCEPTED not in request:
+            return
+        # Other answers without a whole body are those that open a WebSocket.
+        body = response.body if isinstance(response, web.Response) else response.headers.get(NONCE_HEADER, Nonce("")).encode()
+        assert body is None or isinstance(body, bytes), "answers are made whole"
+        key = self._key_of(request.raw_path) or self._secret
+        response.headers[PROOF_HEADER] = sign_answer(key, request[_ACCEPTED].nonce, response.status, body or b"")
+
+
+def _head_of(request: web.Request) -> RequestHead:
+    headers = request.headers
+    address = request.get_extra_info("sockname", ("", 0))
+    return RequestHead(
+        request.method, request.raw_path, request.host, headers.get("Origin"), headers.get(AUTH_HEADER), address[0], address[1]
+    )
+
+
+def _closing_response(answer: EarlyAnswer) -> web.Response:
+    response = web.Response(status=answer.status, body=answer.body, content_type="application/json", headers=answer.headers)
+    response.force_close()  # a peer that proved nothing keeps no connection
+    return response

@@ -1,0 +1,205 @@
+"""What stands before aiohttp: connections whose peer has proved nothing yet.
+
+Side:       loop.
+Invariants: aiohttp sees a connection only once the head of its first request is signed; before that it has a descriptor, this small object
+            and at most 4 KiB of its head, and no task.  At most ``max_connections`` wait here, ``max_per_host`` of them from one
+            address other than loopback, none longer than ``timeout_s``; the oldest is cut for a new one.
+Rules:      refused requests, and ``/healthz``, are answered here, and the connection ends.
+Absent:     deadlines for later requests on a connection whose first one was signed, but for their bodies (``AuthenticatingServer``); and a
+            limit of such connections.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Protocol, cast
+
+from flowlet.rpc.auth import AUTH_HEADER, AcceptedRequest
+from flowlet.rpc.authenticating_server import AuthenticatingServer, EarlyAnswer
+from flowlet.rpc.request_head import parse_head
+from netstack.flow.admission import Admission, AdmissionStatistics
+from netstack.log_lines import LogLines
+from netstack.transport.limits import RateLimit
+
+MAX_HEAD_BYTES: Final = 4096
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_LOGS_PER_S: Final = 1.0
+_UNLIMITED: Final = 2**31
+_log = LogLines(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """Limits on connections that have proved nothing."""
+
+    max_connections: int
+    max_per_host: int
+    timeout_s: float
+
+
+class Timers(Protocol):
+    """The part of an event loop that is needed here; times in seconds."""
+
+    def time(self) -> float:
+        """The time now."""
+
+    def call_at(self, when: float, callback: Callable[[], object], /) -> asyncio.TimerHandle:
+        """Call ``callback`` at a time."""
+
+
+class FrontDoor:
+    """Makes the protocols of a server's connections: call it, as ``loop.create_server`` does.
+
+    Threading: the loop.
+    Life cycle: ``close`` once the server listens no more; it cuts those that wait.
+
+    Args:
+        protection: judges requests.
+        make_protocol: makes the protocol of a connection whose first request is signed.
+    """
+
+    def __init__(
+        self, protection: AuthenticatingServer, make_protocol: Callable[[], asyncio.Protocol], limits: DoorLimits, timers: Timers
+    ) -> None:
+        self.protection = protection
+        self.make_protocol = make_protocol
+        self._limits = limits
+        self._timers = timers
+        self._admission: Admission[_Visitor] = Admission(
+            max_connections=_UNLIMITED, max_unauthenticated=limits.max_connections, max_unauthenticated_per_host=limits.max_per_host
+        )
+        self._deadlines: dict[_Visitor, float] = {}  # the oldest first
+        self._timer: asyncio.TimerHandle | None = None  # for the first deadline, while there is one
+        self._logs = RateLimit(_LOGS_PER_S, timers.time)
+        # What any connection receives lies here only until ``buffer_updated`` returns, which the loop calls right after it was filled.
+        self.scratch = memoryview(bytearray(MAX_HEAD_BYTES))
+
+    def __repr__(self) -> str:
+        return f"<FrontDoor {len(self._deadlines)} waiting>"
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection."""
+        return _Visitor(self)
+
+    def statistics(self) -> AdmissionStatistics:
+        """Connections that wait now, and those that were cut for others."""
+        return self._admission.statistics()
+
+    def close(self) -> None:
+        """Cut all that wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for visitor in list(self._deadlines):
+            self.leave(visitor)
+            visitor.abort()
+
+    def arrive(self, visitor: "_Visitor", host: str) -> None:
+        """Count a new connection, and cut another one for it if there are too many."""
+        for each in self._admission.arrive(visitor, host) or ():
+            self._cut(each, "too many connections have proved nothing yet")
+        self._deadlines[visitor] = self._timers.time() + self._limits.timeout_s
+        self._set_timer()
+
+    def leave(self, visitor: "_Visitor") -> None:
+        """Forget a connection; a second call does nothing."""
+        self._admission.leave(visitor)
+        self._deadlines.pop(visitor, None)
+
+    def _set_timer(self) -> None:
+        if self._timer is None and self._deadlines:
+            self._timer = self._timers.call_at(next(iter(self._deadlines.values())), self._cut_late)
+
+    def _cut_late(self) -> None:
+        self._timer = None
+        now_s = self._timers.time()
+        for visitor in [each for each, deadline_s in self._deadlines.items() if deadline_s <= now_s]:
+            self._cut(visitor, f"no signed request within {self._limits.timeout_s:g} s")
+        self._set_timer()
+
+    def _cut(self, visitor: "_Visitor", reason: str) -> None:
+        self.leave(visitor)
+        if not visitor.is_answered and self._logs.take():
+            _log.warning("a connection was cut", reason=reason, peer=visitor.peer, waiting=len(self._deadlines))
+        visitor.abort()
+
+
+class _Visitor(asyncio.BufferedProtocol):
+    """One connection until the head of its first request is whole."""
+
+    __slots__ = ("_door", "_head", "_transport", "is_answered")
+
+    def __init__(self, door: FrontDoor) -> None:
+        self._door = door
+        self._head = b""
+        self._transport: asyncio.Transport | None = None  # None: not connected yet, or lost
+        self.is_answered = False
+
+    @property
+    def peer(self) -> str:
+        """Its address, for logs."""
+        return str(None if self._transport is None else self._transport.get_extra_info("peername"))
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # of a TCP server; uvloop's are no subclass
+        self._door.arrive(self, str((transport.get_extra_info("peername") or ("",))[0]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._door.leave(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._door.scratch[: MAX_HEAD_BYTES - len(self._head)]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_answered:
+            return  # the rest of the refused request: if nobody read it, the kernel would drop our answer
+        self._head += self._door.scratch[:nbytes]
+        end = self._head.find(_END_OF_HEAD)
+        if end >= 0:
+            self._admit(self._head[:end])
+        elif len(self._head) == MAX_HEAD_BYTES:
+            self._answer(self._refusal(431, f"the head of a request may have {MAX_HEAD_BYTES} bytes"))
+
+    def _admit(self, data: bytes) -> None:
+        assert self._transport is not None, "it has just received something"
+        address = self._transport.get_extra_info("sockname")
+        head = parse_head(data, AUTH_HEADER, (address[0], address[1]))
+        verdict = (
+            self._refusal(400, "this is no request of HTTP/1.1") if head is None else self._door.protection.judge(head, remember=False)
+        )
+        if isinstance(verdict, AcceptedRequest):
+            self._hand_over(self._transport)
+        else:
+            self._answer(verdict)
+
+    def _hand_over(self, transport: asyncio.Transport) -> None:
+        self._door.leave(self)
+        protocol = self._door.make_protocol()
+        # A loop may decide how it reads (into a buffer of the protocol's, or not) when reading begins.
+        transport.pause_reading()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        transport.resume_reading()
+        protocol.data_received(self._head)
+
+    def _refusal(self, status: int, reason: str) -> EarlyAnswer:
+        return self._door.protection.refused(status, reason, reason, peer=self.peer)
+
+    def _answer(self, answer: EarlyAnswer) -> None:
+        assert self._transport is not None, "it has just received something"
+        self.is_answered, self._head = True, b""
+        lines = [
+            f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(answer.body)}",
+            "Connection: close",
+            *(f"{name}: {value}" for name, value in answer.headers.items()),
+        ]
+        self._transport.write("\r\n".join(lines).encode() + _END_OF_HEAD + answer.body)
+        self._transport.write_eof()

@@ -1,0 +1,1 @@
+"""Columns of values of declared types: what a remote gate with a type reads, and nothing else."""

@@ -1,0 +1,319 @@
+"""Columns of tuples, rows, lists, arrays and maps of declared types: a column for each part.
+
+Hot path: C code per column; a Python loop over lists and maps.
+
+Side:       pure.
+Invariants: as ``declared_column``.  An error in a part names the path to it.
+Rules:      a ``Row`` with names goes by its names, in any order, at every level; without names, and tuples and lists, by position; a dict
+            by its keys.  Whatever its form was, a reader gets a ``Row`` with the declared names.
+"""
+
+import array
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import accumulate, chain
+from typing import Any, Final
+
+from flowlet.columns import Column, ListColumn
+from flowlet.common.typeinfo import TypeInformation, Types
+from flowlet.common.types import Row, RowKind, parts_of, rows_of
+from flowlet.errors import SerdeError
+from flowlet.serde.column_format import FIELDS, KINDED, LISTS, MAPS, TUPLES, check_end, column_at, framed
+from flowlet.serde.columns import decode_sizes, encode_column
+from flowlet.serde.declared.cell_budget import CellBudget
+from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
+from flowlet.serde.declared.fitting_columns import fitting
+from flowlet.serde.declared.hash_spread import check_spread
+from flowlet.serde.declared.leaf_columns import IntegerColumn
+from flowlet.serde.table_writer import CodeWriter
+from flowlet.serde.types.row_fields import fields_in_order
+from flowlet.serde.types.type_serializer import ValueMismatchError, preview
+
+_KIND_COLUMN: Final = IntegerColumn(Types.BYTE(), 8)
+_ROW_KINDS: Final = tuple(RowKind)
+
+
+class FieldsColumn(DeclaredColumn):
+    """``tuple``: a column for each field."""
+
+    __slots__ = ("fields", "names")
+    cells_each = 2
+    may_be_constant = False
+
+    def __init__(
+        self, type_info: TypeInformation, names: Sequence[str], fields: Sequence[DeclaredColumn], classes: tuple[type, ...] = (tuple, list)
+    ) -> None:
+        super().__init__(type_info, classes)
+        self.names = tuple(names)
+        self.fields = tuple(fields)
+
+    def columns_of(self, values: Sequence[Any]) -> list[Column]:
+        """A column for each field.  Raises ValueMismatchError: a value does not fit."""
+        return self._columns(self._transposed(values, self._checked(values, set(map(type, values)))))
+
+    def tuples_of(self, values: Sequence[Any]) -> list[tuple[Any, ...]] | None:
+        """The fields of each record; None if some are no plain tuples."""
+        return list(values) if set(map(type, values)) == {tuple} else None
+
+    def records_of(self, tuples: list[tuple[Any, ...]]) -> list[Any]:
+        """A record for each tuple of fields."""
+        return tuples
+
+    def fitting_fields(self, columns: Sequence[Column]) -> list[Column]:
+        """``fitting`` for each field; raises ValueMismatchError."""
+        if len(columns) != len(self.fields):
+            raise ValueMismatchError(f"{len(columns)} columns, {self.type_info!r} has {len(self.fields)}")
+        found = []
+        for name, field, column in zip(self.names, self.fields, columns, strict=True):
+            try:
+                found.append(fitting(field, column))
+            except ValueMismatchError as error:
+                raise error.within(name) from None
+        return found
+
+    def encode_fields(self, columns: Sequence[Column], cells: CellBudget, codes: CodeWriter | None = None) -> bytes:
+        """Records that are in columns; raises ValueMismatchError."""
+        cells.take(self.cells_each * len(columns[0]))
+        parts = []
+        for name, field, column in zip(self.names, self.fields, columns, strict=True):
+            try:
+                parts.append(field.encode(column, cells, codes))
+            except ValueMismatchError as error:
+                raise error.within(name) from None
+        return framed(TUPLES, FIELDS.pack(len(parts)), *parts)
+
+    def decode_fields(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> tuple[Column, ...]:
+        """A column for each field; the budget was asked for the records themselves."""
+        if kind != TUPLES:
+            raise self.refusal(kind)
+        (num_fields,), end = FIELDS.unpack_from(payload), FIELDS.size
+        if num_fields != len(self.fields):
+            raise SerdeError(f"{num_fields} fields, declared are {len(self.fields)}")
+        columns = []
+        for name, field in zip(self.names, self.fields, strict=True):
+            try:
+                column, end = field.decode(payload, end, num_values, reading)
+            except (SerdeError, ValueError, struct.error) as error:
+                raise SerdeError(f"field {name!r}: {error}") from error
+            columns.append(column)
+        check_end(end, payload)
+        return tuple(columns)
+
+    def _transposed(self, values: Sequence[Any], kinds: set[type]) -> list[Sequence[Any]]:
+        if len(values[0]) == len(self.fields):
+            with suppress(ValueError):  # another one has more fields, or fewer
+                return list(zip(*values, strict=True))
+        raise self._arity(next(value for value in values if len(value) != len(self.fields)))
+
+    def _arity(self, value: Any) -> ValueMismatchError:
+        return ValueMismatchError(f"{preview(value)} has {len(value)} fields, {self.type_info!r} has {len(self.fields)}")
+
+    def _columns(self, columns: Sequence[Sequence[Any]]) -> list[Column]:
+        found = []
+        for name, field, values in zip(self.names, self.fields, columns, strict=False):  # no columns if there are no fields
+            try:
+                found.append(field.column_of(values))
+            except ValueMismatchError as error:
+                raise error.within(name) from None
+        return found
+
+    def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
+        self._columns(self._transposed(values, kinds))
+        return ListColumn(list(values))
+
+    def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
+        columns = [ListColumn(list(column)) for column in self._transposed(values, kinds)]
+        return self.encode_fields(columns, cells) if columns else framed(TUPLES, FIELDS.pack(0))
+
+    def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
+        fields = self.decode_fields(kind, payload, num_values, reading)
+        lists = [field.to_list() for field in fields]
+        return ListColumn(list(zip(*lists, strict=True)) if lists else [()] * num_values)
+
+
+class RowColumn(FieldsColumn):
+    """``Row``: as tuples, behind a column of row kinds if one is no INSERT."""
+
+    __slots__ = ()
+    cells_each = 4
+
+    def __init__(self, type_info: TypeInformation, names: Sequence[str], fields: Sequence[DeclaredColumn]) -> None:
+        super().__init__(type_info, names, fields, (Row, tuple, list, dict))
+
+    def try_columns_of(self, values: Sequence[Any]) -> list[Column] | None:
+        """As ``columns_of``; None if a row changes a table, which columns of fields do not say."""
+        kinds = self._checked(values, set(map(type, values)))
+        fields = self._fields_of_all(values, kinds)
+        columns = self._columns(list(zip(*fields, strict=True)) if fields is not None else self._transposed(values, kinds))
+        return columns if fields is not None or not any(_row_kinds(values)) else None
+
+    def tuples_of(self, values: Sequence[Any]) -> list[tuple[Any, ...]] | None:
+        """The fields of each record; None if some are no rows, change a table or have other names."""
+        fields = self._fields_of_all(values, set(map(type, values)))
+        return None if fields is None else list(map(tuple, fields))
+
+    def records_of(self, tuples: list[tuple[Any, ...]]) -> list[Any]:
+        """A record for each tuple of fields."""
+        return list(rows_of(self.names, tuples))
+
+    def _fields_of_all(self, values: Sequence[Any], kinds: set[type]) -> list[list[Any]] | None:
+        """The fields of rows that are all alike and change nothing; None if they are not."""
+        parts = parts_of(values) if kinds == {Row} else None
+        if parts is None or parts[0] not in (None, self.names) or len(parts[1][0]) != len(self.fields):
+            return None
+        return parts[1]
+
+    def _transposed(self, values: Sequence[Any], kinds: set[type]) -> list[Sequence[Any]]:
+        fields = self._fields_of_all(values, kinds)
+        return list(zip(*(map(self._fields_of, values) if fields is None else fields), strict=True))
+
+    def _fields_of(self, value: Any) -> Sequence[Any]:
+        if isinstance(value, dict):
+            if value.keys() != set(self.names):
+                raise ValueMismatchError(f"{preview(value)} does not have the keys {', '.join(self.names)}")
+            return [value[name] for name in self.names]
+        if len(value) != len(self.names):
+            raise self._arity(value)
+        fields = fields_in_order(value, list(self.names))
+        if fields is None:
+            raise ValueMismatchError(f"{preview(value)} does not have the fields {', '.join(self.names)}")
+        return fields
+
+    def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
+        fields = super()._encode(values, kinds, cells)
+        row_kinds = _row_kinds(values)
+        return framed(KINDED, encode_column(row_kinds), fields) if any(row_kinds) else fields
+
+    def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
+        row_kinds: list[int] = []
+        if kind == KINDED:
+            row_kinds, start = _KIND_COLUMN.decode_list(payload, 0, num_values, reading)
+            if not set(row_kinds) <= {row_kind.value for row_kind in RowKind}:
+                raise SerdeError("rows of an unknown kind")
+            kind, inner, end = column_at(payload, start)
+            check_end(end, payload)
+            payload = inner
+        rows = rows_of(self.names, super()._decode(kind, payload, num_values, reading).to_list())
+        for row, row_kind in zip(rows, row_kinds, strict=False):
+            row.set_row_kind(_ROW_KINDS[row_kind])
+        return ListColumn(rows)
+
+
+def _row_kinds(values: Sequence[Any]) -> list[int]:
+    return [value.get_row_kind().value if isinstance(value, Row) else 0 for value in values]
+
+
+class ListsColumn(DeclaredColumn):
+    """``list``: a column of sizes, then a column of all elements, if there are any.  A tuple or an ``array.array`` becomes a list."""
+
+    __slots__ = ("_element", "_may_hold_none")
+    cells_each = 2
+    may_be_constant = False
+
+    def __init__(self, type_info: TypeInformation, element: DeclaredColumn, *, may_hold_none: bool = True) -> None:
+        super().__init__(type_info, (list, tuple, array.array))
+        self._element = element
+        self._may_hold_none = may_hold_none
+
+    def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
+        elements = list(chain.from_iterable(values))
+        try:
+            self._element.column_of(elements)
+        except ValueMismatchError:
+            # The index is right for the elements of a single list, which is how the caller looks for the first wrong record.
+            index, error = first_mismatch(self._element, elements)
+            raise error.within(f"[{index}]") from None
+        self._check_none(elements)
+        return ListColumn(list(values))
+
+    def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
+        elements = list(chain.from_iterable(values))
+        sizes = encode_column(list(map(len, values)))
+        if not elements:
+            return framed(LISTS, sizes)
+        self._check_none(elements)
+        return framed(LISTS, sizes, self._element.encode(ListColumn(elements), cells))
+
+    def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
+        if kind != LISTS:
+            raise self.refusal(kind)
+        sizes, end = decode_sizes(payload, 0, num_values)
+        elements: list[Any] = []
+        if sum(sizes):
+            try:
+                elements, end = self._element.decode_list(payload, end, sum(sizes), reading)
+            except (SerdeError, ValueError, struct.error) as error:
+                raise SerdeError(f"elements: {error}") from error
+        check_end(end, payload)
+        self._check_none(elements)
+        return ListColumn([elements[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)])
+
+    def _check_none(self, elements: list[Any]) -> None:
+        if not self._may_hold_none and None in elements:
+            raise ValueMismatchError(f"None, which {self.type_info!r} does not hold", f"[{elements.index(None)}]")
+
+
+class MapColumn(DeclaredColumn):
+    """``dict``: a column of sizes, a column of all keys, a column of all values; without the last two if all maps are empty."""
+
+    __slots__ = ("_key", "_value")
+    cells_each = 4
+    may_be_constant = False
+
+    def __init__(self, type_info: TypeInformation, key: DeclaredColumn, value: DeclaredColumn) -> None:
+        super().__init__(type_info, (dict,))
+        self._key = key
+        self._value = value
+
+    def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
+        parts = list(chain.from_iterable(values)), list(chain.from_iterable(map(dict.values, values)))
+        for what, column, part in zip(("keys", "values"), (self._key, self._value), parts, strict=True):
+            try:
+                column.column_of(part)
+            except ValueMismatchError:
+                index, error = first_mismatch(column, part)
+                raise error.within(f"[{preview(parts[0][index])}]" if what == "values" else what) from None
+        return ListColumn(list(values))
+
+    def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
+        keys, items = list(chain.from_iterable(values)), list(chain.from_iterable(map(dict.values, values)))
+        sizes = encode_column(list(map(len, values)))
+        if not keys:
+            return framed(MAPS, sizes)
+        return framed(MAPS, sizes, self._key.encode(ListColumn(keys), cells), self._value.encode(ListColumn(items), cells))
+
+    def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
+        if kind != MAPS:
+            raise self.refusal(kind)
+        sizes, end = decode_sizes(payload, 0, num_values)
+        keys: list[Any] = []
+        items: list[Any] = []
+        if sum(sizes):
+            try:
+                keys, end = self._key.decode_list(payload, end, sum(sizes), reading)
+                items, end = self._value.decode_list(payload, end, sum(sizes), reading)
+            except (SerdeError, ValueError, struct.error) as error:
+                raise SerdeError(f"entries: {error}") from error
+        check_end(end, payload)
+        return ListColumn(
+            [_map(keys[end - size : end], items[end - size : end]) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        )
+
+
+def _map(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
+    check_spread(keys)
+    entries = dict(zip(keys, values, strict=True))
+    if len(entries) != len(keys):
+        raise SerdeError(f"a map of {len(keys)} entries has {len(entries)} different keys")
+    return entries
+
+
+def first_mismatch(column: DeclaredColumn, values: Sequence[Any]) -> tuple[int, ValueMismatchError]:
+    """The position of the first of these values that does not fit, and why.  One of them does not."""
+    for position, value in enumerate(values):
+        try:
+            column.column_of([value])
+        except ValueMismatchError as error:
+            return position, error
+    raise AssertionError("each value fits, but all together do not")

@@ -1,0 +1,187 @@
+"""``DeclaredRecords``: checks, writes and reads chunks of records of one declared type.
+
+Hot path: C code per column.
+
+Side:       pure.
+Invariants: as ``declared_column``.  Chunks carry no keys: a reader takes them from the records, so no sender can give a record another's.
+Format:     ``column_format``: the column of the records in a chunk.
+"""
+
+import struct
+from collections.abc import Sequence
+from types import NoneType
+from typing import Any
+
+from flowlet.columns import Column, Columns, ListColumn, Shape
+from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, RowTypeInfo, TypeInformation, Types
+from flowlet.errors import SerdeError
+from flowlet.records import Chunk
+from flowlet.serde.channel_dictionary import ChannelDictionary
+from flowlet.serde.column_format import PACKED, TUPLES, column_at
+from flowlet.serde.declared.cell_budget import FREE_CELLS, CellBudget, most_cells
+from flowlet.serde.declared.composite_columns import FieldsColumn, RowColumn
+from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
+from flowlet.serde.declared.declared_columns import declared_column
+from flowlet.serde.declared.fitting_columns import fitting
+from flowlet.serde.declared.packed_records import MAX_PACKED, PackedRecords
+from flowlet.serde.record_format import ElementTooLargeError
+from flowlet.serde.table_writer import CodeWriter
+from flowlet.serde.types.row_fields import are_positions
+from flowlet.serde.types.type_serializer import ValueMismatchError
+
+# Constructors of values, and hashes of keys, may raise any of them for corrupt bytes.
+_CORRUPT = (struct.error, ValueError, KeyError, IndexError, OverflowError, TypeError)
+
+
+class DeclaredRecords:
+    """The records of one declared type.  Threading: any; it has no state.
+
+    Records of an Arrow schema are the messages of ``arrow_serializer``, whose bytes are read elsewhere.
+
+    ``free_cells``: see ``CellBudget``.
+    """
+
+    __slots__ = ("_column", "_free_cells", "_packed", "type_info")
+
+    def __init__(self, type_info: TypeInformation, free_cells: int = FREE_CELLS) -> None:
+        self.type_info = type_info
+        is_arrow = isinstance(type_info, ArrowTypeInfo)
+        self._column: DeclaredColumn = declared_column(Types.PRIMITIVE_ARRAY(Types.BYTE()) if is_arrow else type_info)
+        self._packed = PackedRecords.of(self._column.fields) if isinstance(self._column, FieldsColumn) else None
+        self._free_cells = free_cells
+
+    def __repr__(self) -> str:
+        return f"DeclaredRecords({self.type_info!r})"
+
+    # ---------------------------------------------------------------- checking, before records are sent
+
+    def chunk_of(self, records: list[Any]) -> Chunk:
+        """At least one record, checked, in columns; in a list where columns cannot hold them: rows that change a table, or without fields.
+
+        Raises:
+            ValueMismatchError: a record does not fit; names the first one and its field, says what is expected, and shows the value.
+        """
+        column = self._column
+        try:
+            if len(records) <= MAX_PACKED and self._packed is not None and isinstance(column, FieldsColumn):
+                tuples = column.tuples_of(records)
+                if tuples is not None and self._packed.try_pack(tuples) is not None:
+                    return Chunk(column.records_of(tuples))
+            if len(records) <= MAX_PACKED and not isinstance(column, RowColumn):
+                column.encode(ListColumn(records), CellBudget())
+                return Chunk(records)
+            if not isinstance(column, FieldsColumn):
+                return Chunk.of_columns(Columns(len(records), (column.column_of(records),), Shape.SCALAR))
+            fields = column.try_columns_of(records) if isinstance(column, RowColumn) else column.columns_of(records)
+        except ValueMismatchError:
+            raise self._first_mismatch(records) from None
+        return Chunk.of_columns(self._shaped(fields)) if fields else Chunk(records)
+
+    def fitting(self, columns: Columns) -> Columns:
+        """The same records in the declared shape; rows go by the names of their fields.
+
+        Raises:
+            ValueMismatchError: a column does not fit; names it and the first record that does not.
+        """
+        try:
+            return self._fitting(columns)
+        except ValueMismatchError as error:
+            for position in range(len(columns)):
+                try:
+                    self._fitting(columns.slice(position, position + 1))
+                except ValueMismatchError as found:
+                    raise _at(position, found) from None
+            raise error  # the type of the whole column does not fit
+
+    def _fitting(self, columns: Columns) -> Columns:
+        column, fields = self._column, columns.fields
+        if not isinstance(column, FieldsColumn):
+            if len(fields) != 1:
+                raise ValueMismatchError(f"records of {len(fields)} columns, declared is {self.type_info!r}")
+            return Columns(len(columns), (fitting(column, fields[0]),), Shape.SCALAR)
+        if columns.field_names not in ((), column.names):
+            if isinstance(column, RowColumn) and set(columns.field_names) == set(column.names):
+                fields = tuple([fields[columns.field_names.index(name)] for name in column.names])
+            elif not are_positions(column.names):
+                raise ValueMismatchError(f"records of the columns {', '.join(columns.field_names)}, declared is {self.type_info!r}")
+        return self._shaped(column.fitting_fields(fields))
+
+    def _shaped(self, fields: Sequence[Column]) -> Columns:
+        if isinstance(self.type_info, RowTypeInfo):
+            return Columns(len(fields[0]), tuple(fields), Shape.ROW, tuple(self.type_info.get_field_names()))
+        return Columns(len(fields[0]), tuple(fields), Shape.TUPLE if isinstance(self._column, FieldsColumn) else Shape.SCALAR)
+
+    def _first_mismatch(self, records: list[Any]) -> ValueMismatchError:
+        column = self._column
+        for position, record in enumerate(records):
+            try:
+                column.columns_of([record]) if isinstance(column, FieldsColumn) else column.column_of([record])
+            except ValueMismatchError as error:
+                return _at(position, error)
+        raise AssertionError("each record fits, but all together do not")
+
+    # ---------------------------------------------------------------- writing
+
+    def encode(self, chunk: Chunk, codes: CodeWriter | None = None) -> bytes:
+        """The records of a chunk, at least one, as one column.
+
+        Raises:
+            ValueMismatchError: a record does not fit.
+            ElementTooLargeError: a reader would refuse the column, because it expands to too many values.
+        """
+        cells = CellBudget()
+        column, columns = self._column, chunk.columns
+        if columns is None and len(chunk) <= MAX_PACKED and self._packed is not None and isinstance(column, FieldsColumn):
+            tuples = column.tuples_of(chunk.values)
+            packed = None if tuples is None else self._packed.try_pack(tuples)
+            if packed is not None:
+                return packed
+        if columns is None or columns.shape not in (Shape.SCALAR, Shape.TUPLE, Shape.ROW):
+            data = column.encode(ListColumn(chunk.values), cells, codes)
+        elif isinstance(column, FieldsColumn):
+            data = column.encode_fields(columns.fields, cells, codes)
+        else:
+            data = column.encode(columns.fields[0], cells, codes)
+        most = most_cells(len(data), self._free_cells)
+        if cells.num_taken > most:
+            raise ElementTooLargeError(f"{len(chunk)} records stand for {cells.num_taken} values in {len(data)} bytes, allowed are {most}")
+        return data
+
+    # ---------------------------------------------------------------- reading
+
+    def decode(self, view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Columns | list[Any], int]:
+        """Read the records at ``offset``: columns if possible, else a list; and the offset after them.
+
+        Raises:
+            SerdeError: they are corrupt, of another type, or expand to too many values.
+        """
+        reading = Reading(CellBudget(most_cells(len(view), self._free_cells)), dictionary)
+        try:
+            return self._decode(view, offset, num_records, reading)
+        except _CORRUPT as error:
+            raise SerdeError(f"no {self.type_info!r}: {type(error).__name__}: {error}") from error
+
+    def _decode(self, view: memoryview, offset: int, num_records: int, reading: Reading) -> tuple[Columns | list[Any], int]:
+        column = self._column
+        kind, payload, end = column_at(view, offset)
+        if kind == PACKED and isinstance(column, FieldsColumn) and self._packed is not None:
+            return column.records_of(self._packed.unpack(payload, num_records)), end
+        if kind == TUPLES and isinstance(column, FieldsColumn) and column.fields:
+            reading.cells.take(column.cells_each * num_records)
+            return self._shaped(column.decode_fields(kind, payload, num_records, reading)), end
+        values, end = column.decode(view, offset, num_records, reading)
+        if not isinstance(column, FieldsColumn):
+            return Columns(num_records, (values,), Shape.SCALAR), end
+        records = values.to_list()
+        if list(map(type, records)).count(NoneType):
+            raise SerdeError(f"None in the place of a record of {self.type_info!r}")
+        return records, end
+
+
+def declared_records(type_info: TypeInformation) -> DeclaredRecords | None:
+    """The format of the records of a gate of this type; None if they are any objects."""
+    return None if isinstance(type_info, PickledBytesTypeInfo) else DeclaredRecords(type_info)
+
+
+def _at(position: int, error: ValueMismatchError) -> ValueMismatchError:
+    return ValueMismatchError(f"record {position}: {error}")

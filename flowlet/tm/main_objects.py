@@ -1,0 +1,45 @@
+"""Classes and functions of a job's main program, for pickles in users' hands that name them.
+
+A user's ``open()`` may read a pickle, a trained model say, that names ``__main__.Model``.  The main module of a TaskManager is ours, so
+it is asked for a name that it lacks: it then gives that of the job whose task asks.
+
+Side:       shared.
+Rules:      a task's thread gets the objects of its own job; other threads (of users, of coroutines) get those of the job that came last.
+"""
+
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+from flowlet.serde.deploy_blobs import load_object
+
+_MAIN: Final = "__main__"
+
+
+class MainObjects:
+    """What the main modules of jobs define, as pickles, opened when they are asked for."""
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+        self._newest: Mapping[str, bytes] = {}  # Any thread; replaced, never changed.
+
+    def use(self, objects: Mapping[str, bytes]) -> None:
+        """From now on these are the objects of the calling task thread."""
+        if objects:
+            self._of_thread.objects = self._newest = objects
+            sys.modules[_MAIN].__getattr__ = self._find  # type: ignore[method-assign]  # PEP 562
+
+    def _find(self, name: str) -> Any:
+        pickled = getattr(self._of_thread, "objects", self._newest).get(name)
+        if pickled is None:
+            raise AttributeError(
+                f"the main module of the job's program has no class or function {name!r} that could be sent with the job; "
+                "define it in a module of its own and import it"
+            )
+        # cloudpickle makes a class once per process, so what is asked for twice is the same object.
+        return load_object(pickled, f"{name} of the main module")
+
+
+MAIN_OBJECTS: Final = MainObjects()
+"""Those of this process: there is one main module."""

@@ -1,0 +1,141 @@
+"""Modules of users' programs that came with a job: imported from memory, before anything on disk.
+
+Side:       shared.
+Invariants: a module without dots, with all that is below it, is of one version while a task that needs it runs.  It is unloaded only when a
+            later job brings another version.
+Rules:      a job that brings another version of a module in use is refused: one process has one module of a name.
+Source:     the place of Flink's ``BlobLibraryCacheManager`` and its class loaders.
+"""
+
+import importlib.abc
+import importlib.util
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Final
+
+from flowlet.rpc.control_messages import ModuleSource
+from flowlet.serde.deploy_blobs import DeploymentError
+
+Modules = Mapping[str, ModuleSource]
+
+
+class _Version:
+    """One version of a module and of those below it; guarded by the lock of ``ShippedModules``."""
+
+    def __init__(self, modules: Modules) -> None:
+        self.modules = dict(modules)
+        self.jobs: list[str] = []  # a name per task that runs
+
+
+class ShippedModules(importlib.abc.MetaPathFinder):
+    """A finder of modules that jobs have brought.
+
+    Threading: any thread.  The lock is a leaf: nothing is imported while it is held.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._versions: dict[str, _Version] = {}  # by the part of the name before the first dot
+
+    def __repr__(self) -> str:
+        return f"<ShippedModules {sorted(self._versions)}>"
+
+    @contextmanager
+    def in_use(self, modules: Modules, job_name: str) -> Iterator[None]:
+        """Let ``modules`` be imported, and keep them as they are, while the block runs.
+
+        Raises:
+            DeploymentError: a task of another job uses another version of one; the message names module and job.
+        """
+        versions = self._take(modules, job_name) if modules else []
+        try:
+            yield
+        finally:
+            with self._lock:
+                for version in versions:
+                    version.jobs.remove(job_name)
+
+    def _take(self, modules: Modules, job_name: str) -> list[_Version]:
+        by_top: dict[str, dict[str, ModuleSource]] = {}
+        for name, module in modules.items():
+            by_top.setdefault(name.partition(".")[0], {})[name] = module
+        with self._lock:
+            self._check_versions_in_use(by_top)
+            self._replace_versions(by_top)
+            versions = [self._versions[top] for top in by_top]
+            for version in versions:
+                version.jobs.append(job_name)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        return versions
+
+    def _check_versions_in_use(self, by_top: Mapping[str, Modules]) -> None:
+        for top, wanted in by_top.items():
+            found = self._versions.get(top)
+            if found is not None and found.jobs and found.modules != wanted:
+                raise DeploymentError(
+                    f"the job's module {top!r} differs from that of job {found.jobs[0]!r}, which runs in the same TaskManager: "
+                    "cancel it or wait for its end, rename the module, or run the job on TaskManagers of its own"
+                )
+
+    def _replace_versions(self, by_top: Mapping[str, Modules]) -> None:
+        """If one module is new, all are imported anew, but for those in use: they hold references to each other."""
+        unused = {top: wanted for top, wanted in by_top.items() if top not in self._versions or not self._versions[top].jobs}
+        loaded = {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] in unused}
+        if not all(_is_version(module, by_top[name.partition(".")[0]].get(name)) for name, module in loaded.items()):
+            for name in loaded:
+                del sys.modules[name]  # who holds an old module keeps it
+        self._versions |= {top: _Version(wanted) for top, wanted in unused.items()}
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The spec of a module that a job has brought."""
+        version = self._versions.get(name.partition(".")[0])
+        module = None if version is None else version.modules.get(name)
+        if module is None:
+            return None
+        spec = importlib.util.spec_from_loader(name, _SourceInMemory(module), origin=module.path, is_package=module.is_package)
+        assert spec is not None, "a loader was given"
+        spec.has_location = True  # so that the module has a __file__
+        return spec
+
+
+def _is_version(module: ModuleType, wanted: ModuleSource | None) -> bool:
+    """Whether an imported module, shipped or found here, may stay; ``wanted`` None: the job brings none of this name."""
+    loader = getattr(module.__spec__, "loader", None)
+    if isinstance(loader, _SourceInMemory):
+        return loader.module == wanted
+    file = getattr(module, "__file__", None)
+    if wanted is None or file is None or file == wanted.path:  # the very file: this may be the program's own process
+        return True
+    try:
+        return Path(file).read_bytes() == wanted.source
+    except OSError:
+        return False
+
+
+class _SourceInMemory(importlib.abc.InspectLoader):
+    """Loads one module; tracebacks get their lines from ``get_source``."""
+
+    def __init__(self, module: ModuleSource) -> None:
+        self.module = module
+
+    def is_package(self, fullname: str) -> bool:
+        """Whether it has modules below it."""
+        return self.module.is_package
+
+    def get_source(self, fullname: str) -> str:
+        """Its text."""
+        return importlib.util.decode_source(self.module.source)
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Its text, compiled under the name of the file on the client's machine."""
+        return self.source_to_code(self.module.source, self.module.path)
+
+
+SHIPPED_MODULES: Final = ShippedModules()
+"""Those of this process: there is one table of modules."""

@@ -1,0 +1,129 @@
+"""What of a program is shipped to TaskManagers that lack it."""
+
+import importlib
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flowlet.client import program_code
+from flowlet.client.program_code import NeededCode, main_objects, modules_beside, user_code
+from flowlet.errors import JobSubmissionError
+from flowlet.rpc.control_messages import UserCode
+
+Program = Callable[..., ModuleType]
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+    """Writes a program's folder, imports what it imports, and returns its main module."""
+    before = set(sys.modules)
+
+    def make(files: dict[str, str], *imports: str, spec: str | None = None) -> ModuleType:
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        for name in imports:
+            importlib.import_module(name)
+        main = ModuleType("__main__")
+        main.__file__ = str(tmp_path / ("main.py" if spec is None else f"{spec.replace('.', '/')}.py"))
+        main.__spec__ = None if spec is None else importlib.machinery.ModuleSpec(spec, None)
+        return main
+
+    yield make
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_imported_modules_beside_the_program_are_shipped_and_packages_whole(program: Program, tmp_path: Path) -> None:
+    main = program(
+        {
+            "rules_of_test.py": "LIMIT = 3",
+            "never_imported_of_test.py": "",
+            "models_of_test/__init__.py": "",
+            "models_of_test/plain.py": "",
+            "models_of_test/deep/lazy.py": "",
+            "models_of_test/not-a-module.py": "",
+        },
+        "rules_of_test",
+        "models_of_test.plain",
+    )
+
+    modules = modules_beside(main)
+
+    assert sorted(modules) == ["models_of_test", "models_of_test.deep", "models_of_test.deep.lazy", "models_of_test.plain", "rules_of_test"]
+    assert modules["rules_of_test"].source == b"LIMIT = 3"
+    assert modules["rules_of_test"].path == str(tmp_path / "rules_of_test.py")
+    assert [name for name, module in modules.items() if module.is_package] == ["models_of_test", "models_of_test.deep"]
+
+
+def test_a_folder_without_init_is_a_package_too(program: Program) -> None:
+    main = program({"folder_of_test/inner.py": ""}, "folder_of_test.inner")
+    modules = modules_beside(main)
+    assert modules["folder_of_test"].is_package
+    assert "folder_of_test.inner" in modules
+
+
+def test_a_program_run_by_its_module_name_lies_in_a_package(program: Program) -> None:
+    main = program({"app_of_test/__init__.py": "", "app_of_test/job.py": ""}, "app_of_test", spec="app_of_test.job")
+    assert sorted(modules_beside(main)) == ["app_of_test", "app_of_test.job"]
+
+
+def test_neither_installed_modules_nor_ours_nor_pythons_are_shipped(program: Program, tmp_path: Path) -> None:
+    """Not even a module of the program that has the name of one of Python's: the TaskManager needs Python's own."""
+    main = program(
+        {".venv/lib/python3/site-packages/installed_of_test.py": "", "this.py": "", "beside_of_test.py": ""},
+        "this",
+        "beside_of_test",
+    )
+    sys.path.insert(0, str(tmp_path / ".venv/lib/python3/site-packages"))
+    try:
+        importlib.import_module("installed_of_test")
+    finally:
+        sys.path.pop(0)
+    assert sys.modules["this"].__file__ == str(tmp_path / "this.py")
+
+    assert sorted(modules_beside(main)) == ["beside_of_test"]
+
+
+def test_an_installed_program_ships_nothing() -> None:
+    main = ModuleType("__main__")
+    main.__file__ = pytest.__file__
+    assert modules_beside(main) == {}
+
+
+def test_too_much_source_is_refused_with_the_largest_module(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = program({"small_of_test.py": "", "large_of_test.py": "#" * 100}, "small_of_test", "large_of_test")
+    monkeypatch.setattr(program_code, "MAX_MODULE_BYTES", 99)
+    with pytest.raises(JobSubmissionError, match=r"100 bytes, the limit is 99 \(the largest is large_of_test with 100\): install"):
+        modules_beside(main)
+
+
+def test_classes_and_functions_of_the_main_module_are_shipped_one_by_one(program: Program) -> None:
+    main = program({})
+    exec(  # a main module
+        "import threading, collections\n"
+        "class Model:\n    weight = 3\n"
+        "def double(x): return 2 * x\n"
+        "lock = threading.Lock()\n"
+        "table = b'x' * 100_000\n"
+        "def locked(): return lock\n"
+        "def looked_up(): return table\n"
+        "imported = collections.OrderedDict\n",
+        vars(main),
+    )
+
+    objects = main_objects(main)
+
+    assert sorted(objects) == ["Model", "double"]  # what cannot be pickled, or is large, is left out
+    assert pickle.loads(objects["Model"]).weight == 3
+    assert pickle.loads(objects["double"])(4) == 8
+
+
+def test_a_cluster_in_the_process_needs_no_code() -> None:
+    assert user_code(NeededCode.NOTHING) == UserCode()

@@ -1,0 +1,125 @@
+"""Which partitions of which write a gate has counted."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.jm import gate_writes
+from flowlet.jm.gate_writes import GateWrites, WriteError
+from flowlet.rpc.control_messages import CountedPartition
+
+
+def complete(writes: GateWrites, partition: int, job: str = "job", *, epoch: int = 0, subtasks: int = 2) -> bool:
+    """Every subtask completes it; whether that completed the write."""
+    return [writes.complete(subtask, CountedPartition(job, epoch, partition)) for subtask in range(subtasks)][-1]
+
+
+def test_partitions_of_two_writes_are_not_added_up() -> None:
+    """A write that failed and was repeated has other names: a gate that waits for two partitions waits for two of one of them."""
+    writes = GateWrites(2, 2)
+
+    assert not complete(writes, 0, "first")
+    assert not complete(writes, 0, "second")
+    assert not complete(writes, 0, "second", epoch=1)
+    assert writes.num_counted == 1
+    assert complete(writes, 1, "second")
+
+
+def test_a_partition_counts_when_every_subtask_has_it_and_once() -> None:
+    writes = GateWrites(2, 1)
+    partition = CountedPartition("job", 0, 3)
+
+    assert not writes.complete(1, partition)
+    assert not writes.complete(1, partition)
+    assert not writes.is_counted(partition)
+    assert writes.complete(0, partition)
+    assert writes.is_counted(partition)
+    assert not writes.is_counted(CountedPartition("job", 1, 3))
+    assert writes.num_counted == 1
+
+
+@pytest.mark.parametrize("is_commit_first", [True, False])
+def test_an_announced_write_is_complete_when_it_is_committed_and_counted(is_commit_first: bool) -> None:
+    """In either order: the driver may be faster than the last report."""
+    writes = GateWrites(2, 2)
+    writes.announce("job")
+    steps: list[Callable[[], bool]] = [lambda: complete(writes, 1), lambda: writes.commit("job", 0, 2)]
+    first, last = reversed(steps) if is_commit_first else steps
+
+    assert not complete(writes, 0)
+    assert not first()
+    assert last()
+    assert writes.commit("job", 0, 2)
+
+
+def test_an_aborted_write_counts_nothing_whatever_its_stragglers_complete() -> None:
+    writes = GateWrites(2, 2)
+    complete(writes, 0)
+
+    writes.abort("job", 0)
+
+    assert not complete(writes, 0)
+    assert not complete(writes, 1)
+    assert not writes.is_counted(CountedPartition("job", 0, 0))
+    assert writes.num_counted == 0
+    with pytest.raises(WriteError, match=r"'job' \(epoch 0\) was aborted before"):
+        writes.commit("job", 0, 2)
+
+
+def test_a_committed_write_is_not_aborted() -> None:
+    """The driver died while it heard of its commit."""
+    writes = GateWrites(2, 2)
+    writes.commit("job", 0, 2)
+
+    writes.abort("job", 0)
+
+    assert not complete(writes, 0)
+    assert complete(writes, 1)
+
+
+def test_a_write_of_another_size_cannot_be_committed() -> None:
+    writes = GateWrites(2, 2)
+    with pytest.raises(WriteError, match=r"has 3 partitions.* waits for a write of 2.*producers=3.*repartition\(2\).*finish_gate"):
+        writes.commit("job", 0, 3)
+    assert not GateWrites(2, None).commit("job", 0, 3)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions of a write, writes and announcements; the oldest are forgotten first."""
+    monkeypatch.setattr(gate_writes, "MAX_REMEMBERED", 3)
+    writes = GateWrites(1, None)
+    for number in range(5):
+        complete(writes, number, "long", subtasks=1)
+    assert [writes.is_counted(CountedPartition("long", 0, number)) for number in range(5)] == [False, False, True, True, True]
+    assert writes.num_counted == 3
+
+    for number in range(5):
+        writes.abort(f"aborted {number}", 0)
+        writes.announce(f"announced {number}")
+        complete(writes, 0, f"short {number}", subtasks=1)
+    assert [writes.is_counted(CountedPartition(f"short {number}", 0, 0)) for number in range(5)] == [False, False, False, True, True]
+    assert not writes.is_counted(CountedPartition("long", 0, 4))
+
+
+def test_a_large_write_is_remembered_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a failed one of the same size before it; otherwise the gate would never end."""
+    monkeypatch.setattr(gate_writes, "MAX_REMEMBERED", 3)
+    writes = GateWrites(1, 10)
+    for number in range(9):
+        assert not complete(writes, number, "failed", subtasks=1)
+
+    assert [complete(writes, number, subtasks=1) for number in range(10)] == [False] * 9 + [True]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2), st.integers(0, 1))))
+def test_the_first_write_with_all_its_partitions_at_all_subtasks_is_complete(reports: list[tuple[str, int, int]]) -> None:
+    """Whatever is reported in whatever order."""
+    writes = GateWrites(2, 3)
+    seen: set[tuple[str, int, int]] = set()
+    for job, partition, subtask in reports:
+        seen.add((job, partition, subtask))
+        is_whole = sum(each[0] == job for each in seen) == 6
+
+        assert writes.complete(subtask, CountedPartition(job, 0, partition)) is is_whole

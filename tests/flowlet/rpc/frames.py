@@ -1,0 +1,11 @@
+"""What lies below the signatures of a WebSocket, for tests that send what no peer may."""
+
+import aiohttp
+from aiohttp import web
+
+from flowlet.rpc.signed_websocket import SignedWebSocket
+
+
+def frames_of(websocket: SignedWebSocket) -> web.WebSocketResponse | aiohttp.ClientWebSocketResponse:
+    """The WebSocket that carries the signed messages."""
+    return websocket._websocket

@@ -1,0 +1,412 @@
+"""Promises of the columns of declared types: exactly the values that were sent, or nothing."""
+
+import datetime
+import pickle
+import random
+import struct
+import tracemalloc
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ConstantColumn, ListColumn, Shape
+from flowlet.common.typeinfo import TypeInformation, Types
+from flowlet.common.types import Row
+from flowlet.errors import SerdeError
+from flowlet.records import Chunk
+from flowlet.serde import column_format as form
+from flowlet.serde.columns import encode_column
+from flowlet.serde.declared.declared_records import DeclaredRecords
+from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_serializer import CHUNK_HEADER, CHUNK_VERSION, LENGTH, TAG_CHUNK, StreamElementSerializer
+from flowlet.serde.record_format import ElementTooLargeError
+from flowlet.serde.types.type_serializer import ValueMismatchError
+from tests.flowlet.serde.declared.declared_values import EXAMPLES, is_of_type
+
+ROW = Types.ROW_NAMED(["user", "home"], [Types.STRING(), Types.ROW_NAMED(["city", "zip"], [Types.STRING(), Types.INT()])])
+FREE_CELLS = 1000
+
+
+def sent(records: DeclaredRecords, chunk: Chunk) -> bytes:
+    return StreamElementSerializer(declared=records).serialize(chunk)
+
+
+def read(records: DeclaredRecords, data: bytes) -> list[Any]:
+    chunks = ElementDeserializer(declared=records).feed(memoryview(data))
+    return [value for chunk in chunks if isinstance(chunk, Chunk) for value in chunk.values]
+
+
+def element(num_records: int, column: bytes, flags: int = 0) -> bytes:
+    body = CHUNK_HEADER.pack(TAG_CHUNK, CHUNK_VERSION, flags, num_records) + column
+    return LENGTH.pack(len(body)) + body
+
+
+def described(value: Any) -> str:
+    return f"{value!r} {value.get_row_kind()}" if isinstance(value, Row) else repr(value)
+
+
+# ---------------------------------------------------------------- what fits comes back
+
+
+@pytest.mark.parametrize("num_records", [1, 5, 40])
+def test_records_come_back_exactly(num_records: int) -> None:
+    """Whatever the type, as the only value of a record, as a field beside None, and in a list."""
+    for type_info, make in EXAMPLES.values():
+        check_round_trip(type_info, make, num_records)
+
+
+def check_round_trip(type_info: TypeInformation, make: Callable[[int], Any], num_records: int) -> None:
+    values = [make(number) for number in range(num_records)]
+    with_none = [None if number % 3 == 1 else value for number, value in enumerate(values)]
+    for records, declared in (
+        (values, type_info),
+        (list(zip(values, with_none, strict=True)), Types.TUPLE([type_info, type_info])),
+        ([with_none, [], with_none], Types.LIST(type_info)),
+    ):
+        codec = DeclaredRecords(declared)
+
+        for chunk in (codec.chunk_of(records), Chunk(list(records))):
+            assert list(map(described, read(codec, sent(codec, chunk)))) == list(map(described, records))
+
+
+def test_timestamps_come_back_with_their_records() -> None:
+    codec = DeclaredRecords(Types.LONG())
+
+    for chunk in (Chunk([1, 2], [17, 18]), codec.chunk_of([1, 2]).with_timestamps([17, 18])):
+        [found] = ElementDeserializer(declared=codec).feed(memoryview(sent(codec, chunk)))
+
+        assert isinstance(found, Chunk)
+        assert (found.values, found.timestamps) == (chunk.values, chunk.timestamps)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Row(home=Row(zip=1, city="x"), user="a"),
+        Row("a", Row("x", 1)),
+        ("a", ["x", 1]),
+        {"home": {"zip": 1, "city": "x"}, "user": "a"},
+    ],
+    ids=["other order", "without names", "a tuple", "a dict"],
+)
+def test_fields_go_by_name_at_every_level(record: Any) -> None:
+    """By position only where there is no name."""
+    codec = DeclaredRecords(ROW)
+    wanted = Row(user="a", home=Row(city="x", zip=1))
+
+    for records in ([record], [record, wanted] * 20):
+        assert read(codec, sent(codec, codec.chunk_of(records))) == [wanted] * len(records)
+
+
+def test_columns_of_rows_go_by_name_too() -> None:
+    codec = DeclaredRecords(Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.STRING()]))
+    columns = Columns(2, (ListColumn(["x", "y"]), ArrayColumn(np.array([1, 2]))), Shape.ROW, ("b", "a"))
+
+    assert codec.fitting(columns).to_list() == [Row(a=1, b="x"), Row(a=2, b="y")]
+
+
+def test_numbers_become_the_declared_ones_if_they_are_equal() -> None:
+    codec = DeclaredRecords(Types.DOUBLE())
+
+    found = read(codec, sent(codec, codec.chunk_of([1, 2**53, 0.5] * 9)))
+
+    assert found == [1.0, float(2**53), 0.5] * 9
+    assert {type(value) for value in found} == {float}
+    with pytest.raises(ValueMismatchError, match=r"record 1: 9007199254740993 is an int that no Double holds exactly"):
+        codec.chunk_of([0.5, 2**53 + 1])
+
+
+# ---------------------------------------------------------------- what does not fit is refused before it is sent
+
+
+WRONG: Final[list[tuple[TypeInformation, Any, Any, str]]] = [
+    (Types.LONG(), 1, "many", "'many' is of type str, not Long"),
+    (Types.LONG(), 1, True, "True is of type bool, not Long"),
+    (Types.LONG(), 1, 2**63, "9223372036854775808 does not fit into the 64 bits of Long"),
+    (Types.BYTE(), 1, 128, "128 does not fit into the 8 bits of Byte"),
+    (Types.STRING(), "a", b"a", "b'a' is of type bytes, not String"),
+    (Types.CHAR(), "a", "ab", "'ab' is not one character"),
+    (Types.SQL_DATE(), datetime.date(2024, 1, 1), datetime.datetime(2024, 1, 1), "is of type datetime, not DateTypeInfo"),  # noqa: DTZ001
+    (Types.SQL_TIMESTAMP(), None, datetime.datetime.now(datetime.UTC), "has a time zone, which TimestampTypeInfo does not keep"),
+    (Types.BIG_DEC(), None, 1.5, "1.5 is of type float, not BigDecimal"),
+    (ROW, Row(user="a", home=None), Row(user="a", home=Row(city="x", zip="y")), "field 'home.zip': 'y' is of type str, not Integer"),
+    (ROW, Row(user="a", home=None), Row(user="a", town=None), "does not have the fields user, home"),
+    (ROW, Row(user="a", home=None), Row(user="a", home=Row(1)), "field 'home': .* has 1 fields, .* has 2"),
+    (ROW, Row(user="a", home=None), None, "None is of type NoneType, not RowTypeInfo"),
+    (ROW, Row(user="a", home=None), {"user": "a"}, "does not have the keys user, home"),
+    (Types.TUPLE([Types.LONG()]), (1,), (1, 2), r"\(1, 2\) has 2 fields, TupleTypeInfo.* has 1"),
+    (Types.LIST(Types.LONG()), [1], [1, 2, "x"], r"field '\[2\]': 'x' is of type str, not Long"),
+    (Types.PRIMITIVE_ARRAY(Types.LONG()), [1], [1, None], r"field '\[1\]': None, which .* does not hold"),
+    (Types.MAP(Types.STRING(), Types.LONG()), {}, {"a": 1, "b": "x"}, r"""field "\['b'\]": 'x' is of type str, not Long"""),
+    (Types.MAP(Types.STRING(), Types.LONG()), {}, {1: 1}, "field 'keys': 1 is of type int, not String"),
+]
+
+
+@pytest.mark.parametrize("num_good", [0, 3, 50])
+def test_the_first_record_of_another_type_is_named(num_good: int) -> None:
+    """Its number, its field, the declared type and the value; wherever in the list it is."""
+    for type_info, good, wrong, text in WRONG:
+        codec = DeclaredRecords(type_info)
+
+        with pytest.raises(ValueMismatchError, match=rf"^record {num_good}: .*{text}"):
+            codec.chunk_of([good] * num_good + [wrong, wrong, good])
+
+
+@pytest.mark.parametrize(
+    ("type_info", "column", "text"),
+    [
+        (Types.LONG(), ArrayColumn(np.array([0.5, 1.5])), "record 0: 0.5 is of type float, not Long"),
+        (Types.BYTE(), ArrayColumn(np.array([1, 300])), "record 1: 300 does not fit into the 8 bits"),
+        (Types.STRING(), ListColumn(["a", 1]), "record 1: 1 is of type int, not String"),
+        (Types.STRING(), ConstantColumn(1, 2), "record 0: 1 is of type int, not String"),
+        (Types.LONG(), ArrowColumn(pa.array(["a", "b"])), r"\['a'\] of Arrow's type string, declared is Long: cast it to int64"),
+        (Types.SQL_TIMESTAMP(), ArrowColumn(pa.array([0, 2**62], pa.timestamp("us"))), r"record 1: .* in an array of timestamp\[us\]"),
+    ],
+)
+def test_the_first_value_of_a_column_of_another_type_is_named(type_info: TypeInformation, column: Any, text: str) -> None:
+    with pytest.raises(ValueMismatchError, match=text):
+        DeclaredRecords(type_info).fitting(Columns(2, (column,), Shape.SCALAR))
+
+
+@pytest.mark.parametrize(
+    ("type_info", "array", "values"),
+    [
+        (Types.LONG(), pa.array([1, None], pa.int16()), [1, None]),
+        (Types.STRING(), pa.array(["a", None], pa.large_string()), ["a", None]),
+        (Types.LIST(Types.LONG()), pa.array([[1], None]), [[1], None]),
+        (
+            ROW.get_field_types()[1],
+            pa.array([{"zip": 1, "city": "x"}, {"zip": None, "city": None}]),
+            [Row(city="x", zip=1), Row(city=None, zip=None)],
+        ),
+        (Types.MAP(Types.STRING(), Types.LONG()), pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())), [{"a": 1}, None]),
+    ],
+    ids=str,
+)
+def test_arrow_arrays_become_values_of_the_declared_type(type_info: TypeInformation, array: pa.Array, values: list[Any]) -> None:
+    codec = DeclaredRecords(Types.TUPLE([type_info]))
+
+    columns = codec.fitting(Columns(2, (ArrowColumn(array),), Shape.TUPLE))
+
+    assert read(codec, sent(codec, Chunk.of_columns(columns))) == [(value,) for value in values]
+
+
+# ---------------------------------------------------------------- hostile bytes
+
+
+EMPTY_LISTS = form.framed(form.LISTS, form.framed(form.INT64, bytes(8)))
+
+
+def doubled(depth: int) -> tuple[Any, ...]:
+    value: tuple[Any, ...] = ()
+    for _ in range(depth):
+        value = (value, value)
+    return value
+
+
+def constant_tuples(depth: int, num_fields: int) -> bytes:
+    """A column of a few bytes whose values are tuples of tuples of the same None."""
+    column = form.framed(form.NULLS)
+    for _ in range(depth):
+        column = form.framed(form.TUPLES, form.FIELDS.pack(num_fields), *[column] * num_fields)
+    return column
+
+
+def ints(*values: int) -> bytes:
+    return form.framed(form.INT64, struct.pack(f"<{len(values)}q", *values))
+
+
+def colliding(num_keys: int) -> list[int]:
+    """Integers for which a dict of this many looks at one place after the other, half of which are taken."""
+    mask = 2 * num_keys - 1
+    chain, place = [], 1
+    for _ in range(num_keys // 2):
+        chain.append(place)
+        place = (5 * place + 1) & mask
+    return [*chain, *[1 + number * (mask + 1) * 2**20 for number in range(1, num_keys // 2 + 1)]]
+
+
+PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
+DEEP = Types.TUPLE([Types.TUPLE([Types.TUPLE([Types.LONG()] * 8)] * 8)] * 8)
+LONGS = Types.LIST(Types.LONG())
+MAP = Types.MAP(Types.LONG(), Types.LONG())
+
+
+HOSTILE: Final[list[tuple[TypeInformation, int, bytes, str]]] = [
+    (Types.LONG(), 1, form.framed(form.PICKLE, pickle.dumps([1])), "kind 0, which is no form of Long"),
+    (MAP, 1, form.framed(form.PICKLE, pickle.dumps([{doubled(30): 1}])), "kind 0, which is no form of MapTypeInfo"),
+    (PAIR, 1, form.framed(form.PACKED, b"\x91\x92\x01\xa1a"), "packed records: Expected `int | null`, got `str`"),
+    (PAIR, 1, form.framed(form.PACKED, b"\x91\x92\x01\xcf" + b"\xff" * 8), "packed records: Expected `int` <= 9223372036854775807"),
+    (PAIR, 1, form.framed(form.PACKED, b"\x91\x93\x01\x01\x01"), "packed records: Expected `array` of length 2"),
+    (PAIR, 15, form.framed(form.PACKED, b"\xdd\xff\xff\xff\xff"), "packed records that are not 15"),
+    (PAIR, 16, form.framed(form.PACKED, b"\xdc\x00\x10"), "or more than 15"),
+    (Types.LONG(), 1, form.framed(form.PACKED, b"\x91\x91\x01"), "kind 16, which is no form of Long"),
+    (PAIR, 1, form.framed(form.TUPLES, form.FIELDS.pack(2), ints(1), form.framed(form.PICKLE, b"N.")), "field 'f1': .* kind 0"),
+    (PAIR, 1, form.framed(form.TUPLES, form.FIELDS.pack(3), *[ints(1)] * 3), "3 fields, declared are 2"),
+    (Types.INT(), 1, ints(2**40), "numbers that do not fit into the 32 bits"),
+    (Types.LONG(), 1, form.framed(form.CONSTANT, encode_column(["a"])), "kind 8, which is no form of Long"),
+    (Types.LONG(), 900, ints(1), "1 integers in a column of 900"),
+    (Types.LONG(), 2**20, form.framed(form.CONSTANT, ints(1)), "1048576 values or more, allowed are"),
+    (DEEP, 100, constant_tuples(3, 8), "values or more, allowed are"),
+    (LONGS, 1, form.framed(form.LISTS, ints(2**40), form.framed(form.CONSTANT, ints(1))), "values or more, allowed are"),
+    (LONGS, 2, form.framed(form.LISTS, ints(-1, 3), ints(1, 2)), "a size of -1"),
+    (LONGS, 1, form.framed(form.LISTS, form.framed(form.PICKLE, b"N."), ints(1, 2)), "1 sizes in a column of kind 0"),
+    (Types.LIST(Types.TUPLE([])), 1, form.framed(form.LISTS, ints(2**40), form.framed(form.TUPLES, bytes(2))), "allowed are"),
+    (MAP, 1, form.framed(form.MAPS, ints(2), ints(1, 1), ints(1, 2)), "a map of 2 entries has 1 different keys"),
+    (Types.MAP(LONGS, LONGS), 1, form.framed(form.MAPS, ints(1), EMPTY_LISTS, EMPTY_LISTS), "unhashable"),
+    (Types.BIG_DEC(), 1, form.framed(form.VALUES, struct.pack(">i", 10_004) + b"\1" * 10_000 + bytes(4)), "allowed are 4096"),
+    (
+        Types.BIG_INT(),
+        50,
+        form.framed(form.CONSTANT, form.framed(form.VALUES, struct.pack(">i", 1))),
+        "kind 1, which is no form of BigInteger",
+    ),
+    (Types.BIG_INT(), 50, form.framed(form.VALUES, bytes(4)), "50 values of BigInteger in 4 bytes"),
+    (Types.SQL_TIMESTAMP(), 1, form.framed(form.ARRAY, b"\x09", struct.pack("<q", -(2**63))), "beyond the years"),
+    (Types.SQL_DATE(), 1, ints(10**9), "OverflowError|year"),
+    (Types.CHAR(), 1, encode_column(["ab"]), "not one character"),
+    (ROW, 1, form.framed(form.NULLS), "None in the place of a record"),
+    (Types.STRING(), 900, form.framed(form.NULLS, b"\xff"), "takes 113 bytes, found 1"),
+    (Types.STRING(), 1, form.framed(form.NULLS, b"\x80", form.framed(form.NULLS)), f"kind {form.NULLS}, which is no form"),
+]
+
+
+def test_bytes_that_are_of_no_declared_type_are_refused() -> None:
+    """At once, and before memory is taken for what they stand for."""
+    for type_info, num_records, column, text in HOSTILE:
+        codec = DeclaredRecords(type_info, free_cells=FREE_CELLS)
+        data = element(num_records, column)
+        tracemalloc.start()
+        try:
+            with pytest.raises(SerdeError, match=text):
+                read(codec, data)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+        assert peak < 200_000 + 100 * len(data), text
+
+
+def test_a_chunk_with_keys_is_refused() -> None:
+    """A key that does not belong to its record would end up in another one's state."""
+    for flags, key in ((2, encode_column([1])), (4, b"\0")):
+        with pytest.raises(SerdeError, match="a chunk with keys"):
+            read(DeclaredRecords(PAIR), element(1, key + encode_column([(1, 2)] * 40), flags))
+
+
+@pytest.mark.parametrize("value_type", [Types.LONG(), Types.LIST(Types.LONG())], ids=repr)
+def test_keys_that_collide_are_refused_before_there_is_a_map(value_type: TypeInformation) -> None:
+    codec = DeclaredRecords(Types.MAP(Types.LONG(), value_type))
+    value: Any = 1 if value_type == Types.LONG() else []
+    keys = colliding(4096)
+
+    with pytest.raises(SerdeError, match=r"a map of 4096 keys whose hashes collide: the first \d+ need \d+ probes or more"):
+        read(codec, sent(codec, Chunk([dict.fromkeys(keys, value)])))
+    spread = dict.fromkeys(range(0, 2**40, 2**28), value)
+    assert read(codec, sent(codec, Chunk([spread]))) == [spread]
+
+
+@pytest.mark.parametrize(
+    ("type_info", "array"),
+    [
+        (Types.SQL_TIMESTAMP(), pa.array([2**62], pa.timestamp("us"))),
+        (Types.SQL_DATE(), pa.array([2**30], pa.date32())),
+        (Types.LIST(Types.SQL_DATE()), pa.array([[2**30]], pa.list_(pa.date32()))),
+        (Types.LONG(), pa.array(["a"])),
+        (Types.LONG(), pa.array([1], pa.int32())),
+        (Types.STRING(), pa.array(["a"]).dictionary_encode()),
+        (Types.LONG(), pa.nulls(1)),
+        (Types.ROW([Types.LONG()]), pa.array([{"f0": 1}])),
+        (Types.LONG(), pa.array([1, 2])),
+    ],
+    ids=str,
+)
+def test_arrow_arrays_of_no_declared_value_are_refused(type_info: TypeInformation, array: pa.Array) -> None:
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch([array], names=[""])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    column = form.framed(form.TUPLES, form.FIELDS.pack(1), form.framed(form.ARROW, memoryview(sink.getvalue())))
+
+    with pytest.raises(SerdeError, match=r"field 'f0': .*Arrow array|field 'f0': .* in an array"):
+        read(DeclaredRecords(Types.TUPLE([type_info])), element(1, column))
+
+
+def test_records_that_expand_too_far_are_sent_in_parts() -> None:
+    """A sender knows the limit, so honest records never meet it."""
+    codec = DeclaredRecords(Types.TUPLE([Types.LONG(), Types.STRING()]), free_cells=FREE_CELLS)
+    chunk = codec.chunk_of([(1, None)] * 2000)
+
+    with pytest.raises(ElementTooLargeError, match=r"2000 records stand for 8000 values in \d+ bytes, allowed are 10\d\d"):
+        sent(codec, chunk)
+    assert read(codec, sent(codec, chunk.slice(0, 200))) == [(1, None)] * 200
+
+
+# ---------------------------------------------------------------- fuzzing
+
+
+def damaged(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
+    """The bytes of an element with some changed, cut out, doubled or taken from elsewhere; its length is right."""
+    body = bytearray(data[LENGTH.size :])
+    for _ in range(rng.randint(1, 4)):
+        start = rng.randrange(CHUNK_HEADER.size - 4, len(body)) if body else 0
+        match rng.randrange(6):
+            case 0:
+                body[start : start + 1] = bytes([rng.randrange(256)])
+            case 1:
+                body[start : start + 1] = bytes([rng.randrange(28)])  # perhaps a kind of column
+            case 2:
+                body[start : start + 4] = rng.choice([b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", struct.pack(">I", len(body))])
+            case 3:
+                del body[start : start + rng.randint(1, 8)]
+            case 4:
+                body[start:start] = body[start : start + rng.randint(1, 16)]
+            case _:
+                other = rng.choice(others)
+                cut = rng.randrange(len(other))
+                body[start : start + 9] = other[cut : cut + rng.randint(1, 24)]
+    return LENGTH.pack(len(body)) + bytes(body) if body else LENGTH.pack(1) + b"\0"
+
+
+def check_damaged(name: str, seed: int, num_rounds: int) -> int:
+    """Read damaged elements; return how many were refused."""
+    type_info, make = EXAMPLES[name]
+    values = [make(number) for number in range(8)]
+    wrapped = Types.TUPLE([type_info, Types.LIST(type_info)])
+    rng = random.Random(f"{name} {seed}")
+    codec = DeclaredRecords(wrapped, free_cells=20 * FREE_CELLS)
+    records = [(value if number % 3 else None, values[:number]) for number, value in enumerate(values * 2)]
+    valid = [sent(codec, codec.chunk_of(records[:size])) for size in (1, 3, 16)]
+    num_refused = 0
+    for _ in range(num_rounds):
+        data = damaged(rng.choice(valid), rng, valid)
+        try:
+            found = read(codec, data)
+        except SerdeError:
+            num_refused += 1
+        else:
+            assert all(record is not None and is_of_type(record, wrapped) for record in found), (name, seed, data)
+            assert len(found) <= 20 * FREE_CELLS + len(data)
+    return num_refused
+
+
+def test_damaged_bytes_are_refused_or_values_of_the_type() -> None:
+    """Never another error, another type, or more than the limit; the work is bounded by the budget, as the memory is."""
+    tracemalloc.start()
+    try:
+        num_refused = sum([check_damaged(name, seed=1, num_rounds=4) for name in EXAMPLES])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert num_refused > 4 * len(EXAMPLES) / 2
+    assert peak < 3_000_000
+
+
+@pytest.mark.slow
+def test_many_damaged_bytes_are_refused_or_values_of_the_type() -> None:
+    for name in EXAMPLES:
+        assert check_damaged(name, seed=2, num_rounds=300) > 0

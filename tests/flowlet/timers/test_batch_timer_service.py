@@ -1,0 +1,95 @@
+"""Promises of ``BatchTimerService``.
+
+Source: Flink ``BatchExecutionInternalTimeServiceTest``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.timers.batch_timer_service import BatchTimerService
+from flowlet.timers.time_api import InternalTimer, KeyContext
+
+Fired = tuple[str, Any, int]  # domain, key, timestamp
+
+
+class Services:
+    """A timer service; records what fires with the key that was current then, and checks the watermark."""
+
+    def __init__(self) -> None:
+        self.clock = TestProcessingTimeService()
+        self.keys = KeyContext()
+        self.fired: list[Fired] = []
+        self.react: Callable[[InternalTimer], object] = lambda timer: None
+        self.timers = BatchTimerService("timers", self, key_context=self.keys, clock=self.clock, key_groups=range(128), max_parallelism=128)
+
+    def on_event_time(self, timer: InternalTimer) -> None:
+        self._fire("event", timer)
+
+    def on_processing_time(self, timer: InternalTimer) -> None:
+        self._fire("clock", timer)
+
+    def _fire(self, domain: str, timer: InternalTimer) -> None:
+        assert self.keys.current_key == timer.key
+        assert self.timers.current_watermark() == MAX_TIMESTAMP
+        self.fired.append((domain, timer.key, timer.timestamp))
+        self.react(timer)
+
+    def register(self, key: Any, *, event: int | None = None, clock: int | None = None) -> None:
+        self.keys.current_key = key
+        if event is not None:
+            self.timers.register_event_time_timer(None, event)
+        if clock is not None:
+            self.timers.register_processing_time_timer(None, clock)
+
+
+@pytest.fixture
+def services() -> Services:
+    return Services()
+
+
+def test_at_the_end_all_timers_fire_one_key_after_the_other(services: Services) -> None:
+    services.register("a", event=20, clock=10**15)
+    services.register("b", event=10, clock=5)
+    services.register("a", event=10, clock=3)
+    services.timers.advance_watermark(MAX_TIMESTAMP)
+    of_a = [("event", "a", 10), ("event", "a", 20), ("clock", "a", 3), ("clock", "a", 10**15)]
+    assert services.fired == [*of_a, ("event", "b", 10), ("clock", "b", 5)]
+    assert services.timers.current_watermark() == MIN_TIMESTAMP
+    services.timers.check_invariants()
+
+
+def test_neither_the_clock_nor_a_watermark_fires_a_timer_before_the_end(services: Services) -> None:
+    services.register("a", event=1, clock=1)
+    services.clock.set_time(10**9)
+    services.timers.advance_watermark(10**9)
+    assert services.fired == []
+    assert services.clock.num_timers == 0
+    assert services.timers.current_watermark() == MIN_TIMESTAMP
+
+
+def test_a_key_of_another_type_is_another_key(services: Services) -> None:
+    services.register(1, clock=1)
+    services.register(True, clock=2)  # a key
+    services.register(1, event=3)
+    services.timers.advance_watermark(MAX_TIMESTAMP)
+    assert [(domain, type(key), at) for domain, key, at in services.fired] == [("event", int, 3), ("clock", int, 1), ("clock", bool, 2)]
+
+
+def test_a_timer_that_is_registered_at_the_end_of_its_key_is_ignored(services: Services) -> None:
+    services.react = lambda timer: services.register(timer.key, event=timer.timestamp + 1, clock=timer.timestamp + 1)
+    services.register("a", event=1)
+    services.timers.advance_watermark(MAX_TIMESTAMP)
+    assert services.fired == [("event", "a", 1)]
+    assert services.timers.num_event_time_timers == services.timers.num_processing_time_timers == 0
+
+
+def test_a_timer_deletes_later_ones_of_its_key(services: Services) -> None:
+    services.react = lambda timer: services.timers.delete_processing_time_timer(None, 7)
+    services.register("a", event=1, clock=7)
+    services.register("a", clock=8)
+    services.timers.advance_watermark(MAX_TIMESTAMP)
+    assert services.fired == [("event", "a", 1), ("clock", "a", 8)]

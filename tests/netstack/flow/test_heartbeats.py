@@ -1,0 +1,61 @@
+"""When a connection needs a heartbeat, and when its peer is lost."""
+
+from netstack.flow.heartbeats import Heartbeats, Verdict
+
+
+def looks(heartbeats: Heartbeats, until_s: float, *, bytes_in: int = 0, bytes_out: int = 0, start_s: float = 0.0) -> list[Verdict]:
+    """Look at every due time in ``(start_s, until_s]``; the counters stand still."""
+    verdicts, now_s = [], start_s
+    while (now_s := now_s + heartbeats.look_s) <= until_s:
+        verdicts.append(heartbeats.look(now_s, bytes_in, bytes_out))
+    return verdicts
+
+
+def test_a_quiet_end_sends_before_its_peer_has_waited_an_interval() -> None:
+    """It looks twice per interval; what it sent counts as a sign of life until the look after the next."""
+    heartbeats = Heartbeats(2.0, 10.0, now_s=0.0)
+
+    assert heartbeats.look_s == 1.0
+    assert heartbeats.look(1.0, 0, 0) is Verdict.SEND
+    assert heartbeats.look(2.0, 0, 13) is Verdict.NOTHING, "the heartbeat left"
+    assert heartbeats.look(3.0, 0, 13) is Verdict.SEND
+
+
+def test_the_peer_is_lost_after_the_timeout_and_not_before() -> None:
+    heartbeats = Heartbeats(2.0, 10.0, now_s=0.0)
+
+    verdicts = looks(heartbeats, 10.0)
+
+    assert verdicts[:-1] == [Verdict.SEND] * 9
+    assert verdicts[-1] is Verdict.CUT
+    assert heartbeats.silent_s == 10.0
+
+
+def test_one_byte_is_a_sign_of_life() -> None:
+    heartbeats = Heartbeats(2.0, 10.0, now_s=0.0)
+    looks(heartbeats, 9.0)
+
+    heartbeats.look(10.0, 1, 0)
+
+    assert heartbeats.silent_s == 0.0
+    assert Verdict.CUT not in looks(heartbeats, 19.0, bytes_in=1, start_s=10.0)
+
+
+def test_the_time_in_which_this_end_stood_still_is_no_silence_of_its_peer() -> None:
+    """After SIGSTOP, a debugger or a busy loop: what arrived meanwhile is read only after the first look."""
+    heartbeats = Heartbeats(2.0, 10.0, now_s=0.0)
+
+    assert heartbeats.look(3600.0, 0, 0) is Verdict.SEND
+    assert heartbeats.silent_s == 1.0
+
+
+def test_a_peer_gets_heartbeats_as_often_as_it_asks_for() -> None:
+    """And this end looks for its own silence no less often than before."""
+    heartbeats = Heartbeats(2.0, 10.0, now_s=0.0)
+
+    assert heartbeats.peer_wants(0.5)
+    assert heartbeats.look_s == 0.25
+    assert heartbeats.peer_wants(60.0)
+    assert heartbeats.look_s == 1.0, "its own interval"
+    assert not heartbeats.peer_wants(50.0)
+    assert "silent for 0.0 of 10 s" in repr(heartbeats)

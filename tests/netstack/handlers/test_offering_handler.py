@@ -1,0 +1,65 @@
+"""What a producer tells its partitions of the gate's answers."""
+
+from netstack.errors import NetstackError
+from netstack.flow.offer_progress import Stage
+from netstack.handlers.offering_handler import OfferingHandler
+from netstack.testing.embedded_channel import EmbeddedChannel
+from netstack.wire.messages import ErrorCode, ErrorResponse, PartitionRequest
+from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
+from tests.netstack.wire.samples import PARTITION, RECEIVER
+
+OFFER = PartitionOffer(b"O" * 16, PARTITION, 0, 1, 0, "job", 0, 0, 0, b"T" * 16)
+REQUEST = PartitionRequest(PARTITION, 0, 0, RECEIVER, 2)
+
+
+class Partition:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+        self.failures: list[str] = []
+
+    def advanced(self, subtask: int, stage: Stage) -> None:
+        self.stages.append(stage)
+
+    def left(self, subtask: int, error: NetstackError) -> None:
+        self.failures.append(str(error))
+
+    def lost(self, subtask: int, error: NetstackError) -> None:
+        self.failures.append(str(error))
+
+    def failed(self, error: NetstackError) -> None:
+        self.failures.append(str(error))
+
+
+def offered() -> tuple[EmbeddedChannel, OfferingHandler, Partition]:
+    handler, partition = OfferingHandler(), Partition()
+    channel = EmbeddedChannel(handler)
+    handler.offer(OFFER, partition)
+    assert channel.read_outbound() == OFFER
+    return channel, handler, partition
+
+
+def test_an_offer_that_waits_has_not_failed() -> None:
+    """It is requested, or refused, later."""
+    channel, _, partition = offered()
+
+    channel.write_inbound(OfferRefused(OFFER.offer_id, 0, RefusalCode.QUEUED, "3 are before it"))
+    channel.write_inbound(REQUEST)
+
+    assert channel.read_inbound() == REQUEST
+    assert (partition.stages, partition.failures) == ([Stage.QUEUED, Stage.REQUESTED], [])
+    channel.write_inbound(OfferRefused(OFFER.offer_id, 0, RefusalCode.GATE_ENDED, "it has ended"))
+    assert partition.failures == ["it has ended"]
+
+
+def test_a_request_for_an_offer_that_was_withdrawn_is_answered_at_once() -> None:
+    """The place in the gate is another producer's then; the handlers behind would wait for the partition to come."""
+    channel, handler, partition = offered()
+    handler.forget(OFFER)
+
+    channel.write_inbound(REQUEST)
+
+    assert channel.read_inbound() is None
+    assert channel.read_outbound() == ErrorResponse(ErrorCode.PRODUCER_FAILED, "the offer was withdrawn", RECEIVER)
+    assert partition.stages == []
