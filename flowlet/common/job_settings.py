@@ -3,9 +3,11 @@
 Side: pure.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from typing import Final
 
+from flowlet.common.checkpoint_settings import CheckpointSettings
+from flowlet.common.restart_settings import RestartSettings
 from flowlet.errors import JobGraphError
 
 CANCELLATION_INTERVAL_OPTION: Final = "task.cancellation.interval"
@@ -32,9 +34,11 @@ class JobSettings:
     cancellation_interval_ms: int | None = None
     cancellation_timeout_ms: int | None = None
     max_record_bytes: int | None = None
+    checkpoints: CheckpointSettings | None = None  # None: the job takes none
+    restart: RestartSettings = field(default_factory=RestartSettings)
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value, lowest = getattr(self, item.name), _LOWEST[item.name]
+        for name, lowest in _LOWEST.items():
+            value = getattr(self, name)
             if value is not None and not lowest <= value <= LARGEST_MAX_RECORD_BYTES:
-                raise JobGraphError(f"{item.name} is {value}, allowed are {lowest} to {LARGEST_MAX_RECORD_BYTES}")
+                raise JobGraphError(f"{name} is {value}, allowed are {lowest} to {LARGEST_MAX_RECORD_BYTES}")

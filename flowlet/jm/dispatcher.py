@@ -27,6 +27,8 @@ from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
+    CheckpointOrder,
+    CheckpointReport,
     DeployTask,
     FinishGate,
     GateReported,
@@ -154,6 +156,10 @@ class Dispatcher:
         """Send an order about a completion mark."""
         self._sessions[tm_id].send(order)
 
+    def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
+        """Send an order about a checkpoint."""
+        self._sessions[tm_id].send(order)
+
     def task_manager_registered(self, session: TaskManagerSession) -> str | None:
         """Add the TaskManager and its slots, and end its former session if it has one; return the reason if it is refused."""
         if self._is_closing:
@@ -229,6 +235,12 @@ class Dispatcher:
         """Hand the message to the job."""
         master = self._job_of(session, message.attempt)
         if master is None or not master.mark_reported(session.tm_id, message):
+            self.num_ignored_messages += 1
+
+    def checkpoint_reported(self, session: TaskManagerSession, message: CheckpointReport) -> None:
+        """Hand the message to the job."""
+        master = self._job_of(session, message.attempt)
+        if master is None or not master.checkpoint_reported(session.tm_id, message):
             self.num_ignored_messages += 1
 
     def _job_of(self, session: TaskManagerSession, attempt: bytes) -> JobMaster | None:

@@ -32,6 +32,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm import failures
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.jm.alignment.watermark_announcer import WatermarkAnnouncer
+from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gate_writes import GateWrites
@@ -42,6 +43,8 @@ from flowlet.jm.scheduler import attempt_id, execution_vertices
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.jm.submission import without_code
 from flowlet.rpc.control_messages import (
+    CheckpointOrder,
+    CheckpointReport,
     EdgeMessage,
     FailureInfo,
     GateReported,
@@ -92,6 +95,9 @@ class TaskManagerGateway(Protocol):
     def send_mark(self, tm_id: str, order: MarkOrder) -> None:
         """Send an order about a completion mark."""
 
+    def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
+        """Send an order about a checkpoint; to a TaskManager that is not registered any more nothing is sent."""
+
 
 class JobMaster:
     """One submitted job, from submission until the dispatcher forgets it.  Threading: the JobManager's loop."""
@@ -114,6 +120,7 @@ class JobMaster:
         self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self._gates = JobGates(job)
         self._marks = MarkCoordinator(job)
+        self._checkpoints = JobCheckpoints(job, gateway)
         self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
         self._sources: dict[str, SourceCoordinator] = {}  # by vertex id; filled by start()
         self._plan: DeploymentPlan | None = None
@@ -293,6 +300,10 @@ class JobMaster:
             case MarkPassed(attempt, number):
                 self._send_marks(self._marks.passed(attempt, number))
         return True
+
+    def checkpoint_reported(self, tm_id: str, message: CheckpointReport) -> bool:
+        """A task acknowledges or declines a checkpoint; False if that task does not run there."""
+        return self._is_running_on(tm_id, message.attempt) and self._checkpoints.report(tm_id, message)
 
     def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
         for order in orders:

@@ -20,6 +20,9 @@ from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.rpc.control_messages import (
     PROTOCOL_VERSION,
+    CheckpointAcknowledged,
+    CheckpointDeclined,
+    CheckpointReport,
     GateReported,
     Heartbeat,
     MarkPassed,
@@ -79,6 +82,9 @@ class SessionListener(Protocol):
 
     def mark_reported(self, session: "TaskManagerSession", message: MarkReport) -> None:
         """A task wants a completion mark, or one has passed it."""
+
+    def checkpoint_reported(self, session: "TaskManagerSession", message: CheckpointReport) -> None:
+        """A task acknowledges or declines a checkpoint."""
 
 
 class TaskManagerSession:
@@ -242,6 +248,8 @@ class TaskManagerSession:
                 self._listener.splits_requested(self, message)
             case MarkRequested() | MarkPassed():
                 self._listener.mark_reported(self, message)
+            case CheckpointAcknowledged() | CheckpointDeclined():
+                self._listener.checkpoint_reported(self, message)
             case RegisterTaskManager():
                 return "it registered twice on one connection"
             case _:

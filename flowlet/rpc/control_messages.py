@@ -26,6 +26,23 @@ class ModuleSource(msgspec.Struct, frozen=True):
     is_package: bool = False
 
 
+class StateHandle(msgspec.Struct, frozen=True):
+    """Where the state of one subtask in one checkpoint lies: in a file of the checkpoint's storage, or, if it is small, in ``inline``."""
+
+    num_bytes: int
+    sha256: bytes
+    path: str | None = None  # within the storage of the job; None: the state is ``inline``
+    inline: bytes = b""
+
+
+class RestoredState(msgspec.Struct, frozen=True):
+    """What a subtask begins with after a restart."""
+
+    checkpoint_id: int
+    state: StateHandle | None = None  # None: it had none
+    is_finished: bool = False  # its operators had finished, and do not run again
+
+
 class UserCode(msgspec.Struct, frozen=True):
     """The part of a program that its TaskManagers lack.
 
@@ -149,6 +166,7 @@ class TaskDeploymentDescriptor(msgspec.Struct, frozen=True):
     partitions: list[ResultPartitionDescriptor]
     code: UserCode = UserCode()
     settings: JobSettings = JobSettings()
+    restored: RestoredState | None = None  # None: it begins anew
 
 
 class LatencyMetrics(msgspec.Struct, frozen=True):
@@ -410,6 +428,61 @@ class MarkCompleted(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
+class TriggerCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: take a checkpoint; for sources, and for tasks all of whose inputs have ended.  The job's settings say how."""
+
+    attempt: bytes
+    checkpoint_id: int
+    timestamp_ms: int
+
+
+class CheckpointCompleted(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: every subtask has acknowledged the checkpoint, and its manifest is written."""
+
+    attempt: bytes
+    checkpoint_id: int
+
+
+class CheckpointAborted(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: the checkpoint has failed."""
+
+    attempt: bytes
+    checkpoint_id: int
+
+
+class CheckpointDurations(msgspec.Struct, frozen=True):
+    """Where one subtask's time for a checkpoint went, in milliseconds, and how much data was in flight, in bytes."""
+
+    start_delay_ms: int = 0
+    alignment_ms: int = 0
+    sync_ms: int = 0
+    async_ms: int = 0
+    bytes_processed_during_alignment: int = 0
+    bytes_persisted_during_alignment: int = 0
+    is_unaligned: bool = False
+
+
+class CheckpointAcknowledged(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: this subtask's part of the checkpoint is written and synced."""
+
+    attempt: bytes
+    checkpoint_id: int
+    state: StateHandle | None = None  # None: it has none
+    is_finished: bool = False
+    durations: CheckpointDurations = CheckpointDurations()
+
+
+class CheckpointDeclined(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: this subtask could not take its part; ``reason`` is the name of a ``CheckpointFailureReason``."""
+
+    attempt: bytes
+    checkpoint_id: int
+    reason: str
+    message: str
+
+
+CheckpointReport = CheckpointAcknowledged | CheckpointDeclined
+CheckpointOrder = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted
 MarkReport = MarkRequested | MarkPassed
 MarkOrder = EmitMark | MarkCompleted
 ToJobManager = (
@@ -422,7 +495,17 @@ ToJobManager = (
     | GateReported
     | SplitsRequested
     | MarkReport
+    | CheckpointReport
 )
 ToTaskManager = (
-    Registered | RegistrationRefused | DeployTask | CancelTask | AllowSourceWatermark | FinishGate | AddSplits | NoMoreSplits | MarkOrder
+    Registered
+    | RegistrationRefused
+    | DeployTask
+    | CancelTask
+    | AllowSourceWatermark
+    | FinishGate
+    | AddSplits
+    | NoMoreSplits
+    | MarkOrder
+    | CheckpointOrder
 )

@@ -20,6 +20,9 @@ from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointOrder,
     DeployTask,
     EmitMark,
     FinishGate,
@@ -32,6 +35,7 @@ from flowlet.rpc.control_messages import (
     RegistrationRefused,
     ToJobManager,
     ToTaskManager,
+    TriggerCheckpoint,
 )
 from flowlet.rpc.http import RpcClient, RpcConnectError, RpcStatusError
 from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
@@ -96,6 +100,9 @@ class SessionListener(Protocol):
 
     def handle_mark(self, message: MarkOrder) -> None:
         """Carry out an order about a completion mark."""
+
+    def handle_checkpoint(self, message: CheckpointOrder) -> None:
+        """Carry out an order about a checkpoint."""
 
     def heartbeat(self) -> Heartbeat:
         """The next heartbeat to send."""
@@ -202,6 +209,8 @@ class JobManagerConnection:
                         self._listener.no_more_splits(message)
                     case EmitMark() | MarkCompleted():
                         self._listener.handle_mark(message)
+                    case TriggerCheckpoint() | CheckpointCompleted() | CheckpointAborted():
+                        self._listener.handle_checkpoint(message)
         except WebSocketEndedError as error:
             return str(error)
         except msgspec.MsgspecError as error:

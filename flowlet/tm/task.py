@@ -21,6 +21,7 @@ from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task
 from flowlet.rpc.control_messages import (
+    CheckpointOrder,
     CountedPartition,
     EmitMark,
     FailureInfo,
@@ -209,6 +210,9 @@ class Task:
                     stream_task.emit_mark(number)
                 case MarkCompleted(number=number):
                     stream_task.mark_completed(number)
+
+    def handle_checkpoint(self, order: CheckpointOrder) -> None:
+        """Take a checkpoint, or learn what became of one."""
 
     def _warn_of_stall(self, held_back_by: list[str]) -> None:
         if held_back_by and not self._is_stalled:

@@ -18,6 +18,7 @@ from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
+    CheckpointOrder,
     DeployTask,
     FinishGate,
     GateReported,
@@ -222,6 +223,12 @@ class TaskExecutor:
         task = self._tasks.get(message.attempt)
         if task is not None:
             task.handle_mark(message)
+
+    def handle_checkpoint(self, message: CheckpointOrder) -> None:
+        """Let a task take a checkpoint, or learn what became of one."""
+        task = self._tasks.get(message.attempt)
+        if task is not None:
+            task.handle_checkpoint(message)
 
     def heartbeat(self) -> Heartbeat:
         """The metrics of all tasks."""

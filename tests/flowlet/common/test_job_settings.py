@@ -14,7 +14,7 @@ def test_numbers_out_of_range_are_refused_by_name(settings: dict[str, int]) -> N
     (name,) = settings
 
     with pytest.raises(JobGraphError, match=name):
-        JobSettings(**settings)
+        JobSettings(**settings)  # type: ignore[arg-type]
 
 
 def test_they_travel_as_they_are() -> None:

@@ -11,6 +11,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.control_messages import (
+    CheckpointOrder,
     EmitMark,
     MarkCompleted,
     MarkOrder,
@@ -43,6 +44,7 @@ class Recorder:
         self.finished_gates: list[bytes] = []
         self.splits: list[tuple[bytes, list[str], int]] = []
         self.marks: list[MarkOrder] = []
+        self.checkpoint_orders: list[CheckpointOrder] = []
         self.was_told = asyncio.Event()
         self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
 
@@ -76,6 +78,10 @@ class Recorder:
     def send_mark(self, tm_id: str, order: MarkOrder) -> None:
         assert tm_id == "tm-1"
         self.marks.append(order)
+
+    def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
+        assert tm_id == "tm-1"
+        self.checkpoint_orders.append(order)
 
     def on_ended(self, master: JobMaster) -> None:
         self.ended.append((master, len(self.cancelled)))

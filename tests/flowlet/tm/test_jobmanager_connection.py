@@ -16,6 +16,7 @@ from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
+    CheckpointOrder,
     DeployTask,
     EmitMark,
     FinishGate,
@@ -50,6 +51,7 @@ class Listener:
         self.finished_gates: list[FinishGate] = []
         self.splits: list[AddSplits | NoMoreSplits] = []
         self.marks: list[MarkOrder] = []
+        self.checkpoint_orders: list[CheckpointOrder] = []
         self.lost: asyncio.Queue[str] = asyncio.Queue()
 
     def registered(self, jm_id: str) -> None:
@@ -75,6 +77,9 @@ class Listener:
 
     def handle_mark(self, message: MarkOrder) -> None:
         self.marks.append(message)
+
+    def handle_checkpoint(self, message: CheckpointOrder) -> None:
+        self.checkpoint_orders.append(message)
 
     def heartbeat(self) -> Heartbeat:
         return Heartbeat("tm-1", [])

@@ -1,0 +1,54 @@
+"""``CheckpointSettings``: how often a job takes checkpoints, how, and where they are kept.
+
+Side:   pure.
+Units:  milliseconds.
+Source: Flink ``CheckpointCoordinatorConfiguration``, ``CheckpointingOptions``.
+Absent: unaligned checkpoints, incremental ones, a retention after the job has ended.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from flowlet.errors import JobGraphError
+
+MIN_INTERVAL_MS: Final = 10  # Flink's
+_LOWEST: Final = {"interval_ms": MIN_INTERVAL_MS, "timeout_ms": MIN_INTERVAL_MS, "min_pause_ms": 0, "max_concurrent": 1, "num_retained": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """What ``enable_checkpointing`` and ``execution.checkpointing.*`` decide.
+
+    Args:
+        interval_ms: from one trigger to the next.
+        directory: a URL of fsspec, or the path of a local directory, that all TaskManagers and the JobManager reach.
+        is_exactly_once: barriers are aligned; otherwise they are only counted (at least once).
+        timeout_ms: after it a checkpoint that is not complete fails.
+        min_pause_ms: from the end of one checkpoint to the next trigger, at least.
+        max_concurrent: how many are under way at a time.
+        tolerable_failures: so many may fail one after the other; the next one fails the job.  -1: any number.
+        num_retained: so many complete ones are kept.
+        after_tasks_finish: they go on when a part of the tasks has finished, and each task waits at its end for one more.
+
+    Raises:
+        JobGraphError: a number is out of range, or the directory is missing.
+    """
+
+    interval_ms: int
+    directory: str
+    is_exactly_once: bool = True
+    timeout_ms: int = 600_000
+    min_pause_ms: int = 0
+    max_concurrent: int = 1
+    tolerable_failures: int = 0
+    num_retained: int = 1
+    after_tasks_finish: bool = True
+
+    def __post_init__(self) -> None:
+        for name, lowest in _LOWEST.items():
+            if getattr(self, name) < lowest:
+                raise JobGraphError(f"{name} of the checkpoints is {getattr(self, name)}, the least is {lowest}")
+        if self.tolerable_failures < -1:
+            raise JobGraphError(f"tolerable_failures of the checkpoints is {self.tolerable_failures}, the least is -1 (any number)")
+        if not self.directory:
+            raise JobGraphError("checkpoints need a directory: set execution.checkpointing.dir")

@@ -1,0 +1,48 @@
+"""``RestartSettings``: whether a job that failed starts again, after how long, and how often.
+
+Side:   pure.
+Units:  milliseconds.
+Source: Flink ``RestartStrategyOptions``.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class RestartKind(Enum):
+    """Flink's strategies, by the value of ``restart-strategy.type``; DEFAULT: EXPONENTIAL_DELAY with checkpoints, else NONE."""
+
+    DEFAULT = "default"
+    NONE = "none"
+    FIXED_DELAY = "fixed-delay"
+    FAILURE_RATE = "failure-rate"
+    EXPONENTIAL_DELAY = "exponential-delay"
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSettings:
+    """The options of all strategies; each uses its own.
+
+    Args:
+        kind: the strategy.
+        attempts: FIXED_DELAY: so many restarts.
+        delay_ms: FIXED_DELAY, FAILURE_RATE: before each restart.
+        max_failures: FAILURE_RATE: more within ``interval_ms`` fail the job.
+        interval_ms: see ``max_failures``.
+        initial_backoff_ms: EXPONENTIAL_DELAY: before the first restart; then times ``multiplier`` up to ``max_backoff_ms``, each changed at
+            random by up to ``jitter`` of itself.
+        reset_ms: EXPONENTIAL_DELAY: after so long without a failure the backoff begins anew.
+        max_attempts: EXPONENTIAL_DELAY: so many restarts without that; -1: any number.
+    """
+
+    kind: RestartKind = RestartKind.DEFAULT
+    attempts: int = 1
+    delay_ms: int = 1000
+    max_failures: int = 1
+    interval_ms: int = 60_000
+    initial_backoff_ms: int = 1000
+    max_backoff_ms: int = 60_000
+    multiplier: float = 1.5
+    jitter: float = 0.1
+    reset_ms: int = 3_600_000
+    max_attempts: int = -1

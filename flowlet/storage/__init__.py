@@ -1,0 +1,1 @@
+"""Where checkpoints are kept: files below a URL of fsspec, and their manifests."""
