@@ -63,7 +63,7 @@ fmt: $(VENV)/installed-dev  ## format the code and apply safe fixes
 	$(PY) -m ruff format $(SOURCES)
 	$(PY) -m ruff check --fix $(SOURCES)
 
-test-long: java  ## the tests that take long: processes that stand still, clients that are killed, samples of attacks
+test-long: java  ## the tests that take long: processes that stand still, clients that are killed, Spark on a local cluster, benchmarks in small, samples of attacks
 	$(PY) -m pytest $(PARALLEL) -m long $(ARGS)
 
 test-fast: $(VENV)/installed-dev  ## the tests that take less than a quarter of a second each
@@ -76,7 +76,7 @@ test-uvloop: $(VENV)/installed-dev  ## every test again, the asynchronous ones o
 	$(PY) -m pytest $(PARALLEL) --uvloop $(ARGS)
 
 test-spark-cluster: java  ## the tests of Spark that run on a local cluster: executors with a JVM of their own, tasks that are tried again
-	FLOWLET_SPARK_CLUSTER=1 $(PY) -m pytest tests/spark -k local-cluster $(ARGS)
+	$(PY) -m pytest tests/spark -k local-cluster $(ARGS)
 
 stress: $(VENV)/installed-dev  ## threads that race: mailbox, cancel, gate, each ROUNDS=100000 times
 	FLOWLET_STRESS=$(ROUNDS) $(PY) -m pytest -q -o faulthandler_timeout=0 --durations=0 --durations-min=1 \

@@ -14,7 +14,7 @@ from flowlet.common.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.splits.file_split import FileSet, FileSplit
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2  # 1: no marks, no signed messages, no reports of stuck tasks
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
 

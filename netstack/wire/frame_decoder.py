@@ -236,6 +236,8 @@ class FrameDecoder:
     def close(self) -> None:
         """Recycle the buffer of an incomplete payload, and drop the staging buffer; a second call does nothing."""
         self._staging, self._capacity = _NO_PAYLOAD, 0  # now: the garbage collector comes late to a channel and its handlers
+        if self.failure is not None:
+            self.failure.__traceback__ = None  # its frames hold the staging buffer, too
         self._start = self._end = 0
         pending, self._pending = self._pending, None
         self._rest = self._payload = _NO_PAYLOAD

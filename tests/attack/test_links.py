@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import pytest
 
-from tests.attack.arena import Arena, environment_seed
+from tests.attack.arena import Arena, environment_seed, within
 from tests.attack.routed import ROUTES, routed_loops
 from tests.attack.tcp_proxy import Change, Direction, OnceAfter, TcpProxy
 
@@ -126,6 +126,10 @@ def break_links(arena: Arena, where: Where, fault: Fault) -> None:
             if fault.lasts_s is not None:
                 time.sleep(fault.lasts_s)
                 _heal(proxies)
+            changes = [proxy.change for proxy in proxies if isinstance(proxy.change, OnceAfter)]
+            if changes:  # a job does not use every link in both directions all the time
+                within(BIG_S * 10, lambda: any(change.has_happened for change in changes), "no bytes passed that could be changed")
+                _heal(proxies)
             told_s = it.bystander.wait_failed(BIG_S if fault.lasts_s or fault.must_go_on else 12.0 if where == "control" else 4.0)
             it.outcome("went on" if told_s is None else f"told after {time.monotonic() - began_s:.1f} s")
             it.release = lambda: _heal(proxies)
@@ -136,6 +140,7 @@ def _heal(proxies: list[TcpProxy]) -> None:
         proxy.hold.clear()
         proxy.swallow.clear()
         proxy.delay_s = 0.0
+        proxy.change = None
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

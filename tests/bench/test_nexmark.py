@@ -6,7 +6,7 @@ from bench import nexmark
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("query", ["q2", "q8", "q11"])
+@pytest.mark.parametrize("query", [pytest.param("q2", marks=pytest.mark.long), "q8", pytest.param("q11", marks=pytest.mark.long)])
 def test_a_query_and_its_twin_give_what_the_loop_gives_on_two_taskmanagers(query: str) -> None:
     """One without keys, one that joins, one with timers; outputs are compared in every run."""
     results = nexmark.run(1, quick=True, only=[query], taskmanagers=[2])

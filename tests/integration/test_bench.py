@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,12 @@ FLAT_BYTES = 16 * 1024 * 1024
 pytestmark = pytest.mark.slow
 
 
+def in_test_run(cases: list[tuple[str, ...]], *every_time: tuple[str, ...]) -> list[Any]:
+    """All but those of ``every_time`` are left to ``make test-long``: each starts a cluster of its own."""
+    return [pytest.param(*case, marks=() if case in every_time else pytest.mark.long) for case in cases]
+
+
+@pytest.mark.long
 def test_a_stalled_consumer_does_not_slow_its_neighbour_on_the_same_connection(tmp_path: Path) -> None:
     """Credit stops only the channel of the consumer that stalls; what was sent to it is bounded by its credit, so memory stays flat."""
     alone, beside = isolation.compare(tmp_path, WINDOW_S)
@@ -26,7 +33,9 @@ def test_a_stalled_consumer_does_not_slow_its_neighbour_on_the_same_connection(t
     assert all(grown < FLAT_BYTES for grown in beside.rss_growth_bytes)
 
 
-@pytest.mark.parametrize(("form", "topology"), [*((form, "chained") for form in words.FORMS), ("sum", "unchained")])
+@pytest.mark.parametrize(
+    ("form", "topology"), [*in_test_run([(form, "chained") for form in words.FORMS], ("called", "chained")), ("sum", "unchained")]
+)
 def test_every_running_count_over_two_taskmanagers_is_exact(form: str, topology: str) -> None:
     """Each word counts up from 1 at one place, and nothing is lost; half of the words go over TCP (``Job.check``)."""
     job = words.Job(form, "produced", topology, num_words=100_000, made_words=30_000, inspects_all=True)
@@ -41,7 +50,7 @@ def test_every_running_count_over_two_taskmanagers_is_exact(form: str, topology:
     assert sum(task["num_bytes_in_remote"] for task in tasks.values()) > 0
 
 
-@pytest.mark.parametrize(("kind", "form"), [("int", "lambdas"), ("int", "sum"), ("str", "sum")])
+@pytest.mark.parametrize(("kind", "form"), in_test_run([("int", "lambdas"), ("int", "sum"), ("str", "sum")], ("str", "sum")))
 def test_every_running_sum_of_pairs_is_exact_and_in_order(kind: str, form: str) -> None:
     """Also with more keys than a dictionary of the writers holds (``Job.check``)."""
     keys = pairs.Keys("int", 100, 2000) if kind == "int" else pairs.Keys("str", 40_000, 40_000)
@@ -52,7 +61,7 @@ def test_every_running_sum_of_pairs_is_exact_and_in_order(kind: str, form: str) 
     assert run.rate > 0
 
 
-@pytest.mark.parametrize("form", columns.FORMS)
+@pytest.mark.parametrize("form", in_test_run([(form,) for form in columns.FORMS], ("rows",)))
 def test_every_running_sum_of_columns_is_exact(form: str) -> None:
     keys = pairs.Keys("int", 100, 2048)
 
@@ -61,6 +70,7 @@ def test_every_running_sum_of_columns_is_exact(form: str) -> None:
     assert run.rate > 0
 
 
+@pytest.mark.long
 def test_the_last_counts_of_a_timed_run_are_those_of_all_words() -> None:
     run = words.Job("sum", "sliced", num_words=200_000, made_words=30_000).run()
 
@@ -86,6 +96,7 @@ def test_a_result_is_one_line_of_json_with_its_origin() -> None:
     assert document["versions"]["python"]
 
 
+@pytest.mark.long
 def test_the_network_stack_and_raw_sockets_move_every_buffer_of_the_transport_bench() -> None:
     """Consumers compare every byte here, and both sides' counts per channel are equal (``transport.measure``)."""
     cases = ["raw", "loops-1", "loops-100", "threads-1", "threads-100"]
@@ -101,6 +112,7 @@ def test_the_network_stack_and_raw_sockets_move_every_buffer_of_the_transport_be
     assert ratios[0].runs[0] == pytest.approx(figures[1].runs[0] / figures[0].runs[0])
 
 
+@pytest.mark.long
 def test_ratios_of_the_transport_bench_are_to_the_best_raw_sockets() -> None:
     """A network stack that looks good beside a kernel that paces the loopback is not good; the job's records all arrive."""
     cases = ["raw", "raw-reno", "job-1", "job-100"]
@@ -122,6 +134,7 @@ def test_function_calls_per_buffer_are_counted_on_both_threads_of_both_sides(tmp
     assert "_write_out" in table  # the loop thread
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", sorted(transport.NEEDS))
 def test_the_peers_of_the_transport_bench_move_every_buffer(case: str) -> None:
     if not transport.is_installed(case):
@@ -161,6 +174,7 @@ def test_rounds_of_the_transport_bench_change_who_runs_first() -> None:
     assert len({order[0] for order in rounds}) > 1
 
 
+@pytest.mark.long
 def test_a_thousand_channels_move_every_buffer_too() -> None:
     results = channels.run(1, quick=True)
 
@@ -169,6 +183,7 @@ def test_a_thousand_channels_move_every_buffer_too() -> None:
     assert all(rate > 0 for result in results for rate in result.runs)
 
 
+@pytest.mark.long
 def test_one_taskmanager_counts_the_same_words_as_two() -> None:
     results = scaling.run(1, quick=True, forms=["sum"])
 
@@ -176,12 +191,14 @@ def test_one_taskmanager_counts_the_same_words_as_two() -> None:
     assert results[2].runs[0] == pytest.approx(results[0].runs[0] / results[1].runs[0])
 
 
+@pytest.mark.long
 def test_a_first_job_gives_its_result_in_this_process_and_on_children() -> None:
     samples = [startup.measure(parallelism) for parallelism in startup.CASES.values()]
 
     assert all(0 < sample["seconds"] < sample["seconds_to_exit"] for sample in samples)
 
 
+@pytest.mark.long
 def test_a_stalled_consumer_and_broken_off_reads_leave_nothing_behind() -> None:
     """The memory bench in small: three seconds of stall, and 600 cycles over six connections."""
     stall, cycles = memory.run(1, quick=True)
@@ -201,6 +218,7 @@ def test_the_memory_bench_sees_what_grows_and_what_is_left() -> None:
     assert after.more_than(before) == {"buffers": 2, "objects of netstack.B": 1}
 
 
+@pytest.mark.long
 def test_every_record_of_the_latency_bench_arrives_once_and_in_order() -> None:
     """Alone, with a buffer timeout, and beside CPU-bound tasks in the latency mode (the sink and ``latency.measure`` check)."""
     results = latency.run(1, quick=True)
@@ -222,6 +240,7 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert percentile([1, 2, 3], 0.99) == 3
 
 
+@pytest.mark.long
 def test_a_parked_task_wakes_for_data_and_for_nothing_else() -> None:
     """Woken by a thread and over TCP, every record once, no wake-up lost; idle tasks run nothing (``bench/wakeup.py`` checks)."""
     by_thread, by_process, idle = wakeup.run(1, quick=True)

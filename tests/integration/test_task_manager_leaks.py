@@ -113,6 +113,7 @@ def driver() -> Iterator[Driver]:
         cluster.close()
 
 
+@pytest.mark.long
 def test_a_thousand_tasks_one_job_after_another_leave_nothing_behind(driver: Driver) -> None:
     """No thread, no file descriptor, no buffer, no partition, no asyncio task, and no object of the data plane."""
     with watchdog(3 * PATIENCE_S):

@@ -49,6 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.nodeid:
             item.add_marker(pytest.mark.slow)
+            if EXECUTORS in item.nodeid:  # its start alone takes a quarter of a minute: make test-spark-cluster, or make test-long
+                item.add_marker(pytest.mark.long)
             if reason is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 

@@ -80,6 +80,7 @@ def rss(processes: dict[str, psutil.Process]) -> dict[str, int]:
     return {name: process.memory_info().rss for name, process in processes.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spark", [LOCAL], indirect=True)
 def test_a_consumer_that_stands_still_stops_spark_and_nothing_grows(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory of both sides within 16 MiB; a warning that names the gate after 10 s; every row once in the end."""

@@ -28,7 +28,7 @@ from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
 pytestmark = pytest.mark.long
 
 # On executors, too, by ``make test-spark-cluster``: each of these takes some ten seconds there.
-ON_BOTH = pytest.mark.parametrize("spark", [LOCAL, *([EXECUTORS] if "FLOWLET_SPARK_CLUSTER" in os.environ else [])], indirect=True)
+ON_BOTH = pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
 ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
 ON_EXECUTORS = pytest.mark.parametrize("spark", [EXECUTORS], indirect=True)
 NUM_ROWS = 1_000

@@ -3,6 +3,7 @@
 import contextlib
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -611,3 +612,18 @@ def test_an_error_has_a_tighter_limit_that_every_error_of_ours_keeps() -> None:
 
     with pytest.raises(RemoteProtocolError, match="message id 1 has 131073 bytes, expected 12 to 131072"):
         decoder.feed(struct.pack(">IIB", 128 * 1024 + 1, MAGIC, 1))
+
+
+def test_a_broken_frame_does_not_keep_the_read_buffer_after_the_close() -> None:
+    """The error lives on in cycles of a closed channel, and its traceback's frames held the buffer: 1 MiB per hostile connection."""
+    decoder = make_decoder()
+    memory = decoder.get_buffer().obj
+    assert isinstance(memory, bytearray)
+    with suppress(RemoteProtocolError):
+        decoder.feed(b"GET / HTTP/1.1\r\n\r\n")
+    error = decoder.failure
+
+    decoder.close()
+
+    assert error is not None
+    memory.append(0)  # BufferError: there is a view of it
