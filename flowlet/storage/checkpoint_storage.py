@@ -98,6 +98,8 @@ class CheckpointStorage:
             raise StorageError(
                 f"checkpoint file {place} would have {len(content)} bytes, the most is {MAX_MANIFEST_BYTES}; use fewer subtasks"
             )
+        if any(each.path is not None for each in _handles(stored)):
+            self._files.settle(folder)
         self._files.write(folder, _MANIFEST, content)
 
     def read_manifest(self, checkpoint_id: int) -> CheckpointManifest:

@@ -56,6 +56,13 @@ class LocalFiles:
             with self._made(folder) as parent:
                 _write_file(parent, name, content)
 
+    def settle(self, folder: Folder) -> None:
+        """Fsync the folder and all above it: who made one may have ended before its own fsync."""
+        with explained(self.location(folder), "synced"):
+            for depth in range(len(folder) + 1):
+                with self._opened(folder[:depth]) as parent:
+                    _sync_folder(parent)
+
     def read(self, folder: Folder, name: str, max_bytes: int) -> bytes:
         """The whole file; only a regular one is read."""
         path = self.location(folder, name)
@@ -116,9 +123,10 @@ class LocalFiles:
     def _space(self, wanted: int) -> str:
         """How much is free, for the message of a full disk."""
         try:
-            return f" ({wanted} bytes are to be written, {shutil.disk_usage(self._root).free} are free)"
+            free = shutil.disk_usage(self._root).free
         except OSError:
             return ""
+        return " (it takes no more files: df -i shows it)" if free > wanted else f" ({wanted} bytes are to be written, {free} are free)"
 
     @contextmanager
     def _opened(self, folder: Folder) -> Iterator[int]:
