@@ -71,8 +71,8 @@ def test_nobody_else_may_read_directories_and_files(tmp_path: Path) -> None:
     finally:
         os.umask(former)
 
-    modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
-    assert modes == {True: 0o700, False: 0o600}
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in tmp_path.rglob("*")}
+    assert modes == {(True, 0o700), (False, 0o600)}
 
 
 @pytest.mark.parametrize("url", ["file://{}", "file:{}", "{}"])
@@ -172,6 +172,24 @@ def test_threads_write_while_others_discard(tmp_path: Path) -> None:
     assert tree(tmp_path) == []
 
 
+def test_nothing_stays_open(tmp_path: Path) -> None:
+    """A process has 1024 files, and takes checkpoints for weeks."""
+    before = len(os.listdir("/proc/self/fd"))
+
+    storage, handle = completed(tmp_path)
+    storage.read_state(handle)
+    storage.read_manifest(7)
+    storage.complete_checkpoints()
+    for damage in (Path.unlink, Path.mkdir):
+        damage(tmp_path / JOB / "chk-7" / "state-a")
+        with pytest.raises(StorageError):
+            storage.read_state(handle)
+    (tmp_path / JOB / "chk-7" / "state-a").rmdir()
+    storage.discard(7)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_storage_that_was_used_goes_on_in_a_forked_process(tmp_path: Path) -> None:
     storage, handle = completed(tmp_path)
 
@@ -187,7 +205,7 @@ def test_a_storage_that_was_used_goes_on_in_a_forked_process(tmp_path: Path) -> 
 
 def test_a_manifest_comes_back(tmp_path: Path) -> None:
     storage = storage_in(tmp_path)
-    sources = (SourceEntry("small", b"s"), SourceEntry("large", LARGE))
+    sources = (SourceEntry("small", b"s"), SourceEntry("large", LARGE), SourceEntry("larger", LARGE * 2))
     manifest = manifest_of(9, storage.write_state(9, "a", LARGE), storage.write_state(9, "b", b"small"), sources=sources)
 
     storage.write_manifest(manifest)
@@ -204,9 +222,9 @@ def test_a_checkpoint_exists_with_its_manifest(tmp_path: Path) -> None:
     (tmp_path / JOB / "chk-x").mkdir()
     assert storage.complete_checkpoints() == []
 
-    for number in (10, 9):
-        storage.write_manifest(manifest_of(number, handles[number]))
-    assert storage.complete_checkpoints() == [9, 10]
+    for number in (100, 10, 9, 1):
+        storage.write_manifest(manifest_of(number, *([handles[number]] if number in handles else [])))
+    assert storage.complete_checkpoints() == [1, 9, 10, 100]
 
 
 def test_a_checkpoint_whose_file_is_gone_does_not_become_complete(tmp_path: Path) -> None:
@@ -280,6 +298,34 @@ def test_a_manifest_is_refused_if_one_of_its_files_is_not_as_it_says(tmp_path: P
     damage(path)
 
     with pytest.raises(StorageError, match=f"^checkpoint file {path} (is missing|has 1 bytes instead of {len(LARGE)})"):
+        storage.read_manifest(7)
+
+
+def test_a_manifest_with_any_bit_flipped_is_refused(tmp_path: Path) -> None:
+    storage, _ = completed(tmp_path)
+    path = tmp_path / JOB / "chk-7" / "_metadata"
+
+    for at in range(path.stat().st_size):
+        _flip(path, at)
+        with pytest.raises(StorageError, match=f"^checkpoint file {path} "):
+            storage.read_manifest(7)
+        _flip(path, at)
+    storage.read_manifest(7)
+
+
+def test_a_file_that_has_become_huge_is_not_read(tmp_path: Path) -> None:
+    storage, handle = completed(tmp_path)
+    os.truncate(tmp_path / JOB / "chk-7" / "state-a", 1 << 40)
+
+    with pytest.raises(StorageError, match=f"state-a has {1 << 40} bytes instead of at most {len(LARGE)}: it was changed after"):
+        storage.read_state(handle)
+
+
+def test_a_manifest_of_another_version_says_so(tmp_path: Path) -> None:
+    storage, _ = completed(tmp_path)
+    _flip(tmp_path / JOB / "chk-7" / "_metadata", 4)
+
+    with pytest.raises(StorageError, match="_metadata has version 257, this flowlet reads 1: use the flowlet that wrote it"):
         storage.read_manifest(7)
 
 

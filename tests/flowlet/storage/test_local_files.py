@@ -338,6 +338,49 @@ def test_the_manifest_is_gone_for_good_before_a_file_is_removed(tmp_path: Path, 
     assert done[:3] == ["_metadata", "fsync", "a"]
 
 
+# ---------------------------------------------------------------- others at the same time
+
+
+def test_a_writer_makes_again_what_another_process_removes_as_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last checkpoint of a job is discarded, and the directory of the job with it, just when the next one begins."""
+    files, mkdir, num_left = LocalFiles(tmp_path), os.mkdir, 3
+
+    def mkdir_in_vain(name: str, mode: int, *, dir_fd: int) -> None:
+        nonlocal num_left
+        mkdir(name, mode, dir_fd=dir_fd)
+        if name == "job" and num_left > 0:
+            num_left -= 1
+            os.rmdir(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", mkdir_in_vain)
+    files.write(("job", "chk-1"), "a", b"x")
+
+    assert files.read(("job", "chk-1"), "a", 1) == b"x"
+
+
+@pytest.mark.parametrize("num_writes", [4, 5])
+def test_files_that_appear_while_a_folder_is_removed_are_removed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_writes: int
+) -> None:
+    """Late writers of an aborted checkpoint; who never ends is told of."""
+    files, rmdir, names = LocalFiles(tmp_path), os.rmdir, iter("abcde"[:num_writes])
+    files.write(("job", "chk-1"), "first", b"x")
+
+    def rmdir_late(name: str, *, dir_fd: int) -> None:
+        if (late := next(names, None)) is not None:
+            (tmp_path / "job" / "chk-1" / late).write_bytes(b"x")
+        rmdir(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", rmdir_late)
+    if num_writes == 5:
+        with pytest.raises(StorageError, match="chk-1 cannot be removed: other processes still write into it; try again when they have"):
+            files.remove_folder(("job", "chk-1"))
+    else:
+        files.remove_folder(("job", "chk-1"))
+
+    assert (tmp_path / "job").exists() == (num_writes == 5)
+
+
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_step_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """An fsync that failed is never tried again: the kernel may have dropped what it could not write."""
