@@ -46,6 +46,10 @@ class StateRestoreError(FlowletError):
     """The state of a checkpoint cannot be taken back."""
 
 
+class StorageError(FlowletError):
+    """A checkpoint could not be written, read or removed; the message names the file and says what to do."""
+
+
 class SerdeError(FlowletError):
     """Bytes that should hold stream elements do not; the message names channel and offset."""
 

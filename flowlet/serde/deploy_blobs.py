@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 _ADVICE: Final = "make what cannot be pickled in open() of a function class, which runs on the TaskManager"
-_OPENING: Final = threading.RLock()  # held while the user's modules are imported; we take no other lock under it
+OPENING: Final = threading.RLock()
+"""Held while modules of users are imported; no other lock of ours is taken under it."""
 
 
 class DeploymentError(FlowletError):
@@ -98,7 +99,7 @@ def load_object(blob: bytes, what: str) -> Any:
 
 def _load(blob: bytes, what: str) -> Any:
     try:
-        with _OPENING:
+        with OPENING:
             return cloudpickle.loads(blob)
     except ModuleNotFoundError as error:
         hint = "install it where the TaskManager runs, or import it at the top of a program that lies in the same folder"

@@ -1,17 +1,198 @@
 """The bytes of a subtask's state.
 
-Side:   pure.
-Format: a magic number, a version, then the pickled ``SubtaskState``; only what a verified handle describes may be decoded.
+Side:       shared.  Any thread; never on an event loop: it imports modules of users.
+Invariants: only what a verified handle describes may be decoded: it is unpickled.
+Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all parts one after the other.  A
+            part is the pickle (protocol 5) of one operator's state or of the data in flight; large arrays follow their pickle as they are.
 """
 
-from flowlet.checkpoint.snapshots import SubtaskState
+import io
+import pickle
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import cloudpickle
+import msgspec
+
+from flowlet.checkpoint.snapshots import ChannelStateSnapshot, OperatorState, SubtaskState
+from flowlet.errors import SerdeError, StateRestoreError
+from flowlet.serde.deploy_blobs import OPENING
+
+_MAGIC: Final = b"FLST"
+_VERSION: Final = 1
+_START: Final = struct.Struct(">4sHI")
+_PROTOCOL: Final = 5
+_MIN_BUFFER_BYTES: Final = 4096  # smaller arrays stay in the pickle; not measured
+_MAIN: Final = b"__main__"
+_CHANNELS: Final = "the data in flight"
 
 
-def encode_state(state: SubtaskState) -> bytes:
-    """The bytes.  Raises FlowletError: a part cannot be pickled; the message names the operator."""
-    raise NotImplementedError
+class _Part(msgspec.Struct, frozen=True):
+    """Sizes of one part's pickle, and of the arrays behind it."""
+
+    pickle_size: int
+    buffer_sizes: list[int]
 
 
-def decode_state(content: bytes) -> SubtaskState:
-    """The state.  Raises StateRestoreError: the bytes are of another version, or name what does not exist here."""
-    raise NotImplementedError
+class _Operator(msgspec.Struct, frozen=True):
+    """One operator: how its part is read."""
+
+    operator_id: str
+    part: _Part
+    state_version: int
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What the parts are, in their order; the data in flight is the last one."""
+
+    operators: list[_Operator]
+    channels: _Part | None
+    is_finished: bool
+
+
+def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) -> bytes:
+    """The bytes.
+
+    Args:
+        state: its operators' states are ``OperatorState``.
+        names: of the operators by their ids, for people.
+
+    Raises:
+        SerdeError: a part cannot be pickled; the message names the operator.
+    """
+    pieces: list[bytes | memoryview] = []
+    operators = []
+    for operator_id, each in state.operators.items():
+        assert isinstance(each, OperatorState), f"the state of operator {operator_id} is no OperatorState, but {each!r}"
+        part = _write_part((each.own, each.timers), _what(operator_id, names), pieces)
+        operators.append(_Operator(operator_id, part, each.version))
+    channels = None
+    if state.channels.inputs or state.channels.outputs:
+        channels = _write_part((dict(state.channels.inputs), dict(state.channels.outputs)), _CHANNELS, pieces)
+    head = msgspec.msgpack.encode(_Head(operators, channels, state.is_finished))
+    return b"".join((_START.pack(_MAGIC, _VERSION, len(head)), head, *pieces))
+
+
+def decode_state(content: bytes, names: Mapping[str, str] | None = None) -> SubtaskState:
+    """The state; its arrays can be written to and share no memory with ``content``.
+
+    Raises:
+        StateRestoreError: the bytes are of another version, or name what does not exist here; the message names operator and class.
+    """
+    head, position = _read_head(content)
+    reader = _PartReader(content, position)
+    operators = {}
+    for each in head.operators:
+        own, timers = reader.read(each.part, _what(each.operator_id, names))
+        operators[each.operator_id] = OperatorState(own, timers, each.state_version)
+    channels = ChannelStateSnapshot() if head.channels is None else ChannelStateSnapshot(*reader.read(head.channels, _CHANNELS))
+    reader.check_end()
+    return SubtaskState(operators, channels, head.is_finished)
+
+
+def _what(operator_id: str, names: Mapping[str, str] | None) -> str:
+    name = None if names is None else names.get(operator_id)
+    return f"the state of operator {operator_id}" if name is None else f"the state of operator {name!r}"
+
+
+def _write_part(value: object, what: str, pieces: list[bytes | memoryview]) -> _Part:
+    try:
+        pickled, buffers = _dump(pickle, value)
+        if _names_what_goes_by_value(pickled):
+            pickled, buffers = _dump(cloudpickle, value)
+    except Exception:  # noqa: BLE001 - for example a lambda: cloudpickle can pickle it, or says why not
+        try:
+            pickled, buffers = _dump(cloudpickle, value)
+        except Exception as error:
+            raise SerdeError(
+                f"{what} cannot be pickled: {type(error).__name__}: {error}; keep in state only values that can be pickled, and make the "
+                "others in open()"
+            ) from error
+    pieces += [pickled, *buffers]
+    return _Part(len(pickled), [each.nbytes for each in buffers])
+
+
+def _names_what_goes_by_value(pickled: bytes) -> bool:
+    """Whether it may name the main module, which is another one where the state is restored, or a module that is registered to go along."""
+    return _MAIN in pickled or any(name.encode() in pickled for name in cloudpickle.list_registry_pickle_by_value())
+
+
+def _dump(module: Any, value: object) -> tuple[bytes, list[memoryview]]:
+    """``module`` is pickle or cloudpickle; the memory of large arrays is not copied."""
+    buffers: list[memoryview] = []
+
+    def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < _MIN_BUFFER_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    return bytes(module.dumps(value, protocol=_PROTOCOL, buffer_callback=keep_in_pickle)), buffers
+
+
+def _read_head(content: bytes) -> tuple[_Head, int]:
+    if len(content) < _START.size or not content.startswith(_MAGIC):
+        raise StateRestoreError("the bytes are no state of a subtask; restore another checkpoint")
+    _, version, size = _START.unpack_from(content)
+    if version != _VERSION:
+        raise StateRestoreError(
+            f"the state has format version {version}, this flowlet reads {_VERSION}: restore it with the flowlet that wrote it"
+        )
+    end = _START.size + size
+    try:
+        return msgspec.msgpack.decode(content[_START.size : end], type=_Head), end
+    except msgspec.DecodeError as error:
+        raise StateRestoreError(f"the head of the state cannot be read ({error}); restore another checkpoint") from error
+
+
+class _PartReader:
+    """Reads one part after the other."""
+
+    def __init__(self, content: bytes, position: int) -> None:
+        self._content = memoryview(content)
+        self._position = position
+
+    def read(self, part: _Part, what: str) -> Any:
+        """The value of the next part."""
+        pickled = self._take(part.pickle_size, what)
+        buffers = [bytearray(self._take(size, what)) for size in part.buffer_sizes]  # a copy: arrays of bytes could not be written to
+        try:
+            return _NamingUnpickler(io.BytesIO(pickled), what, buffers).load()
+        except StateRestoreError:
+            raise
+        except Exception as error:
+            raise StateRestoreError(f"{what} cannot be read: {type(error).__name__}: {error}; was one of its classes changed?") from error
+
+    def check_end(self) -> None:
+        """Raises StateRestoreError: more bytes follow."""
+        if self._position != len(self._content):
+            raise StateRestoreError(f"{len(self._content) - self._position} bytes follow the state; restore another checkpoint")
+
+    def _take(self, size: int, what: str) -> memoryview:
+        end = self._position + size
+        if not self._position <= end <= len(self._content):
+            raise StateRestoreError(f"{what} is cut off: {size} bytes are expected; restore another checkpoint")
+        taken = self._content[self._position : end]
+        self._position = end
+        return taken
+
+
+class _NamingUnpickler(pickle.Unpickler):
+    """Says which operator needs a class that does not exist here."""
+
+    def __init__(self, file: io.BytesIO, what: str, buffers: list[bytearray]) -> None:
+        super().__init__(file, buffers=buffers)
+        self._what = what
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The class or function; its module is imported if need be."""
+        try:
+            with OPENING:
+                return super().find_class(module, name)
+        except Exception as error:
+            raise StateRestoreError(
+                f"{self._what} needs {module}.{name}, which this process does not find ({type(error).__name__}: {error}): "
+                "keep the class where it was when the checkpoint was taken, or start without the checkpoint"
+            ) from error

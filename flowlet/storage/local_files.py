@@ -1,0 +1,213 @@
+"""``LocalFiles``: files below a directory of this machine, or of a mounted file system.
+
+Side:       shared.  Blocking.
+Invariants: a file appears with its whole content or not at all: it is written under a temporary name, fsynced and renamed, then its
+            directory is fsynced.  No symbolic link below the root is followed: each folder is opened relative to the one above it.
+            Directories are made with mode 0700, files with 0600.
+Source:     Flink ``LocalRecoverableFsDataOutputStream``, ``FsCheckpointStreamFactory``.
+"""
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import Final
+
+from flowlet.errors import StorageError
+from flowlet.storage.storage_failures import explained
+from flowlet.storage.storage_files import Folder
+
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_WRITE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, a named pipe in the place of a file would block the reader for ever.
+_READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_MAX_ATTEMPTS: Final = 5  # at a folder that others remove, or fill, at the same time
+_CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP)  # some network file systems keep no order of a directory that fsync could settle
+
+
+class LocalFiles:
+    """Implements ``StorageFiles``.
+
+    Threading: any thread; nothing stays open between calls, so a forked process may go on with it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._has_root = False  # Any thread; once true, the root is not made again: it may be a mount that is gone.
+
+    def __repr__(self) -> str:
+        return f"<LocalFiles {self._root}>"
+
+    def location(self, folder: Folder, name: str = "") -> str:
+        """The path."""
+        return str(self._root.joinpath(*folder, name))
+
+    def write(self, folder: Folder, name: str, content: bytes) -> None:
+        """Write, fsync, rename, fsync the directory."""
+        with explained(self.location(folder, name), "written", lambda: self._space(len(content))):
+            if not self._has_root:
+                _make_folder(self._root)
+                self._has_root = True
+            with self._made(folder) as parent:
+                _write_file(parent, name, content)
+
+    def settle(self, folder: Folder) -> None:
+        """Fsync the folder and all above it: who made one may have ended before its own fsync."""
+        with explained(self.location(folder), "synced"):
+            for depth in range(len(folder) + 1):
+                with self._opened(folder[:depth]) as parent:
+                    _sync_folder(parent)
+
+    def read(self, folder: Folder, name: str, max_bytes: int) -> bytes:
+        """The whole file; only a regular one is read."""
+        path = self.location(folder, name)
+        with explained(path, "read"), self._opened(folder) as parent, _open_to_read(parent, name) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise StorageError(f"checkpoint file {path} cannot be read: it is not a regular file; put the file itself in its place")
+            if status.st_size > max_bytes:
+                raise StorageError(
+                    f"checkpoint file {path} has {status.st_size} bytes instead of at most {max_bytes}: it was changed after it was "
+                    "written; put the original back, or restore another checkpoint"
+                )
+            return file.readall()
+
+    def size(self, folder: Folder, name: str) -> int | None:
+        """The size of a file."""
+        with explained(self.location(folder, name), "looked up"):
+            try:
+                with self._opened(folder) as parent:
+                    return os.stat(name, dir_fd=parent, follow_symlinks=False).st_size
+            except FileNotFoundError:
+                return None
+
+    def names(self, folder: Folder) -> list[str]:
+        """The names in a folder."""
+        with explained(self.location(folder), "listed"):
+            try:
+                with self._opened(folder) as parent:
+                    return os.listdir(parent)
+            except FileNotFoundError:
+                return []
+
+    def remove(self, folder: Folder, name: str) -> None:
+        """Unlink, fsync the directory."""
+        with explained(self.location(folder, name), "removed"), suppress(FileNotFoundError), self._opened(folder) as parent:
+            os.unlink(name, dir_fd=parent)
+            _sync_folder(parent)
+
+    def remove_folder(self, folder: Folder) -> None:
+        """Unlink the files, then the folder; a file that appears meanwhile is unlinked, too."""
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            for name in self.names(folder):
+                with explained(self.location(folder, name), "removed"), suppress(FileNotFoundError), self._opened(folder) as parent:
+                    os.unlink(name, dir_fd=parent)
+            with explained(self.location(folder), "removed"), suppress(FileNotFoundError), self._opened(folder[:-1]) as above:
+                try:
+                    os.rmdir(folder[-1], dir_fd=above)
+                except OSError as error:
+                    if error.errno != errno.ENOTEMPTY or attempt == _MAX_ATTEMPTS:
+                        raise
+                    continue
+                _sync_folder(above)
+            break
+        if len(folder) > 1:
+            with suppress(OSError), self._opened(folder[:-2]) as above:  # most often it has other folders
+                os.rmdir(folder[-2], dir_fd=above)
+
+    def _space(self, wanted: int) -> str:
+        """How much is free, for the message of a full disk."""
+        try:
+            free = shutil.disk_usage(self._root).free
+        except OSError:
+            return ""
+        return " (it takes no more files: df -i shows it)" if free > wanted else f" ({wanted} bytes are to be written, {free} are free)"
+
+    @contextmanager
+    def _opened(self, folder: Folder) -> Iterator[int]:
+        """The file descriptor of a folder.  Raises OSError."""
+        fd = self._open(folder, is_made=False)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _made(self, folder: Folder) -> Iterator[int]:
+        """The file descriptor of a folder, which is made if need be.  Raises OSError."""
+        fd = self._make(folder)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _make(self, folder: Folder) -> int:
+        for _ in range(_MAX_ATTEMPTS - 1):
+            with suppress(FileNotFoundError):  # another process has removed an empty folder on the way
+                return self._open(folder, is_made=True)
+        return self._open(folder, is_made=True)
+
+    def _open(self, folder: Folder, *, is_made: bool) -> int:
+        fd = os.open(self._root, _FOLDER_FLAGS)  # the root itself may be a link: the user has chosen it
+        try:
+            for name in folder:
+                if is_made:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, 0o700, dir_fd=fd)
+                        _sync_folder(fd)
+                above, fd = fd, os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=fd)
+                os.close(above)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def _open_to_read(parent: int, name: str) -> FileIO:
+    return FileIO(os.open(name, _READ_FLAGS, dir_fd=parent), "rb")
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder and those above it for good."""
+    if path.is_dir():
+        return
+    _make_folder(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir(0o700)
+        parent = os.open(path.parent, _FOLDER_FLAGS)
+        try:
+            _sync_folder(parent)
+        finally:
+            os.close(parent)
+
+
+def _write_file(parent: int, name: str, content: bytes) -> None:
+    temporary = f".{name}.{secrets.token_hex(8)}"
+    fd = os.open(temporary, _WRITE_FLAGS, 0o600, dir_fd=parent)
+    try:
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)  # a network file system may report a failed write only here
+        os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=parent)
+        raise
+    _sync_folder(parent)
+
+
+def _sync_folder(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
