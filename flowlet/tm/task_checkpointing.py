@@ -90,6 +90,7 @@ class TaskCheckpointing:
         self._loop = loop
         self._counts = CheckpointCounts()
         self._storage: CheckpointStorage | None = None  # Written by the task thread before the first checkpoint.
+        self._names: Mapping[str, str] = {}  # of the operators by their ids; written as ``_storage``
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._unsent: set[int] = set()  # checkpoints whose state is being written
@@ -106,8 +107,10 @@ class TaskCheckpointing:
 
     # ---------------------------------------------------------------- task thread
 
-    def open(self, timers: Timers) -> Checkpointing | None:
+    def open(self, timers: Timers, names: Mapping[str, str]) -> Checkpointing | None:
         """What the task needs for its checkpoints, with the state that it begins with; None: the job takes none.  Reads files.
+
+        ``names``: of the operators by their ids in hex, for errors.
 
         Raises:
             StateRestoreError: the state cannot be restored; the message names the task, the checkpoint, and the file or the operator.
@@ -120,6 +123,7 @@ class TaskCheckpointing:
                 raise StateRestoreError(f"task {self._name} shall be restored, but its job names no directory of checkpoints")
             return None
         storage = self._storage = self._services.open_storage(settings.directory, descriptor.job_id, self._services.key)
+        self._names = names
         restored = descriptor.restored
         return Checkpointing(
             self,
@@ -137,7 +141,7 @@ class TaskCheckpointing:
         if handle is None or restored.is_finished:  # operators that had finished are not run again, so nobody needs their state
             return {}
         try:
-            state = decode_state(storage.read_state(handle))
+            state = decode_state(storage.read_state(handle), self._names)
         except Exception as error:
             place = "in the deployment" if handle.path is None else f"in the file {handle.path}"
             cause = f"{error}" or type(error).__name__
@@ -254,7 +258,7 @@ class TaskCheckpointing:
         assert storage is not None, "opened before the first checkpoint"
         # With the number of the attempt: a late write of a former attempt replaces nothing.
         name = f"{descriptor.vertex_id}-{descriptor.subtask}-{int.from_bytes(descriptor.attempt[-4:], 'big')}"
-        return storage.write_state(checkpoint_id, name, encode_state(state))
+        return storage.write_state(checkpoint_id, name, encode_state(state, self._names))
 
     def _failed(self, checkpoint_id: int, reason: CheckpointFailureReason, cause: BaseException) -> CheckpointError:
         error = CheckpointError(checkpoint_id, reason, f"{self._name}: {type(cause).__name__}: {cause}")

@@ -6,7 +6,7 @@ Source:     Flink ``TaskExecutor.submitTask``, ``NettyShuffleEnvironment.createI
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.common.job_settings import JobSettings
@@ -22,6 +22,7 @@ from flowlet.serde.deploy_blobs import DeploymentError, load_chain, load_partiti
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.task.create_stream_task import OutputEdge, StreamTask, TaskEnvironment, create_stream_task
 from flowlet.task.finished_chain import finished_chain
+from flowlet.task.operator_services import operator_id_of
 from flowlet.task.task_environment import Checkpointing
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import ResourceClosedError
@@ -30,6 +31,9 @@ from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.timers import Timers
+
+# Gets timers, and the names of the operators by their ids in hex; see ``TaskCheckpointing.open``.
+OpenCheckpointing = Callable[[Timers, Mapping[str, str]], Checkpointing | None]
 
 
 class LoopTimer:
@@ -93,7 +97,7 @@ def create_task_from_descriptor(
     request_mark: Callable[[int], None] | None = None,
     report_mark: Callable[[int], None] | None = None,
     runs_light_tasks: bool = False,
-    open_checkpointing: Callable[[Timers], Checkpointing | None] | None = None,
+    open_checkpointing: OpenCheckpointing | None = None,
 ) -> StreamTask:
     """Open the blobs, create the partitions and gates, and assemble the task; it is not started.
 
@@ -126,7 +130,7 @@ def create_task_from_descriptor(
         environment.report_mark = report_mark
         environment.is_loop_thread = loop.is_current_thread if runs_light_tasks else None
         # After the partitions: their consumers look for them meanwhile, and reading a large state takes long.
-        environment.checkpointing = _checkpointing(descriptor, loop, open_checkpointing)
+        environment.checkpointing = _checkpointing(descriptor, chain, loop, open_checkpointing)
         return create_stream_task(environment, chain)
     except BaseException as error:
         _discard([*gates, *([] if offered_gate is None else [offered_gate])], outputs, error)
@@ -154,10 +158,12 @@ def _create_environment(
 
 
 def _checkpointing(
-    descriptor: TaskDeploymentDescriptor, loop: EventLoopThread, open_checkpointing: Callable[[Timers], Checkpointing | None] | None
+    descriptor: TaskDeploymentDescriptor, chain: list[ChainedOperator], loop: EventLoopThread, open_checkpointing: OpenCheckpointing | None
 ) -> Checkpointing | None:
     if open_checkpointing is not None:
-        return open_checkpointing(LoopTimers(loop))
+        operators = [item.operator for item in chain]
+        names = {operator_id_of(each, descriptor.vertex_id, index).hex(): each.name for index, each in enumerate(operators)}
+        return open_checkpointing(LoopTimers(loop), names)
     if descriptor.settings.checkpoints is not None or descriptor.restored is not None:
         raise DeploymentError(f"job {descriptor.job_name!r} takes checkpoints, which this TaskManager does not")
     return None

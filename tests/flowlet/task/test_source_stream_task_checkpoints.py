@@ -73,9 +73,7 @@ def test_splits_that_arrive_behind_a_trigger_are_not_in_the_snapshot(network: Lo
     store = InMemoryCheckpointStore()
     environment = network.environment("source")
     environment.request_splits = lambda: None
-    environment.checkpointing = Checkpointing(
-        store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter()
-    )
+    environment.checkpointing = Checkpointing(store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter())
     operator = SourceOperator(Holding())
     operator.operator_id = SOURCE_ID
     task = create_stream_task(environment, chain(operator))

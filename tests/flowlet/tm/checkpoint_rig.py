@@ -40,7 +40,7 @@ class MemoryStorage(CheckpointStorage):
     """Keeps states in memory; ``release`` lets writes go on, ``error`` fails them."""
 
     def __init__(self) -> None:
-        super().__init__("memory://checkpoints", JOB_ID)
+        super().__init__("/in/memory", JOB_ID)
         self.opened_with: list[tuple[str, str, bytes]] = []
         self.states: dict[str, bytes] = {}
         self.reading: list[str] = []  # the names of the threads that read

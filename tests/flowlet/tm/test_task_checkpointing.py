@@ -1,7 +1,6 @@
 """The checkpoints of one attempt: what is written, what the JobManager hears, and what a restored task begins with."""
 
 import asyncio
-import pickle
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -31,6 +30,7 @@ from flowlet.rpc.control_messages import (
     StateHandle,
     TriggerCheckpoint,
 )
+from flowlet.storage.state_codec import encode_state
 from flowlet.tm.task_checkpointing import TaskCheckpointing
 from netstack.wire.events import Alignment
 from tests.flowlet.checkpoint.doubles import ManualTimers
@@ -39,6 +39,7 @@ from tests.waiting import PATIENCE_S
 
 SINK_ID = b"remembering sink"
 STATE = SubtaskState({SINK_ID.hex(): OperatorState(7)})
+NAMES = {SINK_ID.hex(): "remembering"}
 METRICS = CheckpointMetrics(2_000_000, 3_000_000, 40, 0, 5_000_000, 6_000_000)
 
 
@@ -55,7 +56,7 @@ def checkpointing(rig: Rig, **fields: object) -> TaskCheckpointing:
 
 def opened(rig: Rig, **fields: object) -> TaskCheckpointing:
     made = checkpointing(rig, **fields)
-    assert made.open(ManualTimers()) is not None
+    assert made.open(ManualTimers(), NAMES) is not None
     return made
 
 
@@ -119,21 +120,25 @@ async def test_a_storage_that_fails_declines_the_checkpoint(rig: Rig) -> None:
     assert (responder.statistics.num_acknowledged, responder.statistics.num_declined) == (1, 1)
 
 
-class Leaving:
+class Failing:
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
     def __reduce__(self) -> tuple[object, ...]:
-        raise SystemExit(3)
+        raise self._error
 
 
-async def test_state_that_cannot_be_pickled_declines_the_checkpoint(rig: Rig) -> None:
+@pytest.mark.parametrize(("error", "name"), [(SystemExit(3), "SystemExit"), (ValueError("bad"), "'remembering'")])
+async def test_state_that_cannot_be_pickled_declines_the_checkpoint(rig: Rig, error: BaseException, name: str) -> None:
     """Whatever a user's pickling code does."""
     responder = opened(rig)
 
-    responder.acknowledge_checkpoint(5, METRICS, SubtaskState({"0f": OperatorState(Leaving())}))
+    responder.acknowledge_checkpoint(5, METRICS, SubtaskState({SINK_ID.hex(): OperatorState(Failing(error))}))
     await rig.until(lambda: rig.reports)
 
     (report,) = rig.reports
     assert isinstance(report, CheckpointDeclined)
-    assert "SystemExit" in report.message
+    assert name in report.message
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
@@ -178,16 +183,16 @@ async def test_what_was_aborted_before_it_is_acknowledged_is_not_written(rig: Ri
     ],
 )
 async def test_the_jobs_settings_reach_the_task(rig: Rig, settings: CheckpointSettings, mode: BarrierMode | None) -> None:
-    made = checkpointing(rig, settings=JobSettings(checkpoints=settings)).open(ManualTimers())
+    made = checkpointing(rig, settings=JobSettings(checkpoints=settings)).open(ManualTimers(), NAMES)
 
     assert made is not None
     assert (made.mode, made.are_taken_after_finish, made.max_concurrent) == (mode, settings.after_tasks_finish, settings.max_concurrent)
 
 
 async def test_a_job_without_checkpoints_has_none_and_cannot_be_restored(rig: Rig) -> None:
-    assert checkpointing(rig, settings=JobSettings()).open(ManualTimers()) is None
+    assert checkpointing(rig, settings=JobSettings()).open(ManualTimers(), NAMES) is None
     with pytest.raises(StateRestoreError, match=r"t \(1/1\) shall be restored"):
-        checkpointing(rig, settings=JobSettings(), restored=RestoredState(3)).open(ManualTimers())
+        checkpointing(rig, settings=JobSettings(), restored=RestoredState(3)).open(ManualTimers(), NAMES)
 
 
 # ---------------------------------------------------------------- whole tasks
@@ -332,7 +337,7 @@ async def test_a_snapshot_that_fails_fails_the_task_and_the_checkpoint(rig: Rig,
 
 def kept(rig: Rig, state: SubtaskState) -> StateHandle:
     """A state of an earlier attempt."""
-    rig.storage.states["chk-3/old"] = content = pickle.dumps(state)
+    rig.storage.states["chk-3/old"] = content = encode_state(state)
     return StateHandle(len(content), b"", "chk-3/old")
 
 
