@@ -3,12 +3,12 @@
 Side:       shared.  Any thread.
 Invariants: the first acknowledgement of a subtask for a checkpoint is kept; at most ``max_retained`` checkpoints are kept.
 Source:     Flink ``CheckpointResponder``, ``MemoryBackendCheckpointStorageAccess``; in Flink the coordinator retains checkpoints.
-Absent:     files and the coordinator, both of which will implement ``CheckpointResponder``.
+Absent:     files: ``TaskCheckpointing`` of a TaskManager writes them, and tells the JobManager.
 """
 
 import threading
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from flowlet.checkpoint.checkpoint_error import CheckpointError
 from flowlet.checkpoint.snapshots import CheckpointMetrics, SubtaskState
@@ -42,30 +42,64 @@ class CheckpointStatistics:
     last: CheckpointMetrics = field(default_factory=CheckpointMetrics)  # of the last acknowledged one
 
 
-class MeasuringResponder:
-    """Counts and measures checkpoints, and passes them on."""
+class CheckpointCounts:
+    """Counts the checkpoints of a subtask.  Threading: any thread."""
 
-    def __init__(self, responder: CheckpointResponder) -> None:
-        self._responder = responder
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._statistics = CheckpointStatistics()  # Guarded by _lock for writes; replaced as a whole, so it is read bare.
 
     @property
     def statistics(self) -> CheckpointStatistics:
-        """The counts so far; any thread."""
+        """The counts so far."""
         return self._statistics
 
-    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
-        """Count the acknowledgement and keep its metrics."""
+    def acknowledged(self, checkpoint_id: int, metrics: CheckpointMetrics) -> None:
+        """Count an acknowledgement and keep its metrics."""
         with self._lock:
             before = self._statistics
             self._statistics = replace(before, num_acknowledged=before.num_acknowledged + 1, last_checkpoint_id=checkpoint_id, last=metrics)
+
+    def declined(self) -> None:
+        """Count a decline."""
+        with self._lock:
+            self._statistics = replace(self._statistics, num_declined=self._statistics.num_declined + 1)
+
+
+@runtime_checkable
+class MeasuredResponder(CheckpointResponder, Protocol):
+    """One that counts: an acknowledgement when it is sure, which may be later than the call."""
+
+    @property
+    def statistics(self) -> CheckpointStatistics:
+        """The counts so far; any thread."""
+
+
+def measured(responder: CheckpointResponder) -> MeasuredResponder:
+    """The responder if it counts, else one around it that does."""
+    return responder if isinstance(responder, MeasuredResponder) else MeasuringResponder(responder)
+
+
+class MeasuringResponder:
+    """Counts and measures checkpoints, and passes them on."""
+
+    def __init__(self, responder: CheckpointResponder) -> None:
+        self._responder = responder
+        self._counts = CheckpointCounts()
+
+    @property
+    def statistics(self) -> CheckpointStatistics:
+        """The counts so far; any thread."""
+        return self._counts.statistics
+
+    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
+        """Count the acknowledgement and keep its metrics."""
+        self._counts.acknowledged(checkpoint_id, metrics)
         self._responder.acknowledge_checkpoint(checkpoint_id, metrics, state)
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
         """Count the decline."""
-        with self._lock:
-            self._statistics = replace(self._statistics, num_declined=self._statistics.num_declined + 1)
+        self._counts.declined()
         self._responder.decline_checkpoint(checkpoint_id, error)
 
 

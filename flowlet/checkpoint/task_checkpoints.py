@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from flowlet.checkpoint.barrier_orders import BarrierReceived
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.responder import CheckpointStatistics, MeasuringResponder
+from flowlet.checkpoint.responder import CheckpointStatistics, MeasuredResponder
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.errors import MailboxClosedError
@@ -59,7 +59,7 @@ class TaskCheckpoints:
         self,
         name: str,
         coordinator: SubtaskCheckpointCoordinator,
-        responder: MeasuringResponder,
+        responder: MeasuredResponder,
         main_executor: MailboxExecutor,
         notification_executor: MailboxExecutor,
         is_running: Callable[[], bool],

@@ -14,7 +14,7 @@ from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTrack
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.mailbox_timers import MailboxTimers
 from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
-from flowlet.checkpoint.responder import MeasuringResponder
+from flowlet.checkpoint.responder import measured
 from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
@@ -66,7 +66,7 @@ def task_checkpoints(
     )
     for index, edge in enumerate(environment.outputs):
         edge.partition.set_channel_state_writer(config.channel_state, index)
-    responder = MeasuringResponder(config.responder)
+    responder = measured(config.responder)
     main = processor.executor(MIN_PRIORITY)
     coordinator = SubtaskCheckpointCoordinator(
         name,
@@ -78,6 +78,7 @@ def task_checkpoints(
         MailboxTimers(config.timers, main, "an aligned checkpoint timed out"),
         prepare_inputs=prepare_inputs,
         is_running=is_running,
+        max_concurrent=config.max_concurrent,
     )
     return TaskCheckpoints(name, coordinator, responder, main, processor.executor(MAX_PRIORITY), is_running)
 

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 
 from flowlet.chain.operator_chain import ChainedOperator
-from flowlet.chain.stream_operator import OperatorContext
+from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.keys.key_groups import key_group_range
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_timings import TaskTimings
@@ -52,7 +52,7 @@ class OperatorServices:
     def context(self, index: int, operator_name: str) -> OperatorContext:
         """The context of the operator at ``index``."""
         environment = self._environment
-        operator_id = self._operator_id(index)
+        operator_id = operator_id_of(self._chain[index].operator, environment.vertex_id, index)
         # As in Flink, priorities start at 1; 0 is for sources chained into an operator with several inputs.
         executor = self._processor.executor(index + 1)
         clock = SystemProcessingTimeService(
@@ -100,8 +100,9 @@ class OperatorServices:
         for clock in self._clocks.values():
             clock.shut_down()
 
-    def _operator_id(self, index: int) -> bytes:
-        named = self._chain[index].operator.operator_id
-        if named:
-            return named
-        return hashlib.blake2b(f"{self._environment.vertex_id}/{index}".encode(), digest_size=OPERATOR_ID_BYTES).digest()
+
+def operator_id_of(operator: StreamOperator, vertex_id: str, index: int) -> bytes:
+    """The id of the operator at ``index`` of a task's chain: its own, or one that is the same after a restart of the job."""
+    if operator.operator_id:
+        return operator.operator_id
+    return hashlib.blake2b(f"{vertex_id}/{index}".encode(), digest_size=OPERATOR_ID_BYTES).digest()

@@ -40,6 +40,7 @@ class Checkpointing:
     mode: BarrierMode | None = BarrierMode.ALTERNATING  # None: at least once, barriers are only counted
     restored: Mapping[str, object] = field(default_factory=dict)  # ``SubtaskState.operators``
     are_taken_after_finish: bool = True  # also after tasks have ended; then each task waits at its end for one more checkpoint
+    max_concurrent: int = 1  # how many the JobManager has under way at a time
 
 
 @dataclass(slots=True)

@@ -45,6 +45,7 @@ from flowlet.tm.latency.busy_tasks import BusyTasks
 from flowlet.tm.main_objects import MAIN_OBJECTS
 from flowlet.tm.process_model import TaskScheduling, apply_task_scheduling
 from flowlet.tm.shipped_modules import SHIPPED_MODULES
+from flowlet.tm.task_checkpointing import CheckpointServices, TaskCheckpointing
 from flowlet.tm.task_deployment import create_task_from_descriptor, owner_name
 from netstack.environment import NetworkEnvironment
 from netstack.errors import PartitionNotFoundError, ProducerFailedError, ResourceClosedError, TransportError
@@ -99,6 +100,7 @@ class TaskContext:
     request_splits: Callable[[bytes], None] | None = None  # for the source of an attempt; loop thread
     report_stuck: Callable[[TaskStuck], None] | None = None  # a cancelled task has not ended yet; loop thread
     report_mark: Callable[[MarkReport], None] | None = None  # a task wants a completion mark, or one has passed it; loop thread
+    checkpoints: CheckpointServices | None = None  # None: jobs with checkpoints are refused
 
 
 class Task:
@@ -115,6 +117,8 @@ class Task:
         self.ended = asyncio.Event()  # Loop thread only.
         self._context = context
         self._limits = context.cancellation.for_job(descriptor.settings)
+        services = context.checkpoints
+        self._checkpointing = None if services is None else TaskCheckpointing(descriptor, self.name, services, context.loop)
         self._thread = threading.Thread(target=self._run, name=f"task {self.name}", daemon=True)
         self._lock = threading.Lock()
         self._cancelled = threading.Event()  # Set by the loop thread under _lock.
@@ -146,6 +150,8 @@ class Task:
         with self._lock:
             self._cancelled.set()
             stream_task = self._stream_task
+        if self._checkpointing is not None:
+            self._checkpointing.close()
         if stream_task is not None:
             stream_task.cancel()
         loop = self._context.loop.loop
@@ -212,7 +218,11 @@ class Task:
                     stream_task.mark_completed(number)
 
     def handle_checkpoint(self, order: CheckpointOrder) -> None:
-        """Take a checkpoint, or learn what became of one."""
+        """Take a checkpoint, or learn what became of one; returns at once."""
+        with self._lock:
+            stream_task = self._stream_task
+        if self._checkpointing is not None:
+            self._checkpointing.handle(order, stream_task)
 
     def _warn_of_stall(self, held_back_by: list[str]) -> None:
         if held_back_by and not self._is_stalled:
@@ -272,6 +282,8 @@ class Task:
                 stream_task, self._stream_task = self._stream_task, None
             if stream_task is not None:
                 stream_task.cancel()
+            if self._checkpointing is not None:
+                self._checkpointing.close()
             self._changed(TaskStateChanged(self.attempt, ExecutionState.FAILED, failure, self._final_metrics))
 
     def _changed(self, change: TaskStateChanged) -> None:
@@ -320,6 +332,7 @@ class Task:
             request_mark=lambda after: self._report_mark(MarkRequested(self.attempt, after)),
             report_mark=lambda number: self._report_mark(MarkPassed(self.attempt, number)),
             runs_light_tasks=context.runs_light_tasks,
+            open_checkpointing=None if self._checkpointing is None else self._checkpointing.open,
         )
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:
@@ -345,6 +358,8 @@ class Task:
             state = ExecutionState.FAILED
             failure = failure_info(error, self.descriptor, self._context.tm_id, time.time_ns() // 1_000_000)
             _log_failure(error, failure)
+        if self._checkpointing is not None:
+            self._checkpointing.close()
         with self._lock:
             self._stream_task, self._final_metrics = None, final_metrics
         self._post(state, failure)

@@ -6,7 +6,7 @@ Source:     Flink ``TaskExecutor.submitTask``, ``NettyShuffleEnvironment.createI
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.common.job_settings import JobSettings
@@ -18,15 +18,22 @@ from flowlet.rpc.control_messages import (
     ResultPartitionDescriptor,
     TaskDeploymentDescriptor,
 )
-from flowlet.serde.deploy_blobs import load_chain, load_partitioner
+from flowlet.serde.deploy_blobs import DeploymentError, load_chain, load_partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.task.create_stream_task import OutputEdge, StreamTask, TaskEnvironment, create_stream_task
+from flowlet.task.finished_chain import finished_chain
+from flowlet.task.operator_services import operator_id_of
+from flowlet.task.task_environment import Checkpointing
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
+from netstack.timers import Timers
+
+# Gets timers, and the names of the operators by their ids in hex; see ``TaskCheckpointing.open``.
+OpenCheckpointing = Callable[[Timers, Mapping[str, str]], Checkpointing | None]
 
 
 class LoopTimer:
@@ -67,6 +74,17 @@ class LoopTimer:
             self._handle = None
 
 
+class LoopTimers:
+    """Delayed calls on the loop thread; implements ``Timers``."""
+
+    def __init__(self, loop: EventLoopThread) -> None:
+        self._loop = loop
+
+    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
+        """Make ``call`` once; return what cancels it."""
+        return LoopTimer(self._loop, delay_ms / 1000, call).cancel
+
+
 def create_task_from_descriptor(
     descriptor: TaskDeploymentDescriptor,
     network: NetworkEnvironment,
@@ -79,18 +97,23 @@ def create_task_from_descriptor(
     request_mark: Callable[[int], None] | None = None,
     report_mark: Callable[[int], None] | None = None,
     runs_light_tasks: bool = False,
+    open_checkpointing: OpenCheckpointing | None = None,
 ) -> StreamTask:
     """Open the blobs, create the partitions and gates, and assemble the task; it is not started.
 
     ``report_watermark`` gets the watermarks of an aligned source, ``report_gate`` the progress of a gate, ``request_splits`` asks for
     splits, ``request_mark`` for a completion mark after this one, ``report_mark`` gets each mark that has passed the chain; all are called
-    on the task thread.  ``runs_light_tasks``: light tasks run on the loop thread.
+    on the task thread.  ``runs_light_tasks``: light tasks run on the loop thread.  ``open_checkpointing`` makes what a job with checkpoints
+    needs, and reads the state to restore.
 
     Raises:
-        DeploymentError: the operators or a partitioner could not be loaded.
+        DeploymentError: the operators or a partitioner could not be loaded, or the job takes checkpoints, and this TaskManager cannot.
+        StateRestoreError, StorageError: see ``TaskCheckpointing.open``.
         InsufficientNetworkBuffersError: the network memory is too small for the task.
     """
     chain = load_chain(descriptor.chain, descriptor.task_name)
+    if descriptor.restored is not None and descriptor.restored.is_finished:
+        chain = finished_chain(chain)
     outputs: list[OutputEdge] = []
     gates: list[SingleInputGate] = []
     offered_gate: OfferedInputGate | None = None
@@ -106,6 +129,8 @@ def create_task_from_descriptor(
         environment.request_splits = request_splits
         environment.report_mark = report_mark
         environment.is_loop_thread = loop.is_current_thread if runs_light_tasks else None
+        # After the partitions: their consumers look for them meanwhile, and reading a large state takes long.
+        environment.checkpointing = _checkpointing(descriptor, chain, loop, open_checkpointing)
         return create_stream_task(environment, chain)
     except BaseException as error:
         _discard([*gates, *([] if offered_gate is None else [offered_gate])], outputs, error)
@@ -130,6 +155,18 @@ def _create_environment(
         limits=_limits(descriptor.settings),
         gate_inputs=[gate.input_id for gate in descriptor.gates],
     )
+
+
+def _checkpointing(
+    descriptor: TaskDeploymentDescriptor, chain: list[ChainedOperator], loop: EventLoopThread, open_checkpointing: OpenCheckpointing | None
+) -> Checkpointing | None:
+    if open_checkpointing is not None:
+        operators = [item.operator for item in chain]
+        names = {operator_id_of(each, descriptor.vertex_id, index).hex(): each.name for index, each in enumerate(operators)}
+        return open_checkpointing(LoopTimers(loop), names)
+    if descriptor.settings.checkpoints is not None or descriptor.restored is not None:
+        raise DeploymentError(f"job {descriptor.job_name!r} takes checkpoints, which this TaskManager does not")
+    return None
 
 
 def _limits(settings: JobSettings) -> ElementLimits:

@@ -4,7 +4,7 @@ Side:       loop.
 Invariants: ``_tasks`` has exactly the tasks without a terminal state; when the JobManager is lost, all tasks are cancelled before the next
             registration; messages about unknown attempts are ignored, because those attempts have ended.
 Source:     Flink ``TaskExecutor``.
-Absent:     slots as objects (only the JobManager counts them), checkpoints, several network stacks.
+Absent:     slots as objects (only the JobManager counts them), several network stacks.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from flowlet.rpc.control_messages import (
     AllowSourceWatermark,
     CancelTask,
     CheckpointOrder,
+    CheckpointReport,
     DeployTask,
     FinishGate,
     GateReported,
@@ -35,11 +36,14 @@ from flowlet.rpc.control_messages import (
     TaskStuck,
 )
 from flowlet.rpc.http import RpcClient
+from flowlet.rpc.secret import checkpoint_key
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
 from flowlet.tm.latency.busy_tasks import BusyTasks, PeriodicLoadCheck, TaskLoad
 from flowlet.tm.latency.latency_policy import LatencyPolicy
 from flowlet.tm.process_model import TaskScheduling
+from flowlet.tm.snapshot_pool import SnapshotPool
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
+from flowlet.tm.task_checkpointing import CheckpointServices
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.eventloop import EventLoopThread
@@ -49,6 +53,7 @@ from netstack.log_lines import LogLines
 _log = LogLines(__name__)
 
 _LOST_SESSION_GRACE_S = 5.0  # after it, cancelled tasks of a lost JobManager are named in the log
+_POOL_STOP_S = 0.1  # threads that have nothing to do end within microseconds; one that writes may take as long as its file system
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,8 @@ class TaskExecutor:
         self._busy_tasks = policy.busy_tasks()
         self._poller = self._network.busy_poller
         self._load_check: PeriodicLoadCheck | None = None  # while there are tasks
+        self._snapshot_pool = SnapshotPool(f"snapshots of {tm_id}")
+        secret = b"" if config.network.security is None else config.network.security.secret
         self._context = TaskContext(
             tm_id,
             self._network,
@@ -105,6 +112,7 @@ class TaskExecutor:
             self._request_splits,
             self._report_stuck,
             self._report_mark,
+            CheckpointServices(self._snapshot_pool, self._report_checkpoint, checkpoint_key(secret)),
         )
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None
@@ -142,6 +150,8 @@ class TaskExecutor:
         if self._session is not None:
             self._session.cancel()
             await asyncio.gather(self._session, return_exceptions=True)  # waits for the cancelled session; ended by its next steps
+        if not self._snapshot_pool.close(_POOL_STOP_S):
+            _log.warning("a checkpoint is still being written; its thread ends after that", tm=self.tm_id)
         await self._network.close()
         return stuck
 
@@ -293,5 +303,9 @@ class TaskExecutor:
         self._hooks.failed(reason)
 
     def _report_mark(self, message: MarkReport) -> None:
+        if self._connection is not None and message.attempt in self._tasks:
+            self._connection.send(message)
+
+    def _report_checkpoint(self, message: CheckpointReport) -> None:
         if self._connection is not None and message.attempt in self._tasks:
             self._connection.send(message)

@@ -1,0 +1,299 @@
+"""``TaskCheckpointing``: the checkpoints of one attempt on its TaskManager: orders in, state to and from the storage, reports out.
+
+Side:       shared.  Orders come on the loop thread, acknowledgements on any; state is written on threads of the snapshot pool, and read on
+            the task thread before the operators open.
+Invariants: an acknowledgement is sent after its state was written.  Each checkpoint is acknowledged or declined at most once from here.
+            After ``close``, or after a checkpoint was aborted, nothing is sent about it.  A storage that fails declines the checkpoint and
+            leaves the task alone; a state that cannot be restored fails the task.
+Lock order: ``_lock`` is a leaf: storage, pool and loop are called without it.
+Source:     Flink ``Task.triggerCheckpointBarrier``, ``RpcCheckpointResponder``, ``TaskStateManagerImpl``, ``AsyncCheckpointRunnable``.
+Absent:     data in flight (unaligned checkpoints), local copies of the state.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.responder import CheckpointCounts, CheckpointStatistics
+from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.checkpoint.snapshots import CheckpointMetadata, CheckpointMetrics, SubtaskState
+from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
+from flowlet.common.checkpoint_settings import CheckpointSettings
+from flowlet.errors import StateRestoreError
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.logs import bind_task
+from flowlet.rpc.control_messages import (
+    CheckpointAborted,
+    CheckpointAcknowledged,
+    CheckpointCompleted,
+    CheckpointDeclined,
+    CheckpointDurations,
+    CheckpointOrder,
+    CheckpointReport,
+    RestoredState,
+    StateHandle,
+    TaskDeploymentDescriptor,
+    TriggerCheckpoint,
+)
+from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.state_codec import decode_state, encode_state
+from flowlet.task.stream_task import StreamTask
+from flowlet.task.task_environment import Checkpointing
+from flowlet.tm.main_objects import MAIN_OBJECTS
+from flowlet.tm.snapshot_pool import SnapshotPool
+from netstack.errors import ResourceClosedError
+from netstack.eventloop import EventLoopThread
+from netstack.log_lines import LogLines
+from netstack.timers import Timers
+from netstack.wire.events import Alignment, CheckpointOptions
+
+_log = LogLines(__name__)
+
+_NS_PER_MS: Final = 1_000_000
+_MAX_ABORTED: Final = 32  # not measured; at most as many are under way at a time as ``max_concurrent`` says
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointServices:
+    """What the checkpoints of all tasks of one TaskManager have in common."""
+
+    pool: SnapshotPool
+    report: Callable[[CheckpointReport], None]  # sends to the JobManager; called on the loop thread
+    key: bytes = b""  # of the storage's manifests, see ``checkpoint_key``
+    open_storage: Callable[[str, str, bytes], CheckpointStorage] = CheckpointStorage  # URL, job id, key
+
+
+class TaskCheckpointing:
+    """The checkpoints of one attempt; implements ``MeasuredResponder``.
+
+    Life cycle: ``open`` once, on the task thread; ``close`` when the task has ended.
+
+    Args:
+        descriptor: names the attempt, the job's settings, and what is restored.
+        name: the task's, for people.
+        services: of the TaskManager.
+        loop: carries the reports.
+    """
+
+    def __init__(self, descriptor: TaskDeploymentDescriptor, name: str, services: CheckpointServices, loop: EventLoopThread) -> None:
+        self._descriptor = descriptor
+        self._name = name
+        self._services = services
+        self._loop = loop
+        self._counts = CheckpointCounts()
+        self._storage: CheckpointStorage | None = None  # Written by the task thread before the first checkpoint.
+        self._names: Mapping[str, str] = {}  # of the operators by their ids; written as ``_storage``
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._unsent: set[int] = set()  # checkpoints whose state is being written
+        self._aborted: deque[int] = deque(maxlen=_MAX_ABORTED)  # an acknowledgement may come after its abort
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<TaskCheckpointing of {self._name}: {sorted(self._unsent)} being written{', closed' if self._is_closed else ''}>"
+
+    @property
+    def statistics(self) -> CheckpointStatistics:
+        """The counts so far; any thread."""
+        return self._counts.statistics
+
+    # ---------------------------------------------------------------- task thread
+
+    def open(self, timers: Timers, names: Mapping[str, str]) -> Checkpointing | None:
+        """What the task needs for its checkpoints, with the state that it begins with; None: the job takes none.  Reads files.
+
+        ``names``: of the operators by their ids in hex, for errors.
+
+        Raises:
+            StateRestoreError: the state cannot be restored; the message names the task, the checkpoint, and the file or the operator.
+            StorageError: the checkpoints' directory cannot be used.
+        """
+        descriptor = self._descriptor
+        settings = descriptor.settings.checkpoints
+        if settings is None:
+            if descriptor.restored is not None:
+                raise StateRestoreError(f"task {self._name} shall be restored, but its job names no directory of checkpoints")
+            return None
+        storage = self._storage = self._services.open_storage(settings.directory, descriptor.job_id, self._services.key)
+        self._names = names
+        restored = descriptor.restored
+        return Checkpointing(
+            self,
+            self._execute,
+            timers,
+            InMemoryChannelStateWriter(),
+            BarrierMode.ALIGNED if settings.is_exactly_once else None,
+            restored={} if restored is None else self._read(storage, restored),
+            are_taken_after_finish=settings.after_tasks_finish,
+            max_concurrent=settings.max_concurrent,
+        )
+
+    def _read(self, storage: CheckpointStorage, restored: RestoredState) -> Mapping[str, object]:
+        handle = restored.state
+        if handle is None or restored.is_finished:  # operators that had finished are not run again, so nobody needs their state
+            return {}
+        try:
+            state = decode_state(storage.read_state(handle), self._names)
+        except Exception as error:
+            place = "in the deployment" if handle.path is None else f"in the file {handle.path}"
+            cause = f"{error}" or type(error).__name__
+            raise StateRestoreError(
+                f"task {self._name}: its state in checkpoint {restored.checkpoint_id} ({handle.num_bytes} bytes {place}) cannot be "
+                f"restored: {cause}"
+            ) from error
+        if state.channels.num_bytes:
+            raise StateRestoreError(
+                f"task {self._name}: its state in checkpoint {restored.checkpoint_id} holds {state.channels.num_bytes} bytes of data in "
+                "flight, which this flowlet cannot restore; take aligned checkpoints"
+            )
+        _log.info("restored", checkpoint=restored.checkpoint_id, num_bytes=handle.num_bytes, operators=len(state.operators))
+        return state.operators
+
+    # ---------------------------------------------------------------- orders of the JobManager, loop thread
+
+    def handle(self, order: CheckpointOrder, task: StreamTask | None) -> None:
+        """Carry out an order for ``task``; None: it was not made yet, or has ended.  Returns at once."""
+        checkpoints = None if task is None else task.checkpoints
+        match order:
+            case TriggerCheckpoint(checkpoint_id=checkpoint_id):
+                if task is None or checkpoints is None or task.state is not ExecutionState.RUNNING:
+                    state = "not made" if task is None else "without checkpoints" if checkpoints is None else f"{task.state}"
+                    reason = CheckpointFailureReason.TASK_NOT_READY
+                    self.decline_checkpoint(checkpoint_id, CheckpointError(checkpoint_id, reason, f"{self._name} is {state}"))
+                else:
+                    self._trigger(order, checkpoints)
+            case CheckpointCompleted(checkpoint_id=checkpoint_id):
+                if checkpoints is not None:
+                    checkpoints.notify_checkpoint_complete_async(checkpoint_id)
+            case CheckpointAborted(checkpoint_id=checkpoint_id):
+                with self._lock:
+                    self._aborted.append(checkpoint_id)
+                    self._unsent.discard(checkpoint_id)
+                if checkpoints is not None:
+                    checkpoints.notify_checkpoint_aborted_async(checkpoint_id)
+
+    def _trigger(self, order: TriggerCheckpoint, checkpoints: TaskCheckpoints) -> None:
+        settings = self._descriptor.settings.checkpoints
+        assert settings is not None, "a task with checkpoints has their settings"
+        metadata = CheckpointMetadata(order.checkpoint_id, order.timestamp_ms, time.time_ns() // _NS_PER_MS)
+        try:
+            future = checkpoints.trigger_checkpoint_async(metadata, _options(settings))
+        except CheckpointError as error:
+            self.decline_checkpoint(order.checkpoint_id, error)
+            return
+        future.add_done_callback(partial(self._triggered, order.checkpoint_id))
+
+    def _triggered(self, checkpoint_id: int, future: "Future[bool]") -> None:
+        """The task has begun the checkpoint, or declined it (False), or ends.  Any thread."""
+        if future.cancelled():
+            self.decline_checkpoint(checkpoint_id, CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self._name))
+        elif (error := future.exception()) is not None:  # it fails the task, too, which says more
+            _log.info("a checkpoint failed, and its task with it", task=self._name, checkpoint=checkpoint_id, error=f"{error!r}")
+            self.decline_checkpoint(checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.SYNCHRONOUS_PART_FAILED, error))
+
+    # ---------------------------------------------------------------- the responder, any thread
+
+    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
+        """Write the state on a thread of the pool, then send the acknowledgement."""
+        with self._lock:
+            if self._is_closed or checkpoint_id in self._aborted:
+                return
+            self._unsent.add(checkpoint_id)
+        if state.operators or state.channels.num_bytes:
+            self._execute(partial(self._write, checkpoint_id, metrics, state, time.monotonic_ns()))
+        else:
+            self._acknowledge(checkpoint_id, metrics, None, is_finished=state.is_finished)
+
+    def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
+        """Send that the task could not take its part."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._unsent.discard(checkpoint_id)
+        self._counts.declined()
+        _log.info("declined a checkpoint", task=self._name, checkpoint=checkpoint_id, reason=error.reason.name, error=f"{error}")
+        self._send(CheckpointDeclined(self._descriptor.attempt, checkpoint_id, error.reason.name, f"{error}"))
+
+    def close(self) -> None:
+        """The task has ended: send nothing more, and do not write what was not begun; idempotent."""
+        with self._lock:
+            self._is_closed = True
+            self._unsent.clear()
+
+    # ---------------------------------------------------------------- threads of the pool
+
+    def _execute(self, call: Callable[[], None]) -> None:
+        """Run ``call`` on the pool as the task would: its log lines name the task, its pickles find the job's main module."""
+
+        def run() -> None:
+            bind_task(self._descriptor.job_name, self._descriptor.task_name, self._descriptor.subtask)
+            MAIN_OBJECTS.use(self._descriptor.code.main_objects)
+            call()
+
+        self._services.pool.execute(run)
+
+    def _write(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState, begun_ns: int) -> None:
+        with self._lock:
+            if checkpoint_id not in self._unsent:
+                return
+        try:
+            handle = self._keep(checkpoint_id, state)
+        except BaseException as error:  # noqa: BLE001 - a user's pickling code, any file system: it fails the checkpoint, not the task
+            if self._take_unsent(checkpoint_id):
+                self.decline_checkpoint(checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error))
+            return
+        async_ns = metrics.async_duration_ns + time.monotonic_ns() - begun_ns
+        self._acknowledge(checkpoint_id, replace(metrics, async_duration_ns=async_ns), handle, is_finished=state.is_finished)
+
+    def _keep(self, checkpoint_id: int, state: SubtaskState) -> StateHandle:
+        storage, descriptor = self._storage, self._descriptor
+        assert storage is not None, "opened before the first checkpoint"
+        # With the number of the attempt: a late write of a former attempt replaces nothing.
+        name = f"{descriptor.vertex_id}-{descriptor.subtask}-{int.from_bytes(descriptor.attempt[-4:], 'big')}"
+        return storage.write_state(checkpoint_id, name, encode_state(state, self._names))
+
+    def _failed(self, checkpoint_id: int, reason: CheckpointFailureReason, cause: BaseException) -> CheckpointError:
+        error = CheckpointError(checkpoint_id, reason, f"{self._name}: {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        return error
+
+    def _acknowledge(self, checkpoint_id: int, metrics: CheckpointMetrics, handle: StateHandle | None, *, is_finished: bool) -> None:
+        if not self._take_unsent(checkpoint_id):
+            return  # it was aborted, or the task has ended: the JobManager removes the checkpoint with its files
+        self._counts.acknowledged(checkpoint_id, metrics)
+        self._send(CheckpointAcknowledged(self._descriptor.attempt, checkpoint_id, handle, is_finished, _durations(metrics)))
+
+    def _take_unsent(self, checkpoint_id: int) -> bool:
+        with self._lock:
+            if checkpoint_id not in self._unsent:
+                return False
+            self._unsent.remove(checkpoint_id)
+            return True
+
+    def _send(self, report: CheckpointReport) -> None:
+        with suppress(ResourceClosedError):  # the process is ending
+            self._loop.execute_threadsafe(self._services.report, report)
+
+
+def _options(settings: CheckpointSettings) -> CheckpointOptions:
+    return CheckpointOptions(alignment=Alignment.ALIGNED if settings.is_exactly_once else Alignment.AT_LEAST_ONCE)
+
+
+def _durations(metrics: CheckpointMetrics) -> CheckpointDurations:
+    return CheckpointDurations(
+        start_delay_ms=metrics.start_delay_ns // _NS_PER_MS,
+        alignment_ms=metrics.alignment_duration_ns // _NS_PER_MS,
+        sync_ms=metrics.sync_duration_ns // _NS_PER_MS,
+        async_ms=metrics.async_duration_ns // _NS_PER_MS,
+        bytes_processed_during_alignment=metrics.bytes_processed_during_alignment,
+        bytes_persisted_during_alignment=metrics.bytes_persisted_during_alignment,
+        is_unaligned=metrics.is_unaligned,
+    )

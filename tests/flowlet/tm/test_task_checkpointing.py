@@ -1,0 +1,396 @@
+"""The checkpoints of one attempt: what is written, what the JobManager hears, and what a restored task begins with."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.checkpoint.snapshots import ChannelStateSnapshot, CheckpointMetrics, OperatorState, SubtaskState
+from flowlet.common.checkpoint_settings import CheckpointSettings
+from flowlet.common.job_settings import JobSettings
+from flowlet.connectors.sinks import DiscardSink
+from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.records import Chunk
+from flowlet.rpc.control_messages import (
+    CheckpointAborted,
+    CheckpointAcknowledged,
+    CheckpointCompleted,
+    CheckpointDeclined,
+    CheckpointDurations,
+    RestoredState,
+    StateHandle,
+    TriggerCheckpoint,
+)
+from flowlet.storage.state_codec import encode_state
+from flowlet.tm.task_checkpointing import TaskCheckpointing
+from netstack.wire.events import Alignment
+from tests.flowlet.checkpoint.doubles import ManualTimers
+from tests.flowlet.tm.checkpoint_rig import ATTEMPT, JOB_ID, SETTINGS, VERTEX_ID, Rig, checkpoint_rig, ended
+from tests.waiting import PATIENCE_S
+
+SINK_ID = b"remembering sink"
+STATE = SubtaskState({SINK_ID.hex(): OperatorState(7)})
+NAMES = {SINK_ID.hex(): "remembering"}
+METRICS = CheckpointMetrics(2_000_000, 3_000_000, 40, 0, 5_000_000, 6_000_000)
+
+
+@pytest_asyncio.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with checkpoint_rig() as made:
+        yield made
+
+
+def checkpointing(rig: Rig, **fields: object) -> TaskCheckpointing:
+    descriptor = msgspec.structs.replace(rig.task(DiscardSink()).descriptor, **fields)
+    return TaskCheckpointing(descriptor, "t (1/1)", rig.services, rig.loop)
+
+
+def opened(rig: Rig, **fields: object) -> TaskCheckpointing:
+    made = checkpointing(rig, **fields)
+    assert made.open(ManualTimers(), NAMES) is not None
+    return made
+
+
+# ---------------------------------------------------------------- the responder
+
+
+async def test_an_acknowledgement_is_sent_when_its_state_is_written(rig: Rig) -> None:
+    """It never blocks whoever calls, and the time of the write is part of the asynchronous part."""
+    responder = opened(rig)
+    rig.storage.release.clear()
+
+    responder.acknowledge_checkpoint(5, METRICS, STATE)
+    assert await asyncio.to_thread(rig.storage.is_writing.wait, PATIENCE_S)
+    await rig.passed()
+    assert (rig.reports, responder.statistics.num_acknowledged) == ([], 0)
+    rig.storage.release.set()
+    await rig.until(lambda: rig.reports)
+
+    ((path, content),) = rig.storage.states.items()
+    assert path == f"chk-5/{VERTEX_ID}-0-2", "the attempt is part of the name"
+    (report,) = rig.reports
+    assert isinstance(report, CheckpointAcknowledged)
+    assert report.durations.async_ms >= 6
+    durations = msgspec.structs.replace(report.durations, async_ms=6)
+    assert durations == CheckpointDurations(2, 3, 5, 6, 40)
+    assert (report.attempt, report.checkpoint_id, report.state) == (ATTEMPT, 5, StateHandle(len(content), b"", path))
+    assert not report.is_finished
+    assert responder.statistics.num_acknowledged == 1
+    assert responder.statistics.last.async_duration_ns >= METRICS.async_duration_ns
+    assert rig.storage.opened_with == [("memory", JOB_ID, b"key")]
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+async def test_a_subtask_without_state_writes_nothing(rig: Rig, is_finished: bool) -> None:
+    responder = opened(rig)
+
+    responder.acknowledge_checkpoint(5, METRICS, SubtaskState(is_finished=is_finished))
+    await rig.until(lambda: rig.reports)
+
+    assert rig.reports == [CheckpointAcknowledged(ATTEMPT, 5, None, is_finished, CheckpointDurations(2, 3, 5, 6, 40))]
+    assert rig.storage.states == {}
+
+
+async def test_a_storage_that_fails_declines_the_checkpoint(rig: Rig) -> None:
+    """The next one may succeed; it is counted as declined only."""
+    responder = opened(rig)
+    rig.storage.error = FlowletError("disk full at /x")
+
+    responder.acknowledge_checkpoint(5, METRICS, STATE)
+    await rig.until(lambda: rig.reports)
+    rig.storage.error = None
+    responder.acknowledge_checkpoint(6, METRICS, STATE)
+    await rig.until(lambda: len(rig.reports) == 2)
+
+    declined, acknowledged = rig.reports
+    assert isinstance(declined, CheckpointDeclined)
+    assert (declined.attempt, declined.checkpoint_id, declined.reason) == (ATTEMPT, 5, "ASYNCHRONOUS_PART_FAILED")
+    assert "t (1/1)" in declined.message
+    assert "disk full at /x" in declined.message
+    assert isinstance(acknowledged, CheckpointAcknowledged)
+    assert (responder.statistics.num_acknowledged, responder.statistics.num_declined) == (1, 1)
+
+
+class Failing:
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise self._error
+
+
+@pytest.mark.parametrize(("error", "name"), [(SystemExit(3), "SystemExit"), (ValueError("bad"), "'remembering'")])
+async def test_state_that_cannot_be_pickled_declines_the_checkpoint(rig: Rig, error: BaseException, name: str) -> None:
+    """Whatever a user's pickling code does."""
+    responder = opened(rig)
+
+    responder.acknowledge_checkpoint(5, METRICS, SubtaskState({SINK_ID.hex(): OperatorState(Failing(error))}))
+    await rig.until(lambda: rig.reports)
+
+    (report,) = rig.reports
+    assert isinstance(report, CheckpointDeclined)
+    assert name in report.message
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+async def test_nothing_is_sent_when_the_task_or_the_checkpoint_has_ended_during_the_write(rig: Rig, end: str) -> None:
+    responder = opened(rig)
+    rig.storage.release.clear()
+    responder.acknowledge_checkpoint(5, METRICS, STATE)
+    assert await asyncio.to_thread(rig.storage.is_writing.wait, PATIENCE_S)
+
+    if end == "close":
+        responder.close()
+        responder.decline_checkpoint(6, CheckpointError(6, CheckpointFailureReason.TASK_CLOSING))
+        responder.acknowledge_checkpoint(7, METRICS, SubtaskState())
+    else:
+        responder.handle(CheckpointAborted(ATTEMPT, 5), None)
+    rig.storage.release.set()
+    assert rig.services.pool.close(PATIENCE_S)
+    await rig.passed()
+
+    assert rig.reports == []
+    assert responder.statistics.num_acknowledged == responder.statistics.num_declined == 0
+
+
+async def test_what_was_aborted_before_it_is_acknowledged_is_not_written(rig: Rig) -> None:
+    """The JobManager has removed the files of that checkpoint."""
+    responder = opened(rig)
+
+    responder.handle(CheckpointAborted(ATTEMPT, 5), None)
+    responder.acknowledge_checkpoint(5, METRICS, STATE)
+    responder.acknowledge_checkpoint(6, METRICS, STATE)
+    await rig.until(lambda: rig.reports)
+
+    assert [report.checkpoint_id for report in rig.reports] == [6]
+    assert list(rig.storage.states) == [f"chk-6/{VERTEX_ID}-0-2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [
+        (CheckpointSettings(1000, "x"), BarrierMode.ALIGNED),
+        (CheckpointSettings(1000, "x", is_exactly_once=False, after_tasks_finish=False, max_concurrent=3), None),
+    ],
+)
+async def test_the_jobs_settings_reach_the_task(rig: Rig, settings: CheckpointSettings, mode: BarrierMode | None) -> None:
+    made = checkpointing(rig, settings=JobSettings(checkpoints=settings)).open(ManualTimers(), NAMES)
+
+    assert made is not None
+    assert (made.mode, made.are_taken_after_finish, made.max_concurrent) == (mode, settings.after_tasks_finish, settings.max_concurrent)
+
+
+async def test_a_job_without_checkpoints_has_none_and_cannot_be_restored(rig: Rig) -> None:
+    assert checkpointing(rig, settings=JobSettings()).open(ManualTimers(), NAMES) is None
+    with pytest.raises(StateRestoreError, match=r"t \(1/1\) shall be restored"):
+        checkpointing(rig, settings=JobSettings(), restored=RestoredState(3)).open(ManualTimers(), NAMES)
+
+
+# ---------------------------------------------------------------- whole tasks
+
+seen: list[object] = []
+on_snapshot: Callable[[], object] = dict
+
+
+class Remembering(StreamOperator):
+    """A sink that tells what happens to it."""
+
+    name = "remembering"
+    operator_id = SINK_ID
+
+    def initialize_state(self, state: object | None) -> None:
+        seen.append(("restored", state))
+
+    def open(self) -> None:
+        seen.append("open")
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        seen.append(list(chunk.values))
+
+    def snapshot_state(self, checkpoint_id: int) -> object:
+        on_snapshot()
+        return checkpoint_id
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        seen.append(("complete", checkpoint_id))
+        told.set()
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        seen.append(("aborted", checkpoint_id))
+        told.set()
+
+    def finish(self) -> None:
+        seen.append("finish")
+
+    def close(self) -> None:
+        seen.append("close")
+
+
+class Idle(Source):
+    """Has nothing, and never ends by itself."""
+
+    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+        return _IdleReader()
+
+
+class _IdleReader:
+    def poll_chunk(self) -> Chunk:
+        return Chunk([])
+
+    def close(self) -> None:
+        pass
+
+
+told = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen.clear()
+    told.clear()
+    monkeypatch.setitem(globals(), "on_snapshot", dict)
+
+
+async def test_a_running_task_acknowledges_and_hears_what_became_of_it(rig: Rig) -> None:
+    task = await rig.running(SourceOperator(Idle()), Remembering())
+
+    report = await rig.answer(task, 1)
+    task.handle_checkpoint(CheckpointCompleted(ATTEMPT, 1))
+    assert await asyncio.to_thread(told.wait, PATIENCE_S)
+    told.clear()
+    task.handle_checkpoint(CheckpointAborted(ATTEMPT, 2))
+    assert await asyncio.to_thread(told.wait, PATIENCE_S)
+
+    assert isinstance(report, CheckpointAcknowledged)
+    assert report.state is not None
+    assert seen == [("restored", None), "open", ("complete", 1), ("aborted", 2)]
+    metrics = task.metrics()
+    assert (metrics.num_checkpoints, metrics.num_declined_checkpoints, metrics.last_checkpoint_id) == (1, 0, 1)
+    await rig.cancelled(task)
+    assert rig.states[-1] is ExecutionState.CANCELED
+
+
+async def test_at_least_once_barriers_block_nobody(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = JobSettings(checkpoints=replace(SETTINGS.checkpoints, is_exactly_once=False))  # type: ignore[type-var]
+    task = await rig.running(SourceOperator(Idle()), Remembering(), settings=settings)
+    stream_task = task._stream_task
+    assert stream_task is not None
+    assert stream_task.checkpoints is not None
+    alignments: list[Alignment] = []
+    trigger = stream_task.checkpoints.trigger_checkpoint_async
+
+    def note(metadata: object, options: object) -> object:
+        alignments.append(options.alignment)  # type: ignore[attr-defined]
+        return trigger(metadata, options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stream_task.checkpoints, "trigger_checkpoint_async", note)
+
+    report = await rig.answer(task, 1)
+
+    assert isinstance(report, CheckpointAcknowledged)
+    assert alignments == [Alignment.AT_LEAST_ONCE]
+
+
+async def test_a_task_that_does_not_run_declines(rig: Rig) -> None:
+    """Before it has started, while it restores, and when it has been cancelled nothing is said any more."""
+    task = rig.task(SourceOperator(Idle()), Remembering())
+
+    report = await rig.answer(task, 1)
+
+    assert isinstance(report, CheckpointDeclined)
+    assert (report.attempt, report.checkpoint_id, report.reason) == (ATTEMPT, 1, "TASK_NOT_READY")
+    assert "t (1/1)" in report.message
+
+    task.start()
+    await rig.until(lambda: ExecutionState.RUNNING in rig.states)
+    await rig.cancelled(task)
+    task.handle_checkpoint(TriggerCheckpoint(ATTEMPT, 2, 0))
+    await rig.passed()
+    assert len(rig.reports) == 1
+
+
+async def test_a_snapshot_that_fails_fails_the_task_and_the_checkpoint(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ValueError("no snapshot today")
+
+    monkeypatch.setitem(globals(), "on_snapshot", fail)
+    task = await rig.running(SourceOperator(Idle()), Remembering())
+
+    report = await rig.answer(task, 1)
+    await ended(task)
+
+    assert isinstance(report, CheckpointDeclined)
+    assert report.reason == "SYNCHRONOUS_PART_FAILED"
+    assert "no snapshot today" in report.message
+    assert rig.states[-1] is ExecutionState.FAILED
+    assert "no snapshot today" in rig.failure.message
+
+
+def kept(rig: Rig, state: SubtaskState) -> StateHandle:
+    """A state of an earlier attempt."""
+    rig.storage.states["chk-3/old"] = content = encode_state(state)
+    return StateHandle(len(content), b"", "chk-3/old")
+
+
+async def test_a_restored_task_has_its_state_before_it_opens(rig: Rig) -> None:
+    task = await rig.running(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, kept(rig, STATE)))
+
+    assert seen == [("restored", 7), "open"]
+    assert rig.storage.reading == ["task t (1/1)"], "not the loop's thread"
+    await rig.cancelled(task)
+
+
+async def test_a_subtask_that_had_no_state_begins_anew(rig: Rig) -> None:
+    await rig.running(SourceOperator(Idle()), Remembering(), restored=RestoredState(3))
+
+    assert seen == [("restored", None), "open"]
+
+
+async def test_a_state_that_cannot_be_read_fails_the_task_and_names_the_file(rig: Rig) -> None:
+    rig.storage.error = FlowletError("its SHA-256 is another one")
+    task = rig.task(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, StateHandle(12, b"", "chk-3/old")))
+
+    task.start()
+    await ended(task)
+
+    assert rig.states[-1] is ExecutionState.FAILED
+    for part in ("t (1/1)", "checkpoint 3", "chk-3/old", "its SHA-256 is another one"):
+        assert part in rig.failure.message
+    assert seen == []
+
+
+async def test_data_in_flight_is_refused_and_not_lost_in_silence(rig: Rig) -> None:
+    handle = kept(rig, SubtaskState(channels=ChannelStateSnapshot({(0, 0): (b"abc",)})))  # type: ignore[dict-item]
+    task = rig.task(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, handle))
+
+    task.start()
+    await ended(task)
+
+    assert "3 bytes of data in flight" in rig.failure.message
+
+
+async def test_operators_that_had_finished_do_not_run_again(rig: Rig) -> None:
+    """The task only waits for a checkpoint of its end, of which it is a part."""
+    handle = StateHandle(12, b"", "chk-3/nobody reads it")
+    task = await rig.running(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, handle, is_finished=True))
+    # It has come to its end when the first checkpoint says so; an earlier one may still be taken before.
+    number = 4
+    while not ((report := await rig.answer(task, number)) and isinstance(report, CheckpointAcknowledged) and report.is_finished):
+        number += 1
+
+    task.handle_checkpoint(CheckpointCompleted(ATTEMPT, number))
+    await ended(task)
+
+    assert rig.states[-1] is ExecutionState.FINISHED
+    assert report.state is None
+    assert seen == []
+    assert rig.storage.states == {}
