@@ -73,7 +73,9 @@ TOLERABLE_FAILURES: Final = whole_number("execution.checkpointing.tolerable-fail
 CHECKPOINT_DIRECTORY: Final = text(
     "execution.checkpointing.dir", _CHECKPOINTS, "state.checkpoints.dir", allowed="the path or URL of a directory"
 )
-NUM_RETAINED: Final = whole_number("execution.checkpointing.num-retained", _CHECKPOINTS, "state.checkpoints.num-retained", lowest=1, default=1)
+NUM_RETAINED: Final = whole_number(
+    "execution.checkpointing.num-retained", _CHECKPOINTS, "state.checkpoints.num-retained", lowest=1, default=1
+)
 AFTER_TASKS_FINISH: Final = boolean(
     "execution.checkpointing.checkpoints-after-tasks-finish",
     _CHECKPOINTS,
@@ -111,9 +113,7 @@ FAILURE_RATE_DELAY: Final = duration("restart-strategy.failure-rate.delay", _RES
 INITIAL_BACKOFF: Final = duration(
     "restart-strategy.exponential-delay.initial-backoff", _RESTARTS, lowest_ms=1, default_ms=_DEFAULTS.initial_backoff_ms
 )
-MAX_BACKOFF: Final = duration(
-    "restart-strategy.exponential-delay.max-backoff", _RESTARTS, lowest_ms=1, default_ms=_DEFAULTS.max_backoff_ms
-)
+MAX_BACKOFF: Final = duration("restart-strategy.exponential-delay.max-backoff", _RESTARTS, lowest_ms=1, default_ms=_DEFAULTS.max_backoff_ms)
 MULTIPLIER: Final = number(
     "restart-strategy.exponential-delay.backoff-multiplier", _RESTARTS, lowest=1.001, highest=1000.0, default=_DEFAULTS.multiplier
 )

@@ -59,7 +59,10 @@ def test_broadcast_state_is_refused_where_it_is_asked_for() -> None:
         ("import flowlet.datastream.window", "no module 'flowlet.datastream.window': windows .* yet"),
         ("from flowlet.datastream import window", "no module 'flowlet.datastream.window': windows .* yet"),
         ("from flowlet.datastream.window import Trigger", "no module 'flowlet.datastream.window': windows .* yet"),
-        ("from flowlet.datastream import DataStream, CheckpointStorage", "'flowlet.datastream' has no 'CheckpointStorage': .*checkpointing.dir"),
+        (
+            "from flowlet.datastream import DataStream, CheckpointStorage",
+            "'flowlet.datastream' has no 'CheckpointStorage': .*checkpointing.dir",
+        ),
         (
             "from flowlet.datastream.functions import AggregateFunction",
             "has no 'AggregateFunction': windows",
