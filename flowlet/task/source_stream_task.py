@@ -98,11 +98,17 @@ class SourceStreamTask(StreamTask):
 
     def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
         """Give the source splits that it requested; ``waiting_bytes`` are left for all its readers.  Any thread, any time."""
-        self.mailbox_processor.send_control_mail(lambda: self._source.add_splits(splits, waiting_bytes), "splits of the source")
+        self._mail_in_order(lambda: self._source.add_splits(splits, waiting_bytes), "splits of the source")
 
     def no_more_splits(self) -> None:
         """Tell the source that no splits are left.  Any thread, any time."""
-        self.mailbox_processor.send_control_mail(self._source.no_more_splits, "no more splits of the source")
+        self._mail_in_order(self._source.no_more_splits, "no more splits of the source")
+
+    def _mail_in_order(self, action: Callable[[], None], description: str) -> None:
+        # In the order of the triggers of checkpoints, which have this priority, too.  A mail that overtook a trigger would put a split into
+        # this task's state that is still in the enumerator's state of the same checkpoint: after a restart it would be read twice.
+        with suppress(MailboxClosedError):
+            self.mailbox_processor.executor().execute(action, description)
 
     def emit_mark(self, number: int) -> None:
         """Emit a completion mark behind all records so far; not once the source has come to its end.  Any thread, any time."""
