@@ -1,10 +1,10 @@
 """Assigns the splits of one source to its readers.
 
 Side:       loop.
-Invariants: the enumerator discovers or restores its splits on a thread of its own; requests that arrive before it is done are answered then, in their
-            order.  After ``close`` or a failure no request is answered, and ``fail`` is not called again.
+Invariants: the enumerator discovers or restores its splits on a thread of its own; requests that arrive before it is done are answered
+            then, in their order.  Until then, a snapshot is what the coordinator began with.  After ``close`` or a failure no request is
+            answered, and ``fail`` is not called again.
 Source:     Flink ``SourceCoordinator``, ``SourceCoordinatorContext``, ``RequestSplitEvent``, ``AddSplitEvent``, ``NoMoreSplitsEvent``.
-            Until the enumerator is ready, a snapshot is what the coordinator began with.
 Absent:     reassigning the splits of a failed reader: a job restarts as a whole.
 """
 
@@ -17,7 +17,6 @@ from flowlet.errors import StateRestoreError
 from flowlet.jm.background_call import call_in_background
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.file_split import FileSplit
-
 
 _STATE_VERSION: Final = 1
 _State = tuple[int, bytes | None]  # the version; the enumerator's state, None: its splits were not discovered
