@@ -130,7 +130,7 @@ class CheckpointConfig:
 
     def set_aligned_checkpoint_timeout(self, alignment_timeout: Duration) -> "CheckpointConfig":
         """Only a duration of 0, because a checkpoint whose alignment takes long cannot become unaligned yet."""
-        if not isinstance(alignment_timeout, Duration) or alignment_timeout.nanos:
+        if alignment_timeout != Duration.of_millis(0):
             raise ConfigError(
                 f"the aligned checkpoint timeout cannot be {alignment_timeout!r}, because unaligned checkpoints are not supported yet; "
                 "leave it out, or use Duration.of_millis(0)"

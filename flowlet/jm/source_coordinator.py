@@ -111,9 +111,10 @@ class SourceCoordinator:
 
     def _state_of(self, restored: bytes) -> bytes | None:
         try:
-            version, state = msgspec.msgpack.decode(restored, type=_State)
+            decoded: tuple[int, bytes | None] = msgspec.msgpack.decode(restored, type=_State)
         except msgspec.MsgspecError as error:
             raise StateRestoreError(f"the state of source {self._name!r} in a checkpoint cannot be read: {error}") from error
+        version, state = decoded
         if version != _STATE_VERSION:
             raise StateRestoreError(f"the state of source {self._name!r} has version {version}, this flowlet reads {_STATE_VERSION}")
         return state

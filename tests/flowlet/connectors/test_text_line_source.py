@@ -332,12 +332,12 @@ def test_a_source_operator_tells_the_progress_of_its_reader_also_after_its_end(t
     assert operator.progress == 1.0
 
 
-CHARSETS = {"a.txt": "UTF-8", "a.gz": "UTF-8", "a.bin": "UTF-16-LE"}
+CHARSET_OF = {"a.txt": "UTF-8", "a.gz": "UTF-8", "a.bin": "UTF-16-LE"}
 
 
 @given(
     content=CONTENTS,
-    name=st.sampled_from(sorted(CHARSETS)),
+    name=st.sampled_from(sorted(CHARSET_OF)),
     sizes=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
     stops=st.lists(st.integers(0, 6), max_size=3),
     chunk_lines=st.integers(1, 3),
@@ -354,7 +354,7 @@ def test_a_reader_goes_on_with_the_next_line_wherever_it_was_stopped(
     path = tmp_path_factory.getbasetemp() / name
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     split_bytes, *block_sizes = sizes
-    splits, charset = all_splits([str(path)], CHARSETS[name], split_bytes), CHARSETS[name]
+    splits, charset = all_splits([str(path)], CHARSET_OF[name], split_bytes), CHARSET_OF[name]
     found: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_line_source, "MAX_CHUNK_LINES", chunk_lines)

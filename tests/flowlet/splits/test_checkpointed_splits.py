@@ -79,8 +79,14 @@ class Source:
     def _fail(self, error: Exception) -> None:
         raise error
 
-    def _call(self, function: Callable[[], None], on_result: Callable[[None], None], _on_error: object, _name: str) -> None:
-        self.ready.append(lambda: on_result(function()))
+    def _call(
+        self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
+    ) -> None:
+        def run() -> None:
+            function()
+            on_result(None)
+
+        self.ready.append(run)
 
     # -- what may happen next
 

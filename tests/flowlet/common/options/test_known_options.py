@@ -125,7 +125,7 @@ def test_an_option_that_is_set_makes_a_difference(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for option in FIXED for name in option.names])
 def test_an_option_with_one_value_takes_this_value_and_refuses_all_others(name: str) -> None:
-    accepted = BY_NAME[name].default
+    accepted = str(BY_NAME[name].default)
 
     StreamExecutionEnvironment(Configuration.from_dict({name: accepted}))
     with pytest.raises(ConfigError, match=f"option '{name}' is 'other', which is not possible here: .*; use '{accepted}' or leave it out"):
