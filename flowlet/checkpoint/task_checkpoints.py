@@ -135,7 +135,9 @@ class TaskCheckpoints:
         """
         self._check_supported(metadata.checkpoint_id, options)
         mail = _TriggerMail(lambda: self._trigger(metadata, options))
-        mail_options = MailOptions.URGENT if options.is_unaligned else MailOptions.DEFAULT
+        # A source has no data in front of its barrier; its trigger keeps its place among the mails that bring its splits.
+        is_urgent = options.is_unaligned and self._stop_source is None
+        mail_options = MailOptions.URGENT if is_urgent else MailOptions.DEFAULT
         try:
             self._main_executor.execute(mail, "checkpoint %s with %s", metadata, options, options=mail_options)
         except MailboxClosedError:

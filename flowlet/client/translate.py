@@ -12,6 +12,7 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
 from flowlet.client.gate_routing import routed_at_producers
+from flowlet.client.source_positions import warn_of_sources_without_position
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.connectors.blocking_source import BlockingSource
@@ -81,7 +82,9 @@ def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_proces
     """
     job_graph = translate(stream_graph)
     target = embedded_target(job_graph, in_process=in_process) if address is None else RemoteTarget(*address)
-    return SubmittedJob(execute(job_graph, target), tuple(edge.id for edge in job_graph.external_edges()))
+    job = execute(job_graph, target)
+    warn_of_sources_without_position(stream_graph)
+    return SubmittedJob(job, tuple(edge.id for edge in job_graph.external_edges()))
 
 
 def translate(stream_graph: StreamGraph) -> JobGraph:

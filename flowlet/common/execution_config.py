@@ -5,8 +5,10 @@ Source: PyFlink ``pyflink.common.execution_config``.
 Absent: settings without an effect here so far (closure cleaner, job parameters, ...).
 """
 
+from flowlet.common.checkpoint_settings import CheckpointSettings
 from flowlet.common.checks import is_whole_number
 from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
+from flowlet.common.restart_settings import RestartSettings
 from flowlet.errors import JobGraphError
 
 __all__ = ["ExecutionConfig"]
@@ -118,9 +120,16 @@ class ExecutionConfig:
         timeout_ms = self._cancellation_timeout_ms
         return DEFAULT_CANCELLATION_TIMEOUT_MS if timeout_ms is None else timeout_ms
 
-    def job_settings(self, max_record_bytes: int | None) -> JobSettings:
+    def job_settings(
+        self,
+        max_record_bytes: int | None,
+        checkpoints: CheckpointSettings | None = None,
+        restart: RestartSettings | None = None,
+    ) -> JobSettings:
         """What was set, for the tasks of a job; not in PyFlink."""
-        return JobSettings(self._cancellation_interval_ms, self._cancellation_timeout_ms, max_record_bytes)
+        return JobSettings(
+            self._cancellation_interval_ms, self._cancellation_timeout_ms, max_record_bytes, checkpoints, restart or RestartSettings()
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExecutionConfig) and self._values() == other._values()

@@ -24,12 +24,13 @@ __all__ = [
 _WINDOWS: Final = "windows are not supported yet; collect records by key in a KeyedProcessFunction and emit them in on_timer()"
 _STATE: Final = "keyed state is not supported yet; keep values by ctx.get_current_key() in a dict of the function, which restarts lose"
 _BROADCAST: Final = "broadcast state is not supported yet; connect() with a stream that is broadcast()"
-_CHECKPOINTS: Final = "checkpoints cannot be configured yet, and nothing is restored after a failure"
+_CHECKPOINTS: Final = "the storage of checkpoints is an option: set execution.checkpointing.dir in a Configuration"
 _SAVEPOINTS: Final = "savepoints are not supported yet; cancel() ends the job"
 _SHIPPING: Final = "files and requirements are not shipped yet; install them where the TaskManagers run"
 _JAVA: Final = "Java functions cannot run here; use sink_to()"
 _ACCUMULATORS: Final = "accumulators are not supported yet; metrics() has the counters of the job"
-_RESTARTS: Final = "restarts are not supported yet: a job ends with its first failure"
+_RESTARTS: Final = "restart strategies are options: set restart-strategy.type in a Configuration"
+_CHANGELOG: Final = "changelogs of state are not supported yet; leave them out"
 _METRICS: Final = "metrics of users are not supported yet"
 _FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
 _SCHEMAS: Final = "serialization schemas are not supported yet; convert records in map()"
@@ -50,21 +51,14 @@ _FEATURES: Final = {
     "get_aggregating_state": _STATE,
     "set_state_backend": _STATE,
     "get_state_backend": _STATE,
-    "enable_changelog_state_backend": _STATE,
-    "is_changelog_state_backend_enabled": _STATE,
+    "enable_changelog_state_backend": _CHANGELOG,
+    "is_changelog_state_backend_enabled": _CHANGELOG,
     "get_metrics_group": _METRICS,
     "get_metric_group": _METRICS,
     "get_job_parameter": "job parameters are not supported yet; give values to the function's constructor",
     "set_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
     "get_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
     "broadcast_state": _BROADCAST,
-    "get_checkpoint_config": _CHECKPOINTS,
-    "enable_checkpointing": _CHECKPOINTS,
-    "get_checkpoint_interval": _CHECKPOINTS,
-    "get_checkpointing_mode": _CHECKPOINTS,
-    "get_checkpointing_consistency_mode": _CHECKPOINTS,
-    "is_unaligned_checkpoints_enabled": _CHECKPOINTS,
-    "is_force_unaligned_checkpoints": _CHECKPOINTS,
     "set_restart_strategy": _RESTARTS,
     "get_restart_strategy": _RESTARTS,
     "set_default_savepoint_directory": _SAVEPOINTS,
@@ -93,8 +87,7 @@ MISSING_MODULES: Final = {
     for feature, names in {
         _WINDOWS: "datastream.window",
         _STATE: "datastream.state datastream.state_backend",
-        _CHECKPOINTS: "datastream.checkpoint_config datastream.checkpoint_storage datastream.checkpointing_mode"
-        " datastream.externalized_checkpoint_retention",
+        _CHECKPOINTS: "datastream.checkpoint_storage",
         _SOURCES: "datastream.connectors.number_seq datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
         " datastream.connectors.jdbc datastream.connectors.kafka datastream.connectors.kinesis datastream.connectors.pulsar"
@@ -115,8 +108,7 @@ MISSING_NAMES: Final = {
         _WINDOWS: "AggregateFunction CountWindow GlobalWindow MergingWindowAssigner ProcessAllWindowFunction ProcessWindowFunction"
         " TimeWindow Trigger TriggerResult Window WindowAssigner WindowFunction WindowedStream AllWindowFunction AllWindowedStream",
         _STATE: "CustomStateBackend EmbeddedRocksDBStateBackend HashMapStateBackend MemorySize PredefinedOptions StateBackend",
-        _CHECKPOINTS: "CheckpointConfig CheckpointStorage CheckpointingMode CustomCheckpointStorage ExternalizedCheckpointRetention"
-        " FileSystemCheckpointStorage JobManagerCheckpointStorage",
+        _CHECKPOINTS: "CheckpointStorage CustomCheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage",
         _BROADCAST: "BaseBroadcastProcessFunction BroadcastConnectedStream BroadcastProcessFunction BroadcastStream"
         " KeyedBroadcastProcessFunction",
         _JAVA: "SinkFunction",

@@ -3,6 +3,8 @@
 Side:       shared.  The helper thread emits, the task thread polls.
 Invariants: records and watermarks keep their order; when ``MAX_PENDING_RECORDS`` are pending, the helper thread waits; the future is done
             exactly while elements are pending or the function has ended; the user's function runs on no other thread.
+            After a restart a function that can be replayed begins at its last mark; the records that followed the mark before the
+            checkpoint are dropped.
 Source:     Flink ``SourceStreamTask.LegacySourceFunctionThread``.  Flink's emits into the chain under the checkpoint lock; this one only
             fills a buffer, so that records enter the chain on the task thread alone.
 """
@@ -10,11 +12,12 @@ Source:     Flink ``SourceStreamTask.LegacySourceFunctionThread``.  Flink's emit
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
-from flowlet.datastream.source_function import SourceContext, SourceFunction
+from flowlet.datastream.source_function import SourceContext, SourceFunction, can_be_replayed
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source, SourceReader
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
@@ -24,6 +27,22 @@ from netstack.forks import end_stranded_child, serving_thread
 MAX_PENDING_RECORDS: Final = 2 * MAX_CHUNK_RECORDS
 # If a function ignores cancel() for so long, that is reported and its thread left running: nothing can end a thread.  Not measured.
 CANCEL_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """The function has marked a position, which may be pickled."""
+
+    position: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFunctionPosition:
+    """``num_records`` behind the last mark; None: behind the start."""
+
+    mark: Any
+    num_records: int
+
 
 _Element = Chunk | Watermark | WatermarkStatus
 
@@ -64,7 +83,11 @@ class BlockingSourceReader:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._elements: deque[_Element] = deque()  # Guarded by _lock, as the fields below.
+        self._is_replayed = can_be_replayed(function)
+        self._mark: Any = None  # Task thread only, as the next two.
+        self._num_behind_mark = 0  # records that were given, also before a restart
+        self._num_to_drop = 0  # of them, those that the function emits again
+        self._elements: deque[_Element | _Mark] = deque()  # Guarded by _lock, as the fields below.
         self._num_pending = 0  # records, watermarks and statuses
         self._is_idle = False
         self._state = _State.RUNNING
@@ -83,18 +106,55 @@ class BlockingSourceReader:
 
         Raises:
             Exception: what the function raised.
+            FlowletError: it gave less than it gave before the restart.
         """
         if self._thread is None:
             self._start()
-        with self._lock:
-            element = self._take_locked() if self._elements else None
-            if element is None and self._state is not _State.ENDED:
-                return Chunk([])
-        if element is not None:
-            return self._unpickled(element)
+        while True:
+            with self._lock:
+                element = self._take_locked() if self._elements else None
+                if element is None and self._state is not _State.ENDED:
+                    return Chunk([])
+            if element is None:
+                break
+            given = self._behind_position(element)
+            if given is not None:
+                return given
         if self._error is not None:
             raise self._error
+        if self._num_to_drop and not self.is_cancelled:
+            raise FlowletError(
+                f"{self._name}: after the restart its function gave {self._num_to_drop} records less than before; it cannot be replayed"
+            )
         return None
+
+    def snapshot_position(self) -> SourceFunctionPosition | None:
+        """Behind what was polled; None for a function that cannot be replayed."""
+        return SourceFunctionPosition(self._mark, self._num_behind_mark) if self._is_replayed else None
+
+    def restore_position(self, position: SourceFunctionPosition) -> None:
+        """Go on there; before the first poll."""
+        self._mark = position.mark
+        self._num_behind_mark = self._num_to_drop = position.num_records
+        if position.mark is not None:
+            self._function.restore_position(position.mark)
+
+    def _behind_position(self, element: _Element | _Mark) -> _Element | None:
+        """What is new of an element; None: nothing."""
+        match element:
+            case _Mark(position=position):
+                (self._mark,) = unpickled([position])
+                self._num_behind_mark = self._num_to_drop
+                return None
+            case Chunk() if self._is_replayed:
+                num_dropped = min(self._num_to_drop, len(element))
+                self._num_to_drop -= num_dropped
+                self._num_behind_mark += len(element) - num_dropped
+                if num_dropped == len(element):
+                    return None
+                if num_dropped:
+                    element = Chunk(element.values[num_dropped:], element.timestamps and element.timestamps[num_dropped:])
+        return self._unpickled(element)
 
     def available_future(self) -> AvailabilityFuture:
         """Done while elements are pending or the function has ended."""
@@ -128,7 +188,7 @@ class BlockingSourceReader:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
-    def _take_locked(self) -> _Element:
+    def _take_locked(self) -> _Element | _Mark:
         element = self._elements.popleft()
         self._num_pending -= len(element) if isinstance(element, Chunk) else 1
         self._room.notify_all()
@@ -194,12 +254,24 @@ class BlockingSourceReader:
             available = self._available
         available.complete()
 
+    def mark(self, position: Any) -> None:
+        """Append a mark, with the position as it is now; waits for room."""
+        end_stranded_child()
+        if not self._is_replayed:
+            raise FlowletError(f"{self._name}: mark_position() needs a function that overrides restore_position(), which begins there")
+        mark = _Mark(copy_if_mutable(position))
+        with self._lock:
+            self._wait_for_room_locked()
+            self._append_control_locked(mark)
+            available = self._available
+        available.complete()
+
     def _become_active_locked(self) -> None:
         if self._is_idle:
             self._is_idle = False
             self._append_control_locked(ACTIVE)
 
-    def _append_control_locked(self, element: Watermark | WatermarkStatus) -> None:
+    def _append_control_locked(self, element: Watermark | WatermarkStatus | _Mark) -> None:
         self._elements.append(element)
         self._num_pending += 1
 
@@ -234,6 +306,9 @@ class _Context(SourceContext):
 
     def mark_as_temporarily_idle(self) -> None:
         self._reader.emit_control(lambda: IDLE)
+
+    def mark_position(self, position: Any) -> None:
+        self._reader.mark(position)
 
     @property
     def is_cancelled(self) -> bool:

@@ -145,6 +145,9 @@ class RemoteGateReader:
     def __repr__(self) -> str:
         return f"<RemoteGateReader of {self._gate!r}, {len(self._elements)} elements wait, {len(self._ended)} partitions wait for a mark>"
 
+    def snapshot_position(self) -> None:
+        """None: what producers pushed cannot be asked for again."""
+
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
         """The next records; an empty chunk if there are none yet, None when the gate is finished."""
         elements, gate = self._elements, self._gate

@@ -9,13 +9,18 @@ Units:      offsets and sizes in bytes; for a compressed file, of the compressed
 Rules:      lines end with \n, \r\n or a lone \r; a last line without an end counts, an empty one after the last end does not (Java's
             ``BufferedReader.readLine``).  A split has the pieces between two \n that begin in it.  Undecodable bytes become U+FFFD.
 Source:     Flink ``FileSource``, ``FileSourceReader``, ``TextLineInputFormat``.
-Absent:     watching folders; resuming in the middle of a split after a restart.
+            A position in a split is the offset at which a line begins, in the content that is searched for line ends, and how many lines
+            behind it were read.  So nothing is counted per line; a reader that goes on there skips less than a block.  In a file that is
+            read as a whole (compressed, or recoded) it reads everything before the position again, and drops it.
+Absent:     watching folders.
 """
 
 import codecs
 import math
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import BinaryIO
+from dataclasses import dataclass
+from typing import BinaryIO, Final
 
 from flowlet.connectors.compressed_files import ReadBytes, decompressing
 from flowlet.errors import FlowletError
@@ -29,6 +34,23 @@ from netstack.availability import AvailabilityFuture
 BLOCK_BYTES = 128 << 10
 MAX_LINE_BYTES = 64 << 20
 MAX_CHUNK_LINES = 2_000
+_DROPPED_BYTES: Final = 1 << 20  # what is in front of a position is dropped in blocks of this size
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPosition:
+    """Where a split goes on: ``num_lines`` lines behind ``offset``."""
+
+    offset: int
+    num_lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextPosition:
+    """What a reader has left: ``position`` is in the first of the splits, the others were not begun; None: nor was the first."""
+
+    splits: tuple[FileSplit, ...]
+    position: SplitPosition | None
 
 
 class TextLineSource(Source):
@@ -61,6 +83,8 @@ class TextLineReader:
         self._max_line_bytes = max_line_bytes
         self._splits: AssignedSplits[FileSplit] = AssignedSplits(num_readers)
         self._chunks: Generator[Chunk, None, None] | None = None  # of the current split
+        self._current: FileSplit | None = None  # the current split; None: nothing of it is left
+        self._position: SplitPosition | None = None  # in the current split, or in the first one to begin; None: at its start
         self.current_split = ""  # of the lines polled last
         self.open_splits: frozenset[str] = frozenset()  # only the current one: the watermark does not wait for later files
         self._done_bytes = 0  # of earlier splits.  As the next field written by the task thread, read anywhere; one block stale is fine.
@@ -92,7 +116,7 @@ class TextLineReader:
         return self._splits.available_future
 
     def poll_chunk(self) -> Chunk | None:
-        """Up to 2,000 lines; an empty chunk while no split is there, None at the end.
+        """Lines, up to 2,000; an empty chunk while no split is there, None at the end.
 
         Raises:
             FlowletError: a file cannot be read, is damaged, or has too long a line; names it.
@@ -109,6 +133,16 @@ class TextLineReader:
                 return chunk
             self._chunks = None
 
+    def snapshot_position(self) -> TextPosition:
+        """What was not read yet of the splits received so far."""
+        current = () if self._current is None else (self._current,)
+        return TextPosition((*current, *self._splits.not_begun), self._position)
+
+    def restore_position(self, position: TextPosition) -> None:
+        """Go on there."""
+        self._splits.restore(position.splits)
+        self._position = position.position
+
     def close(self) -> None:
         """Close the current file."""
         chunks, self._chunks = self._chunks, None
@@ -118,20 +152,51 @@ class TextLineReader:
     def _begin(self, split: FileSplit) -> None:
         self.current_split = split.split_id
         self.open_splits = frozenset((split.split_id,))
-        self._chunks = self._read(split)
+        self._current = split
+        self._chunks = self._read(split, self._position)
 
-    def _read(self, split: FileSplit) -> Generator[Chunk, None, None]:
+    def _read(self, split: FileSplit, position: SplitPosition | None) -> Generator[Chunk, None, None]:
         charset = self._charset if keeps_line_ends(self._charset) else _RECODED
-        end = split.end if can_be_cut(split.path, self._charset) else math.inf
+        is_cut = can_be_cut(split.path, self._charset)
+        skipped = 0 if position is None else position.num_lines
         try:
             with open(split.path, "rb", buffering=0) as file:
-                if split.start:
-                    # From the byte before the split, which tells whether a line begins at its start.
-                    file.seek(split.start - 1)
-                for data in self._line_blocks(self._watched(file, split), split, end):
-                    yield from _chunks(_lines(data, charset))
+                read = self._positioned(file, split, position, is_cut=is_cut)
+                for block in self._line_blocks(read, split, split.end if is_cut else math.inf, position):
+                    lines = _lines(block.data, charset)
+                    num_read = min(skipped, len(lines))
+                    skipped -= num_read
+                    if num_read < len(lines):
+                        yield from self._rest_of(block, lines, num_read)
         except OSError as error:
             raise FlowletError(f"cannot read {split.path}: {error.strerror or error}") from error
+        self._end_split(split)
+
+    def _rest_of(self, block: "_LineBlock", lines: list[str], num_read: int) -> Iterator[Chunk]:
+        """The lines of a block behind those that were read before; the position is behind each chunk when it is given."""
+        for chunk in _chunks(lines[num_read:] if num_read else lines):
+            num_read += len(chunk)
+            if num_read < len(lines):
+                self._position = SplitPosition(block.offset, num_read)
+            elif block.is_last:
+                self._current = self._position = None
+            else:
+                self._position = SplitPosition(block.offset + len(block.data), 0)
+            yield chunk
+
+    def _positioned(self, file: BinaryIO, split: FileSplit, position: SplitPosition | None, *, is_cut: bool) -> ReadBytes:
+        """Reads from the position on; at the start of a split from the byte before it, which tells whether a line begins there."""
+        offset = max(split.start - 1, 0) if position is None else position.offset
+        read = self._watched(file, split)
+        if not is_cut:
+            return _behind(read, offset, split.path) if offset else read
+        if position is not None and os.fstat(file.fileno()).st_size < offset:
+            raise _shorter(split.path)
+        file.seek(offset)
+        return read
+
+    def _end_split(self, split: FileSplit) -> None:
+        self._current = self._position = None
         self._done_bytes += split.size_bytes
         self._current_bytes = 0
         self.open_splits = frozenset()
@@ -153,13 +218,14 @@ class TextLineReader:
 
         return read
 
-    def _line_blocks(self, read: ReadBytes, split: FileSplit, end: float) -> Iterator[bytes]:
-        r"""The split as pieces of whole lines.
+    def _line_blocks(self, read: ReadBytes, split: FileSplit, end: float, position: SplitPosition | None = None) -> Iterator["_LineBlock"]:
+        r"""The split as pieces of whole lines, from a position on.
 
-        It reaches from after the first \n at or after ``start - 1`` (or from 0) to after the first \n at or after ``end - 1``.
+        It reaches from after the first \n at or after ``start - 1`` (or from 0) to after the first \n at or after ``end - 1``.  Behind
+        ``end``, a position is in front of this \n: behind it nothing is left of the split, so there is no position.
         """
-        offset = max(split.start - 1, 0)  # of the block in the file
-        is_inside = split.start == 0
+        offset = max(split.start - 1, 0) if position is None else position.offset  # of the block in the file
+        is_inside = split.start == 0 or position is not None
         carried = bytearray()  # the incomplete line at the end of the blocks so far
         while block := read(self._block_bytes):
             next_offset = offset + len(block)
@@ -170,12 +236,13 @@ class TextLineReader:
                     return  # no line begins in this split
                 block = block[first:] if is_inside else b""
             last = block.find(b"\n", max(0, int(end) - 1 - (next_offset - len(block)))) + 1 if next_offset >= end else 0
+            begin = next_offset - len(block) - len(carried)
             if last:
-                yield bytes(carried + block[:last])
+                yield _LineBlock(begin, bytes(carried + block[:last]), is_last=True)
                 return
             cut = _behind_last_line_end(block)
             if cut:
-                yield bytes(carried + block[:cut])
+                yield _LineBlock(begin, bytes(carried + block[:cut]))
                 carried.clear()
             carried += block[cut:]
             offset = next_offset
@@ -183,7 +250,41 @@ class TextLineReader:
                 begin = offset - len(carried)
                 raise FlowletError(f"{split.path}: the line at offset {begin} is longer than {self._max_line_bytes} bytes")
         if carried:
-            yield bytes(carried)
+            yield _LineBlock(offset - len(carried), bytes(carried), is_last=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _LineBlock:
+    """Whole lines: the bytes from ``offset`` on; nothing of the split follows ``is_last``."""
+
+    offset: int
+    data: bytes
+    is_last: bool = False
+
+
+def _behind(read: ReadBytes, offset: int, path: str) -> ReadBytes:
+    """Reads the content behind ``offset``; ``read`` is at its start, and may give more bytes than it is asked for."""
+    rest: bytes | None = None
+    while rest is None:
+        block = read(_DROPPED_BYTES)
+        if not block:
+            raise _shorter(path)
+        if len(block) >= offset:
+            rest = block[offset:]
+        offset -= len(block)
+
+    def read_rest(num_bytes: int) -> bytes | None:
+        nonlocal rest
+        if rest:
+            first, rest = rest, None
+            return first
+        return read(num_bytes)
+
+    return read_rest
+
+
+def _shorter(path: str) -> FlowletError:
+    return FlowletError(f"cannot go on in {path}: it has become shorter since the checkpoint; restore it")
 
 
 # Files in a charset in which line ends cannot be found are converted to this one while they are read.

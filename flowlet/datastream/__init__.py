@@ -4,9 +4,12 @@ from typing import TYPE_CHECKING
 
 from flowlet.common.not_yet import missing_names
 from flowlet.datastream.async_data_stream import AsyncDataStream
+from flowlet.datastream.checkpoint_config import CheckpointConfig
+from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.connected_streams import ConnectedStreams
 from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataStreamSink, KeyedStream
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
+from flowlet.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 from flowlet.datastream.functions import (
     AsyncFunction,
     AsyncRetryPredicate,
@@ -38,6 +41,8 @@ __all__ = [
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
+    "CheckpointConfig",
+    "CheckpointingMode",
     "CloseableIterator",
     "CoFlatMapFunction",
     "CoMapFunction",
@@ -45,6 +50,7 @@ __all__ = [
     "ConnectedStreams",
     "DataStream",
     "DataStreamSink",
+    "ExternalizedCheckpointRetention",
     "FilterFunction",
     "FlatMapFunction",
     "Function",

@@ -7,14 +7,11 @@ Rules: an option of the program overrides an environment variable; without eithe
 from collections.abc import Mapping
 
 from flowlet.common.configuration import Configuration
+from flowlet.common.options.known_options import JOB_MANAGER, REST_ADDRESS, REST_PORT
 from flowlet.errors import ConfigError
 
-JOB_MANAGER_OPTION = "flowlet.jobmanager"  # host:port
 JOB_MANAGER_VARIABLE = "FLOWLET_JOBMANAGER"  # host:port
 LOCAL_VARIABLE = "FLOWLET_LOCAL"  # "inprocess": no child processes
-_ADDRESS_OPTIONS = ("rest.address", "jobmanager.rpc.address")
-_PORT_OPTION = "rest.port"
-_DEFAULT_PORT = 8081  # Flink's rest.port
 
 
 def job_manager_address(configuration: Configuration, variables: Mapping[str, str]) -> tuple[str, int] | None:
@@ -23,13 +20,14 @@ def job_manager_address(configuration: Configuration, variables: Mapping[str, st
     Raises:
         ConfigError: an option or variable is no address; the message names it.
     """
-    if configuration.contains_key(JOB_MANAGER_OPTION):
-        return parsed_address(configuration.get_string(JOB_MANAGER_OPTION, ""), f"option {JOB_MANAGER_OPTION!r}")
-    for option in _ADDRESS_OPTIONS:
-        if configuration.contains_key(option):
-            host = configuration.get_string(option, "").strip()
-            port = configuration.get_integer(_PORT_OPTION, _DEFAULT_PORT)
-            return _checked(host, port, f"options {option!r} and {_PORT_OPTION!r}")
+    own_address = JOB_MANAGER.find(configuration)
+    if own_address is not None:
+        return parsed_address(own_address, f"option {JOB_MANAGER.name!r}")
+    host = REST_ADDRESS.find(configuration)
+    if host is not None:
+        return _checked(host, REST_PORT.get(configuration), f"options {REST_ADDRESS.is_set(configuration)!r} and {REST_PORT.name!r}")
+    if REST_PORT.is_set(configuration):
+        raise ConfigError(f"option {REST_PORT.name!r} is set and has no effect: set {REST_ADDRESS.name!r}, too")
     address = variables.get(JOB_MANAGER_VARIABLE, "").strip()
     return parsed_address(address, f"environment variable {JOB_MANAGER_VARIABLE}") if address else None
 
@@ -46,7 +44,7 @@ def parsed_address(address: str, where: str) -> tuple[str, int]:
     """Host and port of ``host:port``.  Raises ConfigError if it is not of that form; names ``where`` it was found."""
     host, colon, port = address.strip().removeprefix("http://").rstrip("/").rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal():
-        raise ConfigError(f"{where} is {address!r}; it must be host:port, such as 127.0.0.1:{_DEFAULT_PORT}")
+        raise ConfigError(f"{where} is {address!r}; it must be host:port, such as 127.0.0.1:{REST_PORT.default}")
     return _checked(host, int(port), where)
 
 

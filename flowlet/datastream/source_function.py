@@ -32,6 +32,14 @@ class SourceContext(ABC):
     def mark_as_temporarily_idle(self) -> None:
         """Make the subtask idle: consumers do not wait for its watermark until it emits again."""
 
+    @abstractmethod
+    def mark_position(self, position: Any) -> None:
+        """Say where the source is: ``restore_position(position)`` and then ``run`` emit the records that follow.
+
+        Needed only if the function has ``restore_position``.  Any object that can be pickled; it may be changed afterwards.  Once per
+        thousand records is enough, and each mark costs as much as some records.
+        """
+
     @property
     @abstractmethod
     def is_cancelled(self) -> bool:
@@ -41,12 +49,25 @@ class SourceContext(ABC):
 class SourceFunction(ABC):
     """A source whose ``run`` may block; each subtask runs it on a thread of its own.
 
-    Life cycle: ``run`` once; ``cancel``, from another thread, makes it return early.
+    Life cycle: after a restart ``restore_position``; ``run`` once; ``cancel``, from another thread, makes it return early.
+
+    A function that overrides ``restore_position`` can be replayed: from a marked position on, and from the start if there is none, it emits
+    the same records in the same order.  After a restart of the job those that were processed before the checkpoint are dropped, so each
+    counts once.  Any other function begins anew after a restart, and records that it emits again count again.
     """
 
     @abstractmethod
     def run(self, ctx: SourceContext) -> None:
         """Emit all records, then return; or emit until ``cancel``."""
 
+    def restore_position(self, position: Any) -> None:
+        """Go on behind ``position``, the last one that was marked before the checkpoint; not called if there was none.  Before ``run``."""
+        raise NotImplementedError
+
     def cancel(self) -> None:  # noqa: B027  # nothing to do for a function that asks its context
         """Make ``run`` return, for example by closing what it waits for."""
+
+
+def can_be_replayed(function: SourceFunction) -> bool:
+    """Whether the function overrides ``restore_position``."""
+    return type(function).restore_position is not SourceFunction.restore_position

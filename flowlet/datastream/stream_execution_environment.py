@@ -2,12 +2,13 @@
 
 Side:   pure.  The client package is loaded by name when a job starts, so that building a program needs no runtime.
 Source: PyFlink ``pyflink.datastream.stream_execution_environment``; defaults from Flink's ``PipelineOptions`` and ``ExecutionOptions``.
-Absent: checkpointing, state backends, restart strategies, Python dependency management, cached files, ``add_source`` (Java functions only).
+Absent: state backends but the one in memory, Python dependency management, cached files, ``add_source`` (Java functions only).
 """
 
 import contextlib
 import importlib
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -18,15 +19,16 @@ from flowlet.common.conversion import to_declared_shape
 from flowlet.common.execution_config import ExecutionConfig, check_parallelism
 from flowlet.common.job_client import JobClient, RunningJob, SubmittedJob
 from flowlet.common.job_execution_result import JobExecutionResult
-from flowlet.common.job_settings import (
-    CANCELLATION_INTERVAL_OPTION,
-    CANCELLATION_TIMEOUT_OPTION,
-    MAX_RECORD_BYTES_OPTION,
-    JobSettings,
-)
+from flowlet.common.job_settings import JobSettings
 from flowlet.common.not_yet import missing_attribute
+from flowlet.common.options import known_options as known
+from flowlet.common.options.check_options import check_options
+from flowlet.common.options.job_options import checkpoint_settings, restart_settings
+from flowlet.common.options.option import Option
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.datastream.checkpoint_config import CheckpointConfig
+from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.connectors.base import Source
 from flowlet.datastream.connectors.file_system import FileSource
 from flowlet.datastream.data_stream import DataStream
@@ -35,7 +37,7 @@ from flowlet.datastream.job_manager_address import is_in_process, job_manager_ad
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.source_function import SourceFunction
-from flowlet.errors import ConfigError, FlowletError, JobGraphError
+from flowlet.errors import FlowletError, JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
 from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, execution_plan
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamExecutionEnvironment"]
 
 DEFAULT_JOB_NAME = "Flink Streaming Job"  # PyFlink's
+NO_BUFFER_TIMEOUT = -1
 _CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.user_frames"
 
 # What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this process.
@@ -100,36 +103,89 @@ class StreamExecutionEnvironment:
         return StreamExecutionEnvironment(configuration)
 
     def configure(self, configuration: Configuration) -> None:
-        """Take over options: ``parallelism.default``, ``pipeline.max-parallelism``, ``pipeline.name``, ``pipeline.operator-chaining``,
-        ``execution.buffer-timeout`` (milliseconds), ``execution.runtime-mode``, ``task.cancellation.interval`` and
-        ``task.cancellation.timeout`` (milliseconds), ``flowlet.max-record-bytes``, those that name a JobManager, and those that say what
-        becomes of a job without its client: ``execution.attached``, ``execution.shutdown-on-attached-exit``,
-        ``client.heartbeat.interval`` and ``client.heartbeat.timeout`` (``ClientHeartbeat``).
+        """Take over options; those that are not given stay as they are.  ``flowlet/common/options/known_options.py`` lists all.
+
+        If one is wrong, nothing is changed.
 
         Raises:
-            ConfigError: a value is not of the option's type.
+            ConfigError: an option is not known here, or its value is not of its type.
             JobGraphError: a value is out of range.
-        """  # noqa: D205  # the list of options is the summary
-        options = self._configuration.add_all(configuration)
-        if options.contains_key("parallelism.default"):
-            self.set_parallelism(options.get_integer("parallelism.default", 1))
-        if options.contains_key("pipeline.max-parallelism"):
-            self.set_max_parallelism(options.get_integer("pipeline.max-parallelism", 1))
-        for option in ("pipeline.operator-chaining", "pipeline.operator-chaining.enabled"):
-            self._is_chaining_enabled = options.get_boolean(option, self._is_chaining_enabled)
-        for option in ("execution.buffer-timeout", "execution.buffer-timeout.interval"):
-            if options.contains_key(option):
-                self.set_buffer_timeout(options.get_integer(option, DEFAULT_BUFFER_TIMEOUT_MS))
-        if options.contains_key("execution.runtime-mode"):
-            self.set_runtime_mode(_runtime_mode(options.get_string("execution.runtime-mode", "")))
-        if options.contains_key(CANCELLATION_INTERVAL_OPTION):
-            self._config.set_task_cancellation_interval(options.get_integer(CANCELLATION_INTERVAL_OPTION, 0))
-        if options.contains_key(CANCELLATION_TIMEOUT_OPTION):
-            self._config.set_task_cancellation_timeout(options.get_integer(CANCELLATION_TIMEOUT_OPTION, 0))
-        if options.contains_key(MAX_RECORD_BYTES_OPTION):
-            found = JobSettings(max_record_bytes=options.get_integer(MAX_RECORD_BYTES_OPTION, 0))
-            self._max_record_bytes = found.max_record_bytes
-        self._job_name = options.get_string("pipeline.name", "") or None
+        """
+        check_options(configuration)
+        parallelism, max_parallelism = known.DEFAULT_PARALLELISM.find(configuration), known.MAX_PARALLELISM.find(configuration)
+        limits = JobSettings(
+            known.CANCELLATION_INTERVAL.find(configuration),
+            known.CANCELLATION_TIMEOUT.find(configuration),
+            known.MAX_RECORD_BYTES.find(configuration),
+        )
+        if max_parallelism is not None:
+            self.set_max_parallelism(max_parallelism)
+        if limits.max_record_bytes is not None:
+            self._max_record_bytes = limits.max_record_bytes
+        if parallelism is not None:
+            self.set_parallelism(parallelism)
+        self._set_times(configuration)
+        is_chaining_enabled = known.CHAINING.find(configuration)
+        if is_chaining_enabled is not None:
+            self._is_chaining_enabled = is_chaining_enabled
+        runtime_mode = known.RUNTIME_MODE.find(configuration)
+        if runtime_mode is not None:
+            self.set_runtime_mode(RuntimeExecutionMode[runtime_mode])
+        self._job_name = known.JOB_NAME.find(configuration) or self._job_name
+        self._configuration.add_all(configuration)
+
+    def _set_times(self, configuration: Configuration) -> None:
+        setters: list[tuple[Option[int], Callable[[int], object]]] = [
+            (known.BUFFER_TIMEOUT, self.set_buffer_timeout),
+            (known.WATERMARK_INTERVAL, self._config.set_auto_watermark_interval),
+            (known.LATENCY_INTERVAL, self._config.set_latency_tracking_interval),
+            (known.CANCELLATION_INTERVAL, self._config.set_task_cancellation_interval),
+            (known.CANCELLATION_TIMEOUT, self._config.set_task_cancellation_timeout),
+        ]
+        for option, set_ms in setters:
+            found = option.find(configuration)
+            if found is not None:
+                set_ms(found)
+        if known.IS_BUFFER_TIMEOUT_ENABLED.find(configuration) is False:
+            self.set_buffer_timeout(NO_BUFFER_TIMEOUT)
+
+    def enable_checkpointing(self, interval: int, mode: CheckpointingMode | None = None) -> Self:
+        """Take a checkpoint every ``interval`` milliseconds, 10 or more; ``mode``: left out, it stays as it is.
+
+        A job whose task or TaskManager is lost then starts again from the newest complete checkpoint.  More can be set by
+        ``get_checkpoint_config`` and by the options ``execution.checkpointing.*`` and ``restart-strategy.*``.
+
+        Raises:
+            ConfigError: an argument is wrong.
+        """
+        if mode is not None:
+            self.get_checkpoint_config().set_checkpointing_mode(mode)
+        self.get_checkpoint_config().set_checkpoint_interval(interval)
+        return self
+
+    def get_checkpoint_config(self) -> CheckpointConfig:
+        """The settings of checkpoints; changes count for jobs that are started later."""
+        return CheckpointConfig(self._configuration)
+
+    def get_checkpoint_interval(self) -> int:
+        """The time from one checkpoint to the next in milliseconds; -1: none are taken."""
+        return self.get_checkpoint_config().get_checkpoint_interval()
+
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        """Whether records count exactly once or at least once after a restart."""
+        return self.get_checkpoint_config().get_checkpointing_mode()
+
+    def get_checkpointing_consistency_mode(self) -> CheckpointingMode:
+        """As ``get_checkpointing_mode``."""
+        return self.get_checkpointing_mode()
+
+    def is_unaligned_checkpoints_enabled(self) -> bool:
+        """False: barriers are always aligned."""
+        return self.get_checkpoint_config().is_unaligned_checkpoints_enabled()
+
+    def is_force_unaligned_checkpoints(self) -> bool:
+        """False: barriers are always aligned."""
+        return self.get_checkpoint_config().is_force_unaligned_checkpoints()
 
     def get_config(self) -> ExecutionConfig:
         """The settings that operators inherit; changes count for operators made later."""
@@ -396,9 +452,18 @@ class StreamExecutionEnvironment:
             auto_watermark_interval_ms=self._config.get_auto_watermark_interval(),
             latency_tracking_interval_ms=self._config.get_latency_tracking_interval(),
             client_heartbeat=client_heartbeat,
-            job=self._config.job_settings(self._max_record_bytes),
+            job=self._job_settings(),
         )
-        return build_stream_graph(self._next_attempt(collect).roots(), job_name or self._job_name or DEFAULT_JOB_NAME, settings)
+        graph = build_stream_graph(self._next_attempt(collect).roots(), job_name or self._job_name or DEFAULT_JOB_NAME, settings)
+        if graph.is_batch and settings.job.checkpoints is not None:
+            raise JobGraphError("checkpoints are not taken in BATCH mode, as in Flink: use set_runtime_mode(STREAMING), or no checkpoints")
+        return graph
+
+    def _job_settings(self) -> JobSettings:
+        default_directory = _local_checkpoints() if self._address() is None else None
+        checkpoints = checkpoint_settings(self._configuration, default_directory)
+        restart = restart_settings(self._configuration, has_checkpoints=checkpoints is not None)
+        return self._config.job_settings(self._max_record_bytes, checkpoints, restart)
 
     def _submit(self, job_name: str | None, collect: CollectTransformation | None = None, *, is_attached: bool = False) -> SubmittedJob:
         """Start the next job; see the class for what that is."""
@@ -449,12 +514,9 @@ def _submit_with_client(stream_graph: StreamGraph, address: tuple[str, int] | No
     return submitted
 
 
-def _runtime_mode(text: str) -> RuntimeExecutionMode:
-    try:
-        return RuntimeExecutionMode[text.strip().upper()]
-    except KeyError:
-        names = ", ".join(RuntimeExecutionMode.__members__)
-        raise ConfigError(f"option 'execution.runtime-mode' is {text!r}; it must be one of {names}") from None
+def _local_checkpoints() -> str:
+    """Where jobs of clusters on this machine keep checkpoints: each user has an own directory."""
+    return os.path.join(tempfile.gettempdir(), f"flowlet-checkpoints-{os.getuid()}")
 
 
 def _check_type(type_info: TypeInformation, method: str) -> None:

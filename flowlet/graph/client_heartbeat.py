@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from flowlet.common.configuration import Configuration
+from flowlet.common.options.known_options import CLIENT_INTERVAL, CLIENT_TIMEOUT, ENDS_WITH_CLIENT, IS_ATTACHED
 from flowlet.errors import ConfigError
 
-_INTERVAL_OPTION: Final = "client.heartbeat.interval"
-_TIMEOUT_OPTION: Final = "client.heartbeat.timeout"
 _FLINKS_INTERVAL_MS: Final = 30_000
 _FLINKS_TIMEOUT_MS: Final = 180_000
 _COLLECT_TIMEOUT_MS: Final = 30_000
@@ -38,8 +37,8 @@ class ClientHeartbeat:
     def __post_init__(self) -> None:
         if not 0 < self.interval_ms < self.timeout_ms <= MAX_TIMEOUT_MS:
             raise ConfigError(
-                f"option {_INTERVAL_OPTION!r} is {self.interval_ms} and {_TIMEOUT_OPTION!r} is {self.timeout_ms}; both are milliseconds, "
-                f"the interval is more than 0 and less than the timeout, and the timeout at most {MAX_TIMEOUT_MS}"
+                f"option {CLIENT_INTERVAL.name!r} is {self.interval_ms} and {CLIENT_TIMEOUT.name!r} is {self.timeout_ms}; both are "
+                f"milliseconds, the interval is more than 0 and less than the timeout, and the timeout at most {MAX_TIMEOUT_MS}"
             )
 
     @classmethod
@@ -51,9 +50,10 @@ class ClientHeartbeat:
             is_collecting: the program reads the job's results.
             is_attached: the program waits for the job's end, unless the options say otherwise.
         """
-        if not options.get_boolean("execution.attached", is_collecting or is_attached):
+        attached = IS_ATTACHED.find(options)
+        if not (is_collecting or is_attached if attached is None else attached):
             return None
-        if not is_collecting and not options.get_boolean("execution.shutdown-on-attached-exit", False):  # noqa: FBT003 - PyFlink's signature
+        if not is_collecting and not ENDS_WITH_CLIENT.get(options):
             return None
-        timeout_ms = options.get_integer(_TIMEOUT_OPTION, _COLLECT_TIMEOUT_MS if is_collecting else _FLINKS_TIMEOUT_MS)
-        return cls(options.get_integer(_INTERVAL_OPTION, min(_FLINKS_INTERVAL_MS, timeout_ms // _HEARTBEATS_PER_TIMEOUT)), timeout_ms)
+        timeout_ms = CLIENT_TIMEOUT.find(options) or (_COLLECT_TIMEOUT_MS if is_collecting else _FLINKS_TIMEOUT_MS)
+        return cls(CLIENT_INTERVAL.find(options) or min(_FLINKS_INTERVAL_MS, timeout_ms // _HEARTBEATS_PER_TIMEOUT), timeout_ms)

@@ -154,29 +154,36 @@ class ArrowSource(Source):
 
 
 class ArrowReader:
-    """Reads record batches one after the other; its position is the number of chunks that it gave."""
+    """Reads record batches one after the other; its position is the number of rows that it gave.
+
+    After a restart a function must give the same rows again; those before the position are dropped, however the batches are cut then.
+    """
 
     def __init__(self, batches: Iterable[Any], schema: Any) -> None:
         self._schema = schema
         self._parts = (part for batch in batches for part in slices(self._checked(batch)))
-        self._position = 0
+        self._num_rows = 0
+        self._num_to_drop = 0  # rows that were given before a restart
 
     def poll_chunk(self) -> Chunk | None:
-        """The next rows."""
-        part = next(self._parts, None)
-        if part is None:
-            return None
-        self._position += 1
-        return Chunk.of_columns(columns_of_batch(part))
+        """The next rows.  Raises FlowletError: there are less than before the restart."""
+        for part in self._parts:
+            num_dropped = min(self._num_to_drop, part.num_rows)
+            self._num_to_drop -= num_dropped
+            if num_dropped < part.num_rows:
+                self._num_rows += part.num_rows - num_dropped
+                return Chunk.of_columns(columns_of_batch(part.slice(num_dropped) if num_dropped else part))
+        if self._num_to_drop:
+            raise FlowletError(f"from_arrow(): after the restart its function gave {self._num_to_drop} rows less than before")
+        return None
 
     def snapshot_position(self) -> int:
-        """How many chunks were read."""
-        return self._position
+        """How many rows were read."""
+        return self._num_rows
 
     def restore_position(self, position: int) -> None:
-        """Read past them."""
-        while self._position < position and next(self._parts, None) is not None:
-            self._position += 1
+        """Drop so many rows."""
+        self._num_rows = self._num_to_drop = position
 
     def close(self) -> None:
         """Let the batches go."""

@@ -4,6 +4,8 @@ Side:       task.  A ``Source`` is made in the user's program and pickled; its r
 Invariants: a reader is made when its task opens and closed once.
 Rules:      a reader knows from its subtask number what is its share, or its source has an enumerator in the JobManager, which hands out the
             splits on demand (``flowlet/splits/enumerator.py``).
+            A checkpoint has each reader's position.  Watermarks are not part of it, as in Flink: after a restart they begin anew with the
+            records that are read then, and idleness is found out again.
 Source:     Flink ``Source``, ``SourceReader``, ``SourceOperator``.
 """
 
@@ -22,7 +24,9 @@ from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
 from flowlet.watermarks.source_event_time import SourceEventTime
 from netstack.availability import AvailabilityFuture
+from netstack.log_lines import LogLines
 
+_log = LogLines(__name__)
 # 1,000-2,000 records per chunk are best for records that are Python objects (hot-path measurements).
 MAX_CHUNK_RECORDS = 1_000
 # Flink's pipeline.auto-watermark-interval.
@@ -109,6 +113,7 @@ class SourceOperator(StreamOperator):
         self._never_waits = False  # of the reader
         self._markers: LatencyMarkerEmitter | None = None
         self._restored: object | None = None
+        self._has_warned = False
 
     def setup(self, ctx: OperatorContext, output: Output) -> None:
         """Tell the operator where it is and where its results go."""
@@ -123,7 +128,21 @@ class SourceOperator(StreamOperator):
     def snapshot_state(self, checkpoint_id: int) -> object | None:
         """How far the reader is, if it can tell."""
         position = getattr(self._reader, "snapshot_position", None)
-        return None if position is None else position()
+        if position is None:
+            self._warn_that_it_begins_anew()
+            return None
+        with self._reader_errors():
+            found: object = position()
+        return found
+
+    def _warn_that_it_begins_anew(self) -> None:
+        if self.ctx.subtask == 0 and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "a reader has no snapshot_position(): after a restart the source reads everything again",
+                source=self.name,
+                reader=type(self._reader).__name__,
+            )
 
     def open(self) -> None:
         """Make the reader, and start the latency markers if there are to be any."""

@@ -81,8 +81,20 @@ class AssignedSplits(Generic[SplitT]):
         """Done once ``take`` gives a split, or everything is over."""
         return self._available.future
 
+    @property
+    def not_begun(self) -> tuple[SplitT, ...]:
+        """The stock, in its order."""
+        return tuple(self._splits)
+
+    def restore(self, splits: Sequence[SplitT]) -> None:
+        """The reader had these before a restart; before ``start``."""
+        assert self._request is None, "not started"
+        self._splits.extend(splits)
+        self._stock_bytes = sum(split.size_bytes for split in self._splits)
+        self.expected_bytes = self._assigned_bytes = self._stock_bytes
+
     def start(self, request_splits: Callable[[], None]) -> None:
-        """Ask for the first ones."""
+        """Ask for the first ones, or for more if there is little."""
         self._request = request_splits
         self.keep_stocked(0)
 

@@ -18,7 +18,7 @@ def asked(request: pytest.FixtureRequest) -> tuple[Any, str, str]:
     environment = StreamExecutionEnvironment()
     stream = environment.from_collection([1])
     return {
-        "environment": (environment, "enable_checkpointing", "checkpoints"),
+        "environment": (environment, "set_default_savepoint_directory", "savepoints"),
         "stream": (stream, "window_all", "windows"),
         "keyed stream": (stream.key_by(abs), "window", "windows"),
         "runtime context": (RuntimeContext(None), "get_state", "keyed state"),  # type: ignore[arg-type]  # it is not asked
@@ -59,7 +59,10 @@ def test_broadcast_state_is_refused_where_it_is_asked_for() -> None:
         ("import flowlet.datastream.window", "no module 'flowlet.datastream.window': windows .* yet"),
         ("from flowlet.datastream import window", "no module 'flowlet.datastream.window': windows .* yet"),
         ("from flowlet.datastream.window import Trigger", "no module 'flowlet.datastream.window': windows .* yet"),
-        ("from flowlet.datastream import DataStream, CheckpointConfig", "'flowlet.datastream' has no 'CheckpointConfig': checkpoints"),
+        (
+            "from flowlet.datastream import DataStream, CheckpointStorage",
+            "'flowlet.datastream' has no 'CheckpointStorage': .*checkpointing.dir",
+        ),
         (
             "from flowlet.datastream.functions import AggregateFunction",
             "has no 'AggregateFunction': windows",

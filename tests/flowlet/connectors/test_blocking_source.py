@@ -1,14 +1,17 @@
 """Source: Flink ``SourceStreamTaskTest``: a source function on a thread of its own."""
 
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from flowlet.connectors.blocking_source import MAX_PENDING_RECORDS, BlockingSourceReader
+from flowlet.connectors.blocking_source import MAX_PENDING_RECORDS, BlockingSourceReader, SourceFunctionPosition
 from flowlet.datastream.source_function import SourceContext, SourceFunction
-from flowlet.errors import TaskCancelled
+from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 from tests.waiting import PATIENCE_S, spin_until
 
@@ -166,3 +169,76 @@ def test_a_cancel_that_fails_leaves_no_thread_behind() -> None:
         reader.close()
 
     assert "source of the cancel that fails" not in {thread.name for thread in threading.enumerate()}
+
+
+class Replayed(SourceFunction):
+    """Emits the numbers below ``end``; marks those that are divisible by ``step``, if there is one."""
+
+    def __init__(self, end: int, step: int = 0) -> None:
+        self.end = end
+        self.step = step
+        self.place = {"next": 0}
+
+    def run(self, ctx: SourceContext) -> None:
+        for number in range(self.place["next"], self.end):
+            if self.step and number % self.step == 0:
+                self.place["next"] = number
+                ctx.mark_position(self.place)  # the same object each time: it is marked as it is now
+            ctx.collect_with_timestamp(number, 10 * number)
+            ctx.emit_watermark(10 * number)
+
+    def restore_position(self, position: dict[str, int]) -> None:
+        self.place = dict(position)
+
+
+def polled(reader: BlockingSourceReader, at_least: int) -> list[tuple[int, int | None]]:
+    """Records with timestamps, until there are so many or no more."""
+    found: list[tuple[int, int | None]] = []
+    while len(found) < at_least and (element := poll(reader)) is not None:
+        found += [pair for pair in flattened([element]) if isinstance(pair, tuple)]
+    return found
+
+
+@settings(max_examples=30)  # each starts threads
+@given(end=st.integers(0, 30), step=st.integers(0, 5), stops=st.lists(st.integers(1, 12), max_size=3))
+def test_a_function_that_is_replayed_goes_on_behind_the_checkpoint(end: int, step: int, stops: list[int]) -> None:
+    """Wherever its last mark was, and if there was none; after several restarts."""
+    reader, found = BlockingSourceReader(Replayed(end, step), "source"), []
+    for num_records in stops:
+        found += polled(reader, num_records)
+        position = pickle.loads(pickle.dumps(reader.snapshot_position()))
+        reader.close()
+        reader = BlockingSourceReader(Replayed(end, step), "source")
+        reader.restore_position(position)
+    found += polled(reader, end + 1)
+    reader.close()
+
+    assert found == [(number, 10 * number) for number in range(end)]
+
+
+def test_a_position_is_that_of_what_was_polled_not_of_what_was_emitted() -> None:
+    reader = BlockingSourceReader(Replayed(3, 1), "source")
+    assert reader.snapshot_position() == SourceFunctionPosition(None, 0)
+
+    assert flattened([poll(reader)]) == [(0, 0)]
+
+    assert reader.snapshot_position() == SourceFunctionPosition({"next": 0}, 1)
+    reader.close()
+
+
+def test_a_function_that_gives_less_than_before_the_restart_fails() -> None:
+    reader = BlockingSourceReader(Replayed(3), "source")
+    reader.restore_position(SourceFunctionPosition(None, 5))
+
+    with pytest.raises(FlowletError, match="source: after the restart its function gave 2 records less than before"):
+        polled(reader, 1)
+    reader.close()
+
+
+def test_a_function_that_is_not_replayed_has_no_position_and_marks_none() -> None:
+    reader = BlockingSourceReader(Emitting(lambda ctx: ctx.mark_position(1)), "source")
+
+    assert reader.snapshot_position() is None
+    with pytest.raises(FlowletError, match=r"mark_position\(\) needs a function that overrides restore_position\(\)"):
+        poll(reader)
+    reader.close()

@@ -2,6 +2,7 @@ import bz2
 import gzip
 import lzma
 import os
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.connectors.text_line_source import TextLineReader, TextLineSource
+from flowlet.connectors import text_line_source
+from flowlet.connectors.text_line_source import SplitPosition, TextLineReader, TextLineSource, TextPosition
 from flowlet.errors import FlowletError
 from flowlet.operators.source_operator import SourceOperator, SourceReader
 from flowlet.records import Chunk
@@ -328,3 +330,74 @@ def test_a_source_operator_tells_the_progress_of_its_reader_also_after_its_end(t
     operator.close()
 
     assert operator.progress == 1.0
+
+
+CHARSET_OF = {"a.txt": "UTF-8", "a.gz": "UTF-8", "a.bin": "UTF-16-LE"}
+
+
+@given(
+    content=CONTENTS,
+    name=st.sampled_from(sorted(CHARSET_OF)),
+    sizes=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
+    stops=st.lists(st.integers(0, 6), max_size=3),
+    chunk_lines=st.integers(1, 3),
+)
+def test_a_reader_goes_on_with_the_next_line_wherever_it_was_stopped(
+    tmp_path_factory: pytest.TempPathFactory,
+    content: bytes,
+    name: str,
+    sizes: tuple[int, int, int],
+    stops: list[int],
+    chunk_lines: int,
+) -> None:
+    """Also if blocks have other sizes then, several times, and in files that are read as a whole."""
+    path = tmp_path_factory.getbasetemp() / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    split_bytes, *block_sizes = sizes
+    splits, charset = all_splits([str(path)], CHARSET_OF[name], split_bytes), CHARSET_OF[name]
+    found: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_line_source, "MAX_CHUNK_LINES", chunk_lines)
+        patch.setattr(text_line_source, "_DROPPED_BYTES", block_sizes[0])
+        expected = lines_of(reader_of(*splits, charset=charset))
+        reader = reader_of(*splits, charset=charset, block_bytes=block_sizes[0])
+        for number, num_chunks in enumerate(stops):
+            for _ in range(num_chunks):
+                found += getattr(reader.poll_chunk(), "values", [])
+            position = pickle.loads(pickle.dumps(reader.snapshot_position()))
+            reader.close()
+            reader = TextLineReader(charset, block_bytes=block_sizes[number % 2])
+            reader.restore_position(position)
+            reader.start(lambda: None)
+            reader.no_more_splits()
+        found += lines_of(reader)
+
+    assert found == expected
+
+
+def test_a_restored_reader_has_its_splits_and_asks_for_more(tmp_path: Path) -> None:
+    splits = [FileSplit(str(tmp_path / name), 0, 4) for name in "abc"]
+    for split in splits:
+        Path(split.path).write_text("1\n2\n")
+    reader, asked = TextLineReader("UTF-8"), []
+    reader.restore_position(TextPosition(tuple(splits[:2]), SplitPosition(2, 0)))
+
+    reader.start(lambda: asked.append("more"))
+    reader.add_splits(splits[2:], 0)
+    reader.no_more_splits()
+
+    assert asked == ["more"]
+    assert lines_of(reader) == ["2", "1", "2", "1", "2"]
+    assert reader.snapshot_position() == TextPosition((), None)
+
+
+@pytest.mark.parametrize("name", ["a", "a.gz"])
+def test_a_file_that_became_shorter_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"1\n") if name.endswith(".gz") else b"1\n")
+    reader = TextLineReader("UTF-8")
+    reader.restore_position(TextPosition((FileSplit(str(path), 0, 9),), SplitPosition(8, 0)))
+    reader.start(lambda: None)
+
+    with pytest.raises(FlowletError, match=f"cannot go on in {path}: it has become shorter since the checkpoint"):
+        reader.poll_chunk()

@@ -23,7 +23,6 @@ ELSEWHERE = {"FLOWLET_JOBMANAGER": "elsewhere:1"}
         ({"jobmanager.rpc.address": "there"}, {}, ("there", 8081)),
         ({"rest.address": "here", "jobmanager.rpc.address": "there"}, {}, ("here", 8081)),
         ({"flowlet.jobmanager": "own:2", "rest.address": "here"}, {}, ("own", 2)),
-        ({"rest.port": "9"}, {}, None),
     ],
 )
 def test_options_of_the_program_beat_variables(options: dict[str, str], variables: dict[str, str], address: tuple[str, int] | None) -> None:
@@ -46,7 +45,9 @@ def test_options_of_the_program_beat_variables(options: dict[str, str], variable
         ({"flowlet.jobmanager": ""}, {}, "option 'flowlet.jobmanager' is ''"),
         ({"rest.address": "here", "rest.port": "65536"}, {}, "options 'rest.address' and 'rest.port': 'here' and 65536"),
         ({"rest.address": "here", "rest.port": "x"}, {}, "option 'rest.port' is 'x', which is not a whole number"),
-        ({"rest.address": " "}, {}, "are no host and port"),
+        ({"rest.address": " "}, {}, "option 'rest.address' is ' ', which is not a host"),
+        ({"rest.address": "here", "rest.port": "0"}, {}, "option 'rest.port' is '0', which is not a whole number of 1 or more"),
+        ({"rest.port": "9"}, ELSEWHERE, "option 'rest.port' is set and has no effect: set 'rest.address', too"),
     ],
 )
 def test_what_is_no_address_is_refused_by_its_name(options: dict[str, str], variables: dict[str, str], message: str) -> None:

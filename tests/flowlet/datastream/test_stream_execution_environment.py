@@ -161,9 +161,9 @@ def test_options_are_settings() -> None:
     ("option", "value", "message"),
     [
         ("parallelism.default", "many", "option 'parallelism.default' is 'many'"),
-        ("execution.runtime-mode", "fast", "must be one of STREAMING, BATCH, AUTOMATIC"),
+        ("execution.runtime-mode", "fast", "is 'fast', which is not one of streaming, batch, automatic"),
         ("pipeline.operator-chaining", "maybe", "not true or false"),
-        ("execution.buffer-timeout.interval", "100 ms", "not a whole number"),
+        ("execution.buffer-timeout.interval", "100 lightyears", "not a duration such as '100 ms', or -1"),
     ],
 )
 def test_a_bad_option_is_refused_by_its_name(option: str, value: str, message: str) -> None:
@@ -492,6 +492,6 @@ def test_on_a_remote_cluster_the_default_parallelism_is_one() -> None:
     assert environment.set_parallelism(4).get_parallelism() == 4
 
 
-@pytest.mark.parametrize("method", ["enable_checkpointing", "get_checkpoint_config", "add_jars", "create_input", "read_text_file"])
+@pytest.mark.parametrize("method", ["set_default_savepoint_directory", "add_jars", "create_input", "read_text_file"])
 def test_what_this_version_cannot_do_is_absent(method: str) -> None:
     assert not hasattr(StreamExecutionEnvironment(), method)

@@ -6,7 +6,7 @@ import pytest
 
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.common.types import Row
-from flowlet.errors import UserFunctionError
+from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators import record_batches
 from flowlet.operators.record_batches import ArrowSource, MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
 from flowlet.records import Chunk
@@ -191,3 +191,22 @@ def test_a_reader_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     found = restored.poll_chunk()
     assert found is not None
     assert [row["n"] for row in found.values] == [2, 3]
+
+
+def test_a_restored_reader_drops_rows_however_the_batches_are_cut_then() -> None:
+    before = ArrowSource(lambda subtask, parallelism: [batch(0, 1), batch(2, 3)], SCHEMA).create_reader(0, 1)
+    before.poll_chunk()
+    after = ArrowSource(lambda subtask, parallelism: [batch(0), batch(1, 2), batch(3)], SCHEMA).create_reader(0, 1)
+
+    after.restore_position(before.snapshot_position())
+
+    assert [[row["n"] for row in found.values] for found in iter(after.poll_chunk, None)] == [[2], [3]]
+    assert after.snapshot_position() == 4
+
+
+def test_a_function_that_gives_fewer_rows_than_before_the_restart_fails() -> None:
+    reader = ArrowSource(lambda subtask, parallelism: [batch(0)], SCHEMA).create_reader(0, 1)
+    reader.restore_position(3)
+
+    with pytest.raises(FlowletError, match="its function gave 2 rows less than before"):
+        reader.poll_chunk()

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import FlowletError, UserFunctionError
@@ -164,10 +165,22 @@ def test_a_source_goes_on_where_its_snapshot_was_taken() -> None:
     assert again.output.values == list(range(1000, 2500))
 
 
-def test_a_reader_that_cannot_tell_its_position_has_none() -> None:
+def test_a_reader_that_cannot_tell_its_position_has_none_and_a_warning_says_so_once() -> None:
     harness = Harness(SourceOperator(ScriptedSource([Chunk([1])])))
 
-    assert harness.operator.snapshot_state(1) is None
+    with capture_logs() as logs:
+        assert harness.operator.snapshot_state(1) is None
+        assert harness.operator.snapshot_state(2) is None
+
+    assert [(line["log_level"], line["reader"]) for line in logs] == [("warning", "ScriptedReader")]
+
+
+def test_a_failure_of_a_readers_position_is_the_users() -> None:
+    harness = Harness(SourceOperator(CollectionSource([1])))
+    harness.operator._reader.snapshot_position = lambda: [][0]
+
+    with pytest.raises(UserFunctionError):
+        harness.operator.snapshot_state(1)
 
 
 class SplitReading:

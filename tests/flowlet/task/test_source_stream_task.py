@@ -7,17 +7,24 @@ from functools import partial
 import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.responder import InMemoryCheckpointStore
+from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.connectors.blocking_source import BlockingSource
+from flowlet.connectors.text_line_source import TextLineSource, TextPosition
 from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
-from flowlet.task.create_stream_task import StreamTask
+from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.source_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTask
-from netstack.wire.events import EndOfData, StopMode
+from flowlet.task.task_environment import Checkpointing
+from netstack.wire.events import Alignment, CheckpointOptions, EndOfData, StopMode
+from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.connectors.test_blocking_source import Emitting
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
-from tests.flowlet.task.local_tasks import Tasks, is_parked, source, step_until_idle
+from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, source, step_until_idle
 from tests.waiting import PATIENCE_S, spin_until
 
 
@@ -251,3 +258,32 @@ def test_a_mark_never_comes_into_the_middle_of_a_chunk(network: LocalNetwork, ta
 
     assert [element for element in output.read() if isinstance(element, Chunk | CompletionMark)] == [Chunk([1, 2]), CompletionMark(1)]
     output.view.release()
+
+
+@pytest.mark.parametrize("alignment", [Alignment.ALIGNED, Alignment.UNALIGNED])
+def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(network: LocalNetwork, tasks: Tasks, alignment: Alignment) -> None:
+    """And no later ones: these are still in the enumerator's part of the checkpoint, so that they would be read twice."""
+    store, pool = InMemoryCheckpointStore(), list[Callable[[], None]]()
+    operator = SourceOperator(TextLineSource(FileSet(("a", "b"))))
+    operator.operator_id = b"o" * 16
+    environment = network.environment("source")
+    environment.request_splits = lambda: None
+    environment.checkpointing = Checkpointing(store.responder_of("v", 0), pool.append, ManualTimers(), InMemoryChannelStateWriter())
+    task = create_stream_task(environment, chain(operator))
+    assert isinstance(task, SourceStreamTask)
+    assert task.checkpoints is not None
+    tasks.restored(task)
+    before, after = FileSplit("a", 0, 1), FileSplit("b", 0, 1)
+
+    task.add_splits([before], 1)
+    task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(1, 0, 0), CheckpointOptions(alignment=alignment))
+    task.add_splits([after], 0)
+    while not pool:
+        task.mailbox_processor.run_mailbox_step()
+    for run in pool:
+        run()
+
+    state = store.state_of(1, "v", 0).operators[operator.operator_id.hex()]
+    assert isinstance(state, OperatorState)
+    assert state.own == TextPosition((before,), None)
+    task.cancel()

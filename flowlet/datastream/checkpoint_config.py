@@ -1,0 +1,168 @@
+"""``CheckpointConfig``: the options ``execution.checkpointing.*`` of an environment as methods.
+
+Side:   pure.
+Units:  milliseconds.
+Rules:  the options themselves are the only state; a setter checks its value at once.  Whatever this version lacks can only be set to what
+        happens anyway; an error names the option and says what is possible.
+Source: PyFlink ``pyflink.datastream.checkpoint_config``.
+"""
+
+from typing import Final
+
+from flowlet.common.configuration import Configuration
+from flowlet.common.options import known_options as known
+from flowlet.common.time import Duration
+from flowlet.datastream.checkpointing_mode import CheckpointingMode
+from flowlet.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
+from flowlet.errors import ConfigError
+
+__all__ = ["CheckpointConfig"]
+
+DISABLED: Final = -1
+
+
+class CheckpointConfig:
+    """How an environment's jobs take checkpoints; made by ``StreamExecutionEnvironment.get_checkpoint_config``.
+
+    Threading: one thread.  Every setter raises ConfigError if the value is wrong, or means something that this version lacks.
+
+    Args:
+        configuration: holds the options, and is changed by the setters; left out, one that no environment reads.
+    """
+
+    __slots__ = ("_options",)
+
+    def __init__(self, configuration: Configuration | None = None) -> None:
+        self._options = Configuration() if configuration is None else configuration
+
+    def is_checkpointing_enabled(self) -> bool:
+        """Whether an interval is set."""
+        return self.get_checkpoint_interval() != DISABLED
+
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        """Whether records count exactly once, the default, or at least once."""
+        return CheckpointingMode[known.CHECKPOINT_MODE.get(self._options)]
+
+    def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> "CheckpointConfig":
+        """Set whether records count exactly once or at least once."""
+        known.CHECKPOINT_MODE.set(self._options, _name_of(checkpointing_mode, CheckpointingMode))
+        return self
+
+    def get_checkpoint_interval(self) -> int:
+        """The time from one checkpoint to the next; -1: none are taken."""
+        interval_ms = known.CHECKPOINT_INTERVAL.find(self._options)
+        return DISABLED if interval_ms is None else interval_ms
+
+    def set_checkpoint_interval(self, checkpoint_interval: int) -> "CheckpointConfig":
+        """Take checkpoints, with this time from one to the next: 10 or more."""
+        known.CHECKPOINT_INTERVAL.set(self._options, checkpoint_interval)
+        return self
+
+    def get_checkpoint_timeout(self) -> int:
+        """The time after which a checkpoint that is not complete fails; 10 minutes unless set."""
+        return known.CHECKPOINT_TIMEOUT.get(self._options)
+
+    def set_checkpoint_timeout(self, checkpoint_timeout: int) -> "CheckpointConfig":
+        """Set the time after which a checkpoint that is not complete fails: 10 or more."""
+        known.CHECKPOINT_TIMEOUT.set(self._options, checkpoint_timeout)
+        return self
+
+    def get_min_pause_between_checkpoints(self) -> int:
+        """The time that passes at least between the end of a checkpoint and the next one."""
+        return known.MIN_PAUSE.get(self._options)
+
+    def set_min_pause_between_checkpoints(self, min_pause_between_checkpoints: int) -> "CheckpointConfig":
+        """Set the time that passes at least between the end of a checkpoint and the next one."""
+        known.MIN_PAUSE.set(self._options, min_pause_between_checkpoints)
+        return self
+
+    def get_max_concurrent_checkpoints(self) -> int:
+        """How many checkpoints may be under way at a time."""
+        return known.MAX_CONCURRENT.get(self._options)
+
+    def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> "CheckpointConfig":
+        """Set how many checkpoints may be under way at a time."""
+        known.MAX_CONCURRENT.set(self._options, max_concurrent_checkpoints)
+        return self
+
+    def is_fail_on_checkpointing_errors(self) -> bool:
+        """Whether the first checkpoint that fails makes the job fail."""
+        return self.get_tolerable_checkpoint_failure_number() == 0
+
+    def set_fail_on_checkpointing_errors(self, fail_on_checkpointing_errors: bool) -> "CheckpointConfig":  # noqa: FBT001  # PyFlink's
+        """Set whether the first checkpoint that fails makes the job fail, or none does."""
+        return self.set_tolerable_checkpoint_failure_number(0 if fail_on_checkpointing_errors else known.UNLIMITED)
+
+    def get_tolerable_checkpoint_failure_number(self) -> int:
+        """How many checkpoints may fail one after the other; the next one makes the job fail."""
+        return known.TOLERABLE_FAILURES.get(self._options)
+
+    def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> "CheckpointConfig":
+        """Set how many checkpoints may fail one after the other."""
+        known.TOLERABLE_FAILURES.set(self._options, tolerable_checkpoint_failure_number)
+        return self
+
+    def set_externalized_checkpoint_retention(self, retention_mode: ExternalizedCheckpointRetention) -> "CheckpointConfig":
+        """Only NO_EXTERNALIZED_CHECKPOINTS: checkpoints are deleted when their job ends."""
+        known.RETENTION.set(self._options, _name_of(retention_mode, ExternalizedCheckpointRetention))
+        return self
+
+    def is_externalized_checkpoints_enabled(self) -> bool:
+        """False: checkpoints are deleted when their job ends."""
+        return False
+
+    def get_externalized_checkpoint_retention(self) -> ExternalizedCheckpointRetention | None:
+        """What becomes of checkpoints when their job ends."""
+        return ExternalizedCheckpointRetention[known.RETENTION.get(self._options)]
+
+    def is_unaligned_checkpoints_enabled(self) -> bool:
+        """False: barriers are always aligned."""
+        return False
+
+    def enable_unaligned_checkpoints(self, enabled: bool = True) -> "CheckpointConfig":  # noqa: FBT001, FBT002  # PyFlink's signature
+        """Only False: unaligned checkpoints are not supported yet."""
+        known.UNALIGNED.set(self._options, enabled)
+        return self
+
+    def disable_unaligned_checkpoints(self) -> "CheckpointConfig":
+        """Align barriers, as always here."""
+        return self.enable_unaligned_checkpoints(enabled=False)
+
+    def set_aligned_checkpoint_timeout(self, alignment_timeout: Duration) -> "CheckpointConfig":
+        """Only a duration of 0, because a checkpoint whose alignment takes long cannot become unaligned yet."""
+        if alignment_timeout != Duration.of_millis(0):
+            raise ConfigError(
+                f"the aligned checkpoint timeout cannot be {alignment_timeout!r}, because unaligned checkpoints are not supported yet; "
+                "leave it out, or use Duration.of_millis(0)"
+            )
+        return self
+
+    def get_aligned_checkpoint_timeout(self) -> Duration:
+        """A duration of 0."""
+        return Duration.of_millis(0)
+
+    def set_alignment_timeout(self, alignment_timeout: Duration) -> "CheckpointConfig":
+        """As ``set_aligned_checkpoint_timeout``."""
+        return self.set_aligned_checkpoint_timeout(alignment_timeout)
+
+    def get_alignment_timeout(self) -> Duration:
+        """As ``get_aligned_checkpoint_timeout``."""
+        return self.get_aligned_checkpoint_timeout()
+
+    def set_force_unaligned_checkpoints(
+        self,
+        force_unaligned_checkpoints: bool = True,  # noqa: FBT001, FBT002  # PyFlink's signature
+    ) -> "CheckpointConfig":
+        """Only False: unaligned checkpoints are not supported yet."""
+        known.FORCED_UNALIGNED.set(self._options, force_unaligned_checkpoints)
+        return self
+
+    def is_force_unaligned_checkpoints(self) -> bool:
+        """False: barriers are always aligned."""
+        return False
+
+
+def _name_of(value: object, kind: type[CheckpointingMode] | type[ExternalizedCheckpointRetention]) -> str:
+    if not isinstance(value, kind):
+        raise ConfigError(f"a {kind.__name__} is needed, got {value!r}")
+    return str(value.name)

@@ -1,0 +1,162 @@
+"""Promises of ``CheckpointConfig`` and the methods of an environment about checkpoints."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from flowlet.common import Configuration, Duration
+from flowlet.common.checkpoint_settings import CheckpointSettings
+from flowlet.common.job_settings import JobSettings
+from flowlet.common.restart_settings import RestartKind
+from flowlet.datastream import (
+    CheckpointConfig,
+    CheckpointingMode,
+    ExternalizedCheckpointRetention,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+)
+from flowlet.errors import ConfigError, JobGraphError
+from flowlet.graph.stream_graph import StreamGraph
+
+
+class Seen(Exception):
+    """The job was seen."""
+
+
+def settings_of(prepare: Callable[[StreamExecutionEnvironment], object]) -> JobSettings:
+    """What the tasks of a job of a prepared environment are told."""
+    found: list[JobSettings] = []
+
+    def submit(stream_graph: StreamGraph, *_: object) -> Any:
+        found.append(stream_graph.settings.job)
+        raise Seen
+
+    environment = StreamExecutionEnvironment(submit=submit)
+    prepare(environment)
+    environment.from_collection([1]).print()
+    with contextlib.suppress(Seen):
+        environment.execute()
+    return found[0]
+
+
+def checkpoints_of(prepare: Callable[[CheckpointConfig], object]) -> CheckpointSettings:
+    found = settings_of(lambda environment: prepare(environment.enable_checkpointing(1000).get_checkpoint_config())).checkpoints
+    assert found is not None
+    return found
+
+
+def test_without_them_a_job_takes_no_checkpoints() -> None:
+    environment = StreamExecutionEnvironment()
+
+    assert settings_of(lambda _: None).checkpoints is None
+    assert (environment.get_checkpoint_interval(), environment.get_checkpoint_config().is_checkpointing_enabled()) == (-1, False)
+    assert environment.get_checkpointing_mode() is CheckpointingMode.EXACTLY_ONCE
+
+
+def test_enabled_checkpoints_travel_with_the_job() -> None:
+    """Into a directory of the user's, because the cluster is on this machine."""
+    settings = settings_of(lambda environment: environment.enable_checkpointing(1500, CheckpointingMode.AT_LEAST_ONCE))
+
+    directory = f"{tempfile.gettempdir()}/flowlet-checkpoints-{os.getuid()}"
+    assert settings.checkpoints == CheckpointSettings(1500, directory, is_exactly_once=False)
+    assert settings.restart.kind is RestartKind.DEFAULT
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(settings), type=JobSettings) == settings
+
+
+def test_the_mode_stays_when_only_the_interval_is_given() -> None:
+    environment = StreamExecutionEnvironment().enable_checkpointing(10, CheckpointingMode.AT_LEAST_ONCE)
+
+    assert environment.enable_checkpointing(20).get_checkpointing_consistency_mode() is CheckpointingMode.AT_LEAST_ONCE
+    assert (environment.get_checkpoint_interval(), environment.is_unaligned_checkpoints_enabled()) == (20, False)
+    assert not environment.is_force_unaligned_checkpoints()
+
+
+SETTERS: list[tuple[str, object, str, object]] = [
+    ("checkpoint_interval", 20, "interval_ms", 20),
+    ("checkpoint_timeout", 20, "timeout_ms", 20),
+    ("min_pause_between_checkpoints", 20, "min_pause_ms", 20),
+    ("max_concurrent_checkpoints", 2, "max_concurrent", 2),
+    ("tolerable_checkpoint_failure_number", 2, "tolerable_failures", 2),
+    ("checkpointing_mode", CheckpointingMode.AT_LEAST_ONCE, "is_exactly_once", False),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "field", "expected"), SETTERS)
+def test_a_setter_reaches_the_job_and_its_getter(name: str, value: object, field: str, expected: object) -> None:
+    config = CheckpointConfig()
+
+    assert getattr(config, f"set_{name}")(value) is config
+    assert getattr(config, f"get_{name}")() == value
+    assert getattr(checkpoints_of(lambda config: getattr(config, f"set_{name}")(value)), field) == expected
+
+
+def test_errors_of_checkpoints_fail_the_job_or_never_do() -> None:
+    config = CheckpointConfig()
+
+    assert config.is_fail_on_checkpointing_errors()
+    assert config.set_fail_on_checkpointing_errors(False).get_tolerable_checkpoint_failure_number() == 2**31 - 1
+    assert not config.is_fail_on_checkpointing_errors()
+    assert config.set_fail_on_checkpointing_errors(True).is_fail_on_checkpointing_errors()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda config: config.set_checkpoint_interval(9), "'execution.checkpointing.interval' is '9', .* 10 ms or more"),
+        (lambda config: config.set_checkpoint_interval("soon"), "'execution.checkpointing.interval' is 'soon'"),
+        (lambda config: config.set_checkpoint_timeout(0), "'execution.checkpointing.timeout' is '0'"),
+        (lambda config: config.set_max_concurrent_checkpoints(0), "'execution.checkpointing.max-concurrent-checkpoints' is '0'"),
+        (
+            lambda config: config.set_tolerable_checkpoint_failure_number(-1),
+            "'execution.checkpointing.tolerable-failed-checkpoints' is '-1'",
+        ),
+        (lambda config: config.set_checkpointing_mode("EXACTLY_ONCE"), "a CheckpointingMode is needed, got 'EXACTLY_ONCE'"),
+        (lambda config: config.enable_unaligned_checkpoints(), "unaligned.enabled' is 'true', .* not supported yet"),
+        (lambda config: config.set_force_unaligned_checkpoints(), "unaligned.forced' is 'true', .* not supported yet"),
+        (lambda config: config.set_alignment_timeout(Duration.of_seconds(1)), "aligned checkpoint timeout cannot be .* not supported yet"),
+        (
+            lambda config: config.set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION),
+            "is 'RETAIN_ON_CANCELLATION', which is not possible here: .* deleted with their job",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once_and_changes_nothing(change: Callable[[CheckpointConfig], object], message: str) -> None:
+    options = Configuration()
+
+    with pytest.raises(ConfigError, match=message):
+        change(CheckpointConfig(options))
+
+    assert options.to_dict() == {}
+
+
+def test_what_happens_anyway_may_be_asked_for() -> None:
+    config = CheckpointConfig()
+    config.disable_unaligned_checkpoints().set_force_unaligned_checkpoints(False)
+    config.set_aligned_checkpoint_timeout(Duration.of_millis(0))
+    config.set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS)
+
+    assert not config.is_unaligned_checkpoints_enabled()
+    assert not config.is_force_unaligned_checkpoints()
+    assert config.get_alignment_timeout() == config.get_aligned_checkpoint_timeout() == Duration.of_millis(0)
+    assert config.get_externalized_checkpoint_retention() is ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+    assert not config.is_externalized_checkpoints_enabled()
+
+
+def test_a_job_on_a_remote_cluster_needs_a_directory() -> None:
+    def prepare(environment: StreamExecutionEnvironment) -> None:
+        environment.configure(Configuration.from_dict({"flowlet.jobmanager": "here:1"}))
+        environment.enable_checkpointing(1000)
+
+    with pytest.raises(JobGraphError, match=r"set the option 'execution.checkpointing.dir'"):
+        settings_of(prepare)
+
+
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.AUTOMATIC])
+def test_a_batch_job_takes_no_checkpoints(mode: RuntimeExecutionMode) -> None:
+    with pytest.raises(JobGraphError, match="checkpoints are not taken in BATCH mode"):
+        settings_of(lambda environment: environment.enable_checkpointing(1000).set_runtime_mode(mode))
