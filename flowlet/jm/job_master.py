@@ -32,6 +32,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm import failures
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.jm.alignment.watermark_announcer import WatermarkAnnouncer
+from flowlet.jm.background_call import call_in_background
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
@@ -120,7 +121,9 @@ class JobMaster:
         self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self._gates = JobGates(job)
         self._marks = MarkCoordinator(job)
-        self._checkpoints = JobCheckpoints(job, gateway)
+        self._checkpoints = JobCheckpoints(
+            job, gateway, clock=clock, timers=timers, call_in_background=call_in_background, fail=self._checkpoints_failed
+        )
         self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
         self._sources: dict[str, SourceCoordinator] = {}  # by vertex id; filled by start()
         self._plan: DeploymentPlan | None = None
@@ -304,6 +307,13 @@ class JobMaster:
     def checkpoint_reported(self, tm_id: str, message: CheckpointReport) -> bool:
         """A task acknowledges or declines a checkpoint; False if that task does not run there."""
         return self._is_running_on(tm_id, message.attempt) and self._checkpoints.report(tm_id, message)
+
+    def checkpoints_document(self) -> Document:
+        """The job's checkpoints for people."""
+        return self._checkpoints.documents()
+
+    def _checkpoints_failed(self, error: Exception) -> None:
+        self._handle(SourceFailed(failures.source_failed(error, "checkpoints", self._clock())))
 
     def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
         for order in orders:
