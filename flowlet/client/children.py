@@ -91,6 +91,7 @@ class OutputForwarder:
         self._lock = threading.Lock()
         self._new_pipes: list[_Pipe] = []  # Guarded by _lock.
         self._drains: list[Latch] = []  # Guarded by _lock.
+        self._removals: list[tuple[_Pipe, Latch]] = []  # Guarded by _lock.
         self._is_closing = False  # Guarded by _lock.
         self._has_failed = False  # Forwarder's thread only.
         self._thread = threading.Thread(target=self._run, name="flowlet-stdout", daemon=True)
@@ -100,13 +101,23 @@ class OutputForwarder:
         return f"<OutputForwarder {'on' if self._thread.is_alive() else 'closed'}>"
 
     def add(self, fd: int) -> _Pipe:
-        """Read from ``fd`` from now on; it stays the caller's, who closes it after ``close``."""
+        """Read from ``fd`` from now on; it stays the caller's, who closes it after ``remove`` or ``close``."""
         os.set_blocking(fd, False)
         pipe = _Pipe(fd)
         with self._lock:
             self._new_pipes.append(pipe)
         os.eventfd_write(self._wake_fd, 1)
         return pipe
+
+    def remove(self, pipe: _Pipe, timeout_s: float = 1.0) -> bool:
+        """Print what is still in the pipe, and read no more; False if that is not done in time: the pipe is read until ``close``."""
+        removed = Latch()
+        with self._lock:
+            if self._is_closing:
+                return False
+            self._removals.append((pipe, removed))
+        os.eventfd_write(self._wake_fd, 1)
+        return removed.wait(timeout_s)
 
     def drain(self, timeout_s: float = 1.0) -> None:
         """Wait until everything that the children have written by now is printed."""
@@ -144,9 +155,13 @@ class OutputForwarder:
             with self._lock:
                 new, self._new_pipes = self._new_pipes, []
                 drains, self._drains = self._drains, []
+                removals, self._removals = self._removals, []
                 is_closing = self._is_closing
             for pipe in new:
                 self._selector.register(pipe.fd, selectors.EVENT_READ, pipe)
+            for pipe, removed in removals:
+                self._remove(pipe)
+                removed.open()
             if not (drains or is_closing):
                 continue
             for key in list(self._selector.get_map().values()):
@@ -156,6 +171,14 @@ class OutputForwarder:
                 drained.open()
             if is_closing:
                 return
+
+    def _remove(self, pipe: _Pipe) -> None:
+        if pipe.fd not in self._selector.get_map():
+            return  # it ended
+        self._forward(pipe)
+        if pipe.fd in self._selector.get_map():  # another process still has its other end
+            self._selector.unregister(pipe.fd)
+            self._print(pipe.feed(b""))
 
     def _forward(self, pipe: _Pipe) -> None:
         for _ in range(_MAX_READS_PER_PASS):
@@ -181,7 +204,7 @@ class OutputForwarder:
 
 
 class TaskManagerProcess:
-    """One child.  Threading: the thread that started it."""
+    """One child.  Threading: one thread at a time."""
 
     def __init__(self, options: TaskManagerOptions, forwarder: OutputForwarder) -> None:
         if not sys.executable:
@@ -201,6 +224,10 @@ class TaskManagerProcess:
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    def end_event_fd(self) -> int:
+        """A new descriptor, the caller's, that can be read once the process has ended; call it before ``end`` says so."""
+        return os.pidfd_open(self._process.pid)
 
     def end(self) -> str | None:
         """How it ended, in words; None while it runs."""
@@ -253,6 +280,13 @@ class TaskManagerProcess:
     def close_output(self) -> None:
         """Give the pipe back; after the forwarder was closed."""
         self._stdout.close()
+
+    def remove_output(self, forwarder: OutputForwarder) -> bool:
+        """Pass on its last words and give the pipe back; False: the forwarder still has it, so ``close_output`` after its end."""
+        if not forwarder.remove(self._pipe):
+            return False
+        self._stdout.close()
+        return True
 
 
 def stop_all(children: Sequence[TaskManagerProcess], forwarder: OutputForwarder) -> None:

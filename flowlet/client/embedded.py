@@ -2,7 +2,8 @@
 
 Side:       shared.
 Invariants: whatever way the program ends, no child, thread, socket or file stays: ``close``, else at exit, else (killed) the children
-            notice that their parent is gone.  The secret is made for this cluster and is readable by this user alone.
+            notice that their parent is gone.  A child that dies before is replaced (``ChildSupervisor``).  The secret is made for this
+            cluster and is readable by this user alone.
 Source:     Flink ``MiniCluster`` as used by ``LocalExecutor``; processes because of the interpreter lock.
 """
 
@@ -19,10 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
+from flowlet.client.child_supervisor import ChildSupervisor
+from flowlet.client.children import OutputForwarder, TaskManagerOptions
 from flowlet.client.interrupts import DeferredSignals
 from flowlet.client.program_code import NeededCode
 from flowlet.client.remote import ClusterClient
+from flowlet.client.respawn_policy import RespawnPolicy
 from flowlet.client.user_frames import show_interrupts_in_one_line
 from flowlet.errors import ConfigError
 from flowlet.jm.job_manager import JobManager
@@ -101,8 +104,8 @@ class EmbeddedCluster(ClusterClient):
         self.host, self.port = address
         self.task_executors: list[TaskExecutor] = []  # those in this process
         self._job_manager = job_manager
-        self._children: list[TaskManagerProcess] = []
         self._forwarder: OutputForwarder | None = None
+        self._supervisor: ChildSupervisor | None = None  # of the TaskManagers that are children
         self._folder: Path | None = None  # with the secret file of the children
         atexit.register(self.close)
 
@@ -147,7 +150,7 @@ class EmbeddedCluster(ClusterClient):
 
     def pids(self) -> list[int]:
         """The process ids of the TaskManagers that are children."""
-        return [child.pid for child in self._children]
+        return [] if self._supervisor is None else self._supervisor.pids()
 
     def after_job(self) -> None:
         """Show what the TaskManagers printed before the job ended."""
@@ -156,8 +159,10 @@ class EmbeddedCluster(ClusterClient):
 
     def process_ends(self) -> list[str]:
         """How children ended that should still run, one line each; waits a moment for one whose connection has just broken off."""
+        if self._supervisor is None:
+            return []
         deadline = time.monotonic() + _EXIT_CODE_S
-        while not (found := [end for child in self._children if (end := child.end()) is not None]) and time.monotonic() < deadline:
+        while not (found := self._supervisor.ends()) and time.monotonic() < deadline:
             time.sleep(_EXIT_CODE_POLL_S)
         return found
 
@@ -184,16 +189,13 @@ class EmbeddedCluster(ClusterClient):
         with DeferredSignals():
             self._folder = Path(tempfile.mkdtemp(prefix="flowlet-"))  # mode 0700
             secret_file = write_secret(self._folder / "secret", self.secret)
-            forwarder = self._forwarder = OutputForwarder()
+            self._forwarder = OutputForwarder()
+            self._supervisor = ChildSupervisor(self._forwarder, RespawnPolicy())
         cpus = sorted(os.sched_getaffinity(0))
         pins = cpus if num_task_managers == len(cpus) else [None] * num_task_managers
-        for pin_cpu in pins:
-            options = TaskManagerOptions(f"{self.host}:{self.port}", secret_file, num_slots, pin_cpu=pin_cpu)
-            with DeferredSignals():  # a process that nobody knows would be ended by nobody
-                self._children.append(TaskManagerProcess(options, forwarder))
-        deadline = time.monotonic() + _READY_TIMEOUT_S
-        for child in self._children:
-            child.wait_ready(deadline)
+        address = f"{self.host}:{self.port}"
+        options = [TaskManagerOptions(address, secret_file, num_slots, pin_cpu=pin_cpu) for pin_cpu in pins]
+        self._supervisor.start(options, _READY_TIMEOUT_S)
 
     # ---------------------------------------------------------------- end
 
@@ -205,6 +207,8 @@ class EmbeddedCluster(ClusterClient):
             steps.callback(super()._shut_down)
             steps.callback(self._stop_executors)
             steps.callback(lambda: self._finish("the JobManager", self._job_manager.close(), _STOP_JOB_MANAGER_S))
+            if self._supervisor is not None:  # a TaskManager may end because its JobManager does
+                steps.callback(self._supervisor.stop_replacing)
 
     def _stop_executors(self) -> None:
         for executor in self.task_executors:
@@ -213,8 +217,8 @@ class EmbeddedCluster(ClusterClient):
                 _log.warning("a task does not end; its thread stays", task=task.describe_stuck())
 
     def _stop_children(self) -> None:
-        if self._forwarder is not None:
-            stop_all(self._children, self._forwarder)
+        if self._supervisor is not None:
+            self._supervisor.stop()
 
     def _remove_folder(self) -> None:
         if self._folder is not None:

@@ -139,3 +139,36 @@ def test_the_command_line_says_where_the_cluster_is_and_who_the_parent_is() -> N
         *("--jobmanager", "127.0.0.1:1", "--slots", "3", "--secret-file", "/s", "--parent-pid", str(os.getpid())),
         *("--log-level", "warning", "--pin-cpu", "0", "--network-memory", "5"),
     ]
+
+
+def test_a_pipe_that_is_removed_is_read_to_its_end_and_no_further(
+    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if another process still has its other end."""
+    read_fd, write_fd = pipes[0]
+    pipe = forwarder.add(read_fd)
+
+    os.write(write_fd, b"ready\nlast words")
+    assert forwarder.remove(pipe, PATIENCE_S)
+    assert capsys.readouterr().out == "last words"
+    os.write(write_fd, b"of another process\n")
+    forwarder.close()
+
+    assert capsys.readouterr().out == ""
+
+
+def test_a_pipe_that_has_ended_can_be_removed(forwarder: OutputForwarder, pipes: list[tuple[int, int]]) -> None:
+    read_fd, write_fd = pipes[0]
+    pipe = forwarder.add(read_fd)
+
+    os.close(write_fd)
+    assert pipe.is_ready.wait(PATIENCE_S)
+
+    assert forwarder.remove(pipe, PATIENCE_S)
+
+
+def test_a_closed_forwarder_removes_nothing(forwarder: OutputForwarder, pipes: list[tuple[int, int]]) -> None:
+    pipe = forwarder.add(pipes[0][0])
+    forwarder.close()
+
+    assert not forwarder.remove(pipe)

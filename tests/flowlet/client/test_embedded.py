@@ -131,6 +131,30 @@ def test_a_child_that_is_killed_fails_the_job_by_name() -> None:
 
 
 @pytest.mark.slow
+def test_a_child_that_is_killed_is_replaced_and_its_slots_are_back() -> None:
+    cluster = EmbeddedCluster.start(2, 3, in_process=False)
+    stays, victim = cluster.pids()
+
+    os.kill(victim, signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE_S
+    while victim in (pids := _registered_pids(cluster)) or len(pids) < 2:
+        assert time.monotonic() < deadline
+    overview = cluster.call(JobManagerApi.overview)
+    pids = cluster.pids()
+    cluster.close()
+
+    assert overview["slots-total"] == 6
+    assert stays in pids
+    assert victim not in pids
+    assert len(pids) == 2
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def _registered_pids(cluster: EmbeddedCluster) -> list[int]:
+    return [document["pid"] for document in cluster.call(JobManagerApi.list_task_managers)]
+
+
+@pytest.mark.slow
 def test_children_have_a_core_each_when_there_are_as_many() -> None:
     cpus = os.sched_getaffinity(0)
     cluster = EmbeddedCluster.start(len(cpus), 1, in_process=False)

@@ -1,0 +1,178 @@
+"""Keeps a cluster's TaskManager processes running: one that dies gets a successor with the same options.
+
+Side:       shared.
+Invariants: a child that was started is known, so that ``stop`` ends it; after ``stop`` none is started.  A restarting job gets its slots
+            back, unless the TaskManagers die again and again (``RespawnPolicy``).
+Units:      seconds.
+Source:     Flink leaves this to YARN or Kubernetes; its ``MiniCluster`` has nothing like it.
+"""
+
+import heapq
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
+from flowlet.client.interrupts import DeferredSignals
+from flowlet.client.respawn_policy import RespawnPolicy
+from netstack.log_lines import LogLines
+
+_log = LogLines(__name__)
+
+_MAX_ENDS: Final = 16  # lines that explain a failed job
+_JOIN_TIMEOUT_S: Final = 5.0  # it may be starting a process
+
+StartChild = Callable[[TaskManagerOptions, OutputForwarder], TaskManagerProcess]
+
+
+class ChildSupervisor:
+    """The children of one cluster.
+
+    Threading: one thread of its own; ``start`` and ``stop`` on one other thread, the rest on any.
+    Life cycle: ``start`` once, ``stop`` always, whether or not ``start`` came to its end.
+
+    Args:
+        forwarder: prints what the children print; ``stop`` closes it.
+        policy: when a successor starts.
+        start_child: makes a process.
+    """
+
+    def __init__(self, forwarder: OutputForwarder, policy: RespawnPolicy, start_child: StartChild = TaskManagerProcess) -> None:
+        self._forwarder = forwarder
+        self._policy = policy  # Supervisor's thread only.
+        self._start_child = start_child
+        self._lock = threading.Lock()
+        self._children: dict[TaskManagerProcess, TaskManagerOptions] = {}  # Guarded by _lock.
+        self._ends: deque[str] = deque(maxlen=_MAX_ENDS)  # Guarded by _lock.
+        self._unread: list[TaskManagerProcess] = []  # ended, but the forwarder has their pipes.  Supervisor's thread, then stop().
+        self._due: list[tuple[float, int, TaskManagerOptions]] = []  # a heap: when, a number, what to start.  Supervisor's thread only.
+        self._num_due = 0  # Supervisor's thread only.
+        self._is_stopping = False  # Written by stop_replacing() before it wakes the supervisor.
+        self._has_stopped = False  # Thread of stop() only.
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_fd, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="flowlet-children", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<ChildSupervisor of {self.pids()}{' stopping' if self._is_stopping else ''}>"
+
+    def start(self, options: Sequence[TaskManagerOptions], ready_timeout_s: float) -> None:
+        """Start a child for each of ``options``; returns when all are ready, and watches them from then on.
+
+        Raises:
+            FlowletError: one could not be started, ended, or was not ready in time.
+        """
+        for each in options:
+            with DeferredSignals():  # a process that nobody knows would be ended by nobody
+                child = self._start_child(each, self._forwarder)
+                with self._lock:
+                    self._children[child] = each
+        deadline = time.monotonic() + ready_timeout_s
+        for child in list(self._children):
+            child.wait_ready(deadline)
+        with DeferredSignals():
+            self._thread.start()
+
+    def pids(self) -> list[int]:
+        """The process ids of the children."""
+        with self._lock:
+            return [child.pid for child in self._children]
+
+    def ends(self) -> list[str]:
+        """How children ended that should still run, the last ones, one line each."""
+        with self._lock:
+            return list(self._ends)
+
+    def stop_replacing(self) -> None:
+        """Start no more children; before what they need is closed."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        os.eventfd_write(self._wake_fd, 1)
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_TIMEOUT_S)
+        if self._thread.is_alive():
+            _log.warning("a TaskManager that was being started is left behind; it ends with this program", timeout_s=_JOIN_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Start no more, end every child, and pass on their last words; idempotent."""
+        if self._has_stopped:
+            return
+        self._has_stopped = True
+        self.stop_replacing()
+        with self._lock:
+            children = list(self._children)
+        stop_all(children, self._forwarder)
+        for child in self._unread:
+            child.close_output()
+        if not self._thread.is_alive():
+            self._close_descriptors()
+
+    def _close_descriptors(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            os.close(key.fd)
+        self._selector.close()
+
+    # ---------------------------------------------------------------- the supervisor's thread
+
+    def _run(self) -> None:
+        with self._lock:
+            children = list(self._children)
+        for child in children:
+            self._watch(child)
+        while not self._is_stopping:
+            timeout_s = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
+            for key, _ in self._selector.select(timeout_s):  # waits for the end of a child, or the next start; ended by stop_replacing()
+                if key.data is not None:
+                    self._selector.unregister(key.fd)
+                    os.close(key.fd)
+                    self._child_ended(key.data)
+            while self._due and self._due[0][0] <= time.monotonic() and not self._is_stopping:
+                self._start_successor(heapq.heappop(self._due)[2])
+
+    def _watch(self, child: TaskManagerProcess) -> None:
+        try:
+            fd = child.end_event_fd()
+        except ProcessLookupError:  # it has ended, and the program waits for every child of its own accord, or ignores SIGCHLD
+            self._child_ended(child)
+            return
+        self._selector.register(fd, selectors.EVENT_READ, child)
+
+    def _child_ended(self, child: TaskManagerProcess) -> None:
+        end = child.end()
+        assert end is not None, "its descriptor said so"
+        with self._lock:
+            options = self._children.pop(child)
+        if not child.remove_output(self._forwarder):
+            self._unread.append(child)
+        self._replace(options, end)
+
+    def _start_successor(self, options: TaskManagerOptions) -> None:
+        try:
+            child = self._start_child(options, self._forwarder)
+        except OSError as error:
+            self._replace(options, f"a TaskManager process could not be started: {error}")
+            return
+        with self._lock:
+            self._children[child] = options
+        self._watch(child)
+        _log.info("a TaskManager process was started in place of one that ended", pid=child.pid)
+
+    def _replace(self, options: TaskManagerOptions, end: str) -> None:
+        delay_s = self._policy.child_died(time.monotonic())
+        lines = [end] if delay_s is not None else [end, self._policy.describe_limit()]
+        with self._lock:
+            self._ends.extend(lines)
+        if self._is_stopping:
+            return
+        if delay_s is None:
+            _log.error("a TaskManager process is not replaced", reason="; ".join(lines))
+            return
+        _log.warning("a TaskManager process is replaced", reason=end, delay_s=delay_s)
+        self._num_due += 1
+        heapq.heappush(self._due, (time.monotonic() + delay_s, self._num_due, options))
