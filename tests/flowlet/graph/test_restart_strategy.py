@@ -1,0 +1,159 @@
+"""Tests of ``flowlet.graph.restart_strategy``: how often, and after how long."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.common.checkpoint_settings import CheckpointSettings
+from flowlet.common.job_settings import JobSettings
+from flowlet.common.restart_settings import RestartKind, RestartSettings
+from flowlet.graph.restart_strategy import ExponentialDelay, FailureRate, FixedDelay, NoRestart, create_restart_strategy
+
+CHECKPOINTS = CheckpointSettings(1000, "/tmp/checkpoints")
+
+
+def exponential(
+    *,
+    initial_backoff_ms: int = 100,
+    max_backoff_ms: int = 1000,
+    multiplier: float = 2.0,
+    jitter: float = 0.0,
+    reset_ms: int = 5000,
+    max_attempts: int = -1,
+) -> ExponentialDelay:
+    settings = RestartSettings(
+        RestartKind.EXPONENTIAL_DELAY,
+        initial_backoff_ms=initial_backoff_ms,
+        max_backoff_ms=max_backoff_ms,
+        multiplier=multiplier,
+        jitter=jitter,
+        reset_ms=reset_ms,
+        max_attempts=max_attempts,
+    )
+    return ExponentialDelay(settings, Random(7))
+
+
+def delays(strategy: ExponentialDelay, number: int, now_ms: int = 0) -> list[int | None]:
+    """The answers if each failure comes 1 ms after the restart."""
+    found: list[int | None] = []
+    for _ in range(number):
+        found.append(strategy.decide(now_ms))
+        now_ms += (found[-1] or 0) + 1
+    return found
+
+
+def test_none_never_restarts() -> None:
+    assert [NoRestart().decide(now_ms) for now_ms in (0, 10**9)] == [None, None]
+    assert not NoRestart().can_restart
+
+
+class TestFixedDelay:
+    def test_the_attempts_are_restarts_however_far_apart(self) -> None:
+        strategy = FixedDelay(2, 500)
+
+        assert [strategy.decide(now_ms) for now_ms in (0, 10**6, 10**9, 10**12)] == [500, 500, None, None]
+
+    def test_what_a_restart_needs_is_kept_for_the_last_attempt_too(self) -> None:
+        strategy = FixedDelay(1, 0)
+        before = strategy.can_restart
+        strategy.decide(0)
+
+        assert (before, strategy.can_restart) == (True, False)
+
+    def test_no_attempts(self) -> None:
+        assert FixedDelay(0, 5).decide(0) is None
+
+
+class TestFailureRate:
+    def test_one_more_than_allowed_within_the_interval_ends_the_job(self) -> None:
+        strategy = FailureRate(2, 100, 10)
+
+        assert [strategy.decide(now_ms) for now_ms in (0, 50, 100)] == [10, 10, None]
+
+    def test_an_interval_has_to_be_over_for_the_oldest_to_be_forgotten(self) -> None:
+        strategy = FailureRate(1, 100, 10)
+
+        assert [strategy.decide(now_ms) for now_ms in (0, 101, 202, 302)] == [10, 10, 10, None]
+
+
+class TestExponentialDelay:
+    def test_the_delay_grows_up_to_its_limit(self) -> None:
+        assert delays(exponential(), 6) == [100, 200, 400, 800, 1000, 1000]
+
+    def test_after_a_calm_time_it_begins_anew(self) -> None:
+        """The time counts from the moment when the job was to start again."""
+        strategy = exponential()
+        before = strategy.decide(0), strategy.decide(101)  # restarts at 100 and 301
+
+        assert before == (100, 200)
+        assert strategy.decide(301 + 4999) == 400
+        assert strategy.decide(301 + 4999 + 400 + 5000) == 100
+
+    def test_a_failure_before_the_restart_is_due_is_not_counted(self) -> None:
+        strategy = exponential(max_attempts=1)
+
+        assert [strategy.decide(now_ms) for now_ms in (0, 30, 100)] == [100, 70, 0]
+        assert strategy.decide(101) is None
+
+    def test_attempts_are_counted_from_the_last_calm_time(self) -> None:
+        strategy = exponential(max_attempts=2)
+
+        assert delays(strategy, 3) == [100, 200, None]
+        assert strategy.decide(10**6) == 100
+
+    def test_jitter_changes_the_delay_to_both_sides(self) -> None:
+        found = {delays(ExponentialDelay(exponential(jitter=0.25).settings, Random(seed)), 3)[2] for seed in range(2000)}
+
+        assert {300, 500} <= {each for each in found if each is not None}
+        assert all(each is not None and 300 <= each <= 500 for each in found)
+
+    def test_jitter_keeps_the_limits(self) -> None:
+        for seed in range(50):
+            found = delays(ExponentialDelay(exponential(jitter=1.0).settings, Random(seed)), 8)
+            assert all(each is not None and 100 <= each <= 1000 for each in found)
+
+    def test_a_number_of_failures_that_no_float_can_hold(self) -> None:
+        assert delays(exponential(multiplier=10.0), 400)[-1] == 1000
+
+    @given(st.lists(st.integers(0, 10**6), max_size=30))
+    def test_a_clock_that_was_set_back_makes_no_delay_longer_than_the_limit(self, times_ms: list[int]) -> None:
+        strategy = exponential()
+
+        assert all(each is not None and 0 <= each <= 1000 for each in map(strategy.decide, times_ms))
+
+
+class TestCreate:
+    @pytest.mark.parametrize(
+        ("kind", "expected"),
+        [
+            (RestartKind.DEFAULT, NoRestart),
+            (RestartKind.NONE, NoRestart),
+            (RestartKind.FIXED_DELAY, FixedDelay),
+            (RestartKind.FAILURE_RATE, FailureRate),
+            (RestartKind.EXPONENTIAL_DELAY, ExponentialDelay),
+        ],
+    )
+    def test_each_kind_has_its_strategy(self, kind: RestartKind, expected: type) -> None:
+        assert type(create_restart_strategy(JobSettings(restart=RestartSettings(kind)), Random(0))) is expected
+
+    def test_checkpoints_bring_exponential_delays_with_flinks_numbers(self) -> None:
+        strategy = create_restart_strategy(JobSettings(checkpoints=CHECKPOINTS, restart=RestartSettings(max_backoff_ms=3)), Random(0))
+
+        assert isinstance(strategy, ExponentialDelay)
+        assert strategy.settings.max_backoff_ms == 60_000
+
+    def test_none_means_none_with_checkpoints_too(self) -> None:
+        settings = JobSettings(checkpoints=CHECKPOINTS, restart=RestartSettings(RestartKind.NONE))
+
+        assert not create_restart_strategy(settings, Random(0)).can_restart
+
+    def test_the_options_reach_the_strategies(self) -> None:
+        options = RestartSettings(RestartKind.FIXED_DELAY, attempts=3, delay_ms=7)
+        rate = RestartSettings(RestartKind.FAILURE_RATE, max_failures=4, interval_ms=9, delay_ms=8)
+
+        assert str(create_restart_strategy(JobSettings(restart=options), Random(0))) == "fixed-delay, 3 attempts, 7 ms apart"
+        assert str(create_restart_strategy(JobSettings(restart=rate), Random(0))) == (
+            "failure-rate, at most 4 failures within 9 ms, 8 ms apart"
+        )
