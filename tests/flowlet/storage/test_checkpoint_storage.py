@@ -16,6 +16,8 @@ from flowlet.storage.checkpoint_storage import INLINE_BYTES, CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
 from flowlet.storage.manifest_codec import manifest_key
 
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # numpy has threads, and we fork
+
 JOB = "0123456789abcdef" * 2
 KEY = manifest_key(b"secret")
 LARGE = bytes(range(256)) * 100

@@ -14,6 +14,8 @@ from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.local_files import LocalFiles
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
 
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # numpy has threads, and we fork
+
 JOB = "0123456789abcdef" * 2
 LARGE = bytes(256) * 1024
 SMALL_DISK = b"size=128k"
