@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from flowlet.errors import StorageError
-from flowlet.storage.storage_failures import explained
+from flowlet.storage.storage_failures import explained, failure_of
 from flowlet.storage.storage_files import Folder
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -103,22 +103,29 @@ class LocalFiles:
 
     def remove_folder(self, folder: Folder) -> None:
         """Unlink the files, then the folder; a file that appears meanwhile is unlinked, too."""
-        for attempt in range(1, _MAX_ATTEMPTS + 1):
+        for _ in range(_MAX_ATTEMPTS):
             for name in self.names(folder):
                 with explained(self.location(folder, name), "removed"), suppress(FileNotFoundError), self._opened(folder) as parent:
                     os.unlink(name, dir_fd=parent)
-            with explained(self.location(folder), "removed"), suppress(FileNotFoundError), self._opened(folder[:-1]) as above:
-                try:
-                    os.rmdir(folder[-1], dir_fd=above)
-                except OSError as error:
-                    if error.errno != errno.ENOTEMPTY or attempt == _MAX_ATTEMPTS:
-                        raise
-                    continue
-                _sync_folder(above)
-            break
+            if self._try_remove_empty(folder):
+                break
+        else:
+            raise failure_of(OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY)), self.location(folder), "removed")
         if len(folder) > 1:
-            with suppress(OSError), self._opened(folder[:-2]) as above:  # most often it has other folders
-                os.rmdir(folder[-2], dir_fd=above)
+            with suppress(StorageError):  # it may belong to another user, and takes no room
+                self._try_remove_empty(folder[:-1])
+
+    def _try_remove_empty(self, folder: Folder) -> bool:
+        """Whether the folder is gone for good; no: it has files."""
+        with explained(self.location(folder), "removed"), suppress(FileNotFoundError), self._opened(folder[:-1]) as above:
+            try:
+                os.rmdir(folder[-1], dir_fd=above)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                return False
+            _sync_folder(above)
+        return True
 
     def _space(self, wanted: int) -> str:
         """How much is free, for the message of a full disk."""

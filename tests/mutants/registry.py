@@ -9,6 +9,7 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 from tests.mutants.own_bugs import OWN_BUGS
+from tests.mutants.storage_bugs import STORAGE_BUGS
 
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
 _HANDLERS: Final = "tests/netstack/handlers/test_hist_handlers.py"
@@ -345,4 +346,4 @@ FLINK_BUGS: Final = (
     ),
 )
 
-MUTANTS: Final = (*FLINK_BUGS, *OWN_BUGS)
+MUTANTS: Final = (*FLINK_BUGS, *OWN_BUGS, *STORAGE_BUGS)

@@ -16,6 +16,8 @@ from flowlet.storage.checkpoint_storage import INLINE_BYTES, CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
 from flowlet.storage.manifest_codec import manifest_key
 
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # numpy has threads, and we fork
+
 JOB = "0123456789abcdef" * 2
 KEY = manifest_key(b"secret")
 LARGE = bytes(range(256)) * 100
@@ -75,7 +77,7 @@ def test_nobody_else_may_read_directories_and_files(tmp_path: Path) -> None:
     assert modes == {(True, 0o700), (False, 0o600)}
 
 
-@pytest.mark.parametrize("url", ["file://{}", "file:{}", "{}"])
+@pytest.mark.parametrize("url", ["file://{}", "FILE:{}", "{}"])
 def test_a_directory_is_named_by_its_path_or_url(tmp_path: Path, url: str) -> None:
     storage = CheckpointStorage(url.format(tmp_path / "a dir"), JOB)
 
@@ -90,6 +92,7 @@ def test_a_directory_is_named_by_its_path_or_url(tmp_path: Path, url: str) -> No
         ("s3://bucket/x", "'s3://bucket/x': this version of flowlet writes to directories only; mount the storage"),
         ("relative/x", "'relative/x': it is not an absolute path"),
         ("~/x", "'~/x': it is not an absolute path"),
+        ("file:x", "'file:x': it is not an absolute path"),
         ("file://host/x", "'file://host/x': it is not an absolute path"),
         ("", "'': it is not an absolute path"),
         ("/a\0b", "it is not an absolute path"),
@@ -305,7 +308,8 @@ def test_a_manifest_with_any_bit_flipped_is_refused(tmp_path: Path) -> None:
     storage, _ = completed(tmp_path)
     path = tmp_path / JOB / "chk-7" / "_metadata"
 
-    for at in range(path.stat().st_size):
+    num_bytes, num_in_header = path.stat().st_size, 60
+    for at in (*range(num_in_header), *range(num_in_header, num_bytes, 7)):
         _flip(path, at)
         with pytest.raises(StorageError, match=f"^checkpoint file {path} "):
             storage.read_manifest(7)
@@ -334,6 +338,15 @@ def test_a_manifest_of_another_cluster_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match="_metadata is of a cluster with another secret: start the JobManager with the secret file of"):
         storage_in(tmp_path, key=manifest_key(b"another")).read_manifest(7)
+
+
+def test_without_a_key_no_manifest_is_read(tmp_path: Path) -> None:
+    """Everyone could have written it."""
+    keyless = storage_in(tmp_path, key=b"")
+    keyless.write_manifest(manifest_of(7))
+
+    with pytest.raises(StorageError, match="_metadata cannot be verified without the cluster's secret"):
+        keyless.read_manifest(7)
 
 
 def test_a_manifest_of_another_checkpoint_or_job_is_refused(tmp_path: Path) -> None:

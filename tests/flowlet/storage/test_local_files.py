@@ -14,6 +14,8 @@ from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.local_files import LocalFiles
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
 
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # numpy has threads, and we fork
+
 JOB = "0123456789abcdef" * 2
 LARGE = bytes(256) * 1024
 SMALL_DISK = b"size=128k"
@@ -115,7 +117,8 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
         write(tmp_path, content=LARGE[: 64 * 1024])
         mount(tmp_path, b"", _MS_REMOUNT | _MS_RDONLY)
         said = []
-        for act in (lambda: write(tmp_path), lambda: CheckpointStorage(str(tmp_path), JOB).discard(1)):
+        acts: list[Callable[[], object]] = [lambda: write(tmp_path), lambda: CheckpointStorage(str(tmp_path), JOB).discard(1)]
+        for act in acts:
             try:
                 act()
             except StorageError as error:
@@ -279,7 +282,7 @@ class Recorder:
                     named[target] = source
                 case "mkdir":
                     new_folders.add(text)
-                case "fsync":
+                case _:
                     synced.add(text)
                     kept |= {target: source for target, source in named.items() if os.path.dirname(target) == text}
                     new_folders = {folder for folder in new_folders if os.path.dirname(folder) != text}

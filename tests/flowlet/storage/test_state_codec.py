@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, OperatorState, SubtaskState
 from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.storage import state_codec
+from flowlet.storage.pickle_streams import PickleReader, PickleWriter
 from flowlet.storage.state_codec import decode_state, encode_state
 
 
@@ -91,6 +92,54 @@ def test_large_arrays_are_copied_once() -> None:
         tracemalloc.stop()
 
     assert peak < 1.2 * len(content)
+
+
+def test_other_threads_may_run_after_every_64_kib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C's pickler keeps the interpreter's lock while it calls nothing in Python: heartbeats would stop."""
+    num_calls = {"write": 0, "read": 0}
+
+    class CountingWriter(PickleWriter):
+        def write(self, piece: bytes | bytearray | memoryview) -> int:
+            num_calls["write"] += 1
+            return super().write(piece)
+
+    class CountingReader(PickleReader):
+        def read(self, size: int) -> bytes:
+            num_calls["read"] += 1
+            return super().read(size)
+
+    monkeypatch.setattr(state_codec, "PickleWriter", CountingWriter)
+    monkeypatch.setattr(state_codec, "PickleReader", CountingReader)
+    own = {key: float(key) for key in range(200_000)}
+
+    content = encode_state(state_of(own))
+    assert own_of(content) == own
+
+    num_frames = len(content) // 65_536
+    assert num_frames > 20
+    assert min(num_calls.values()) >= num_frames
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 65_535, 65_536, 65_537, 1_000_000])
+def test_values_of_any_size_come_back(size: int) -> None:
+    own = [b"b" * size, "s" * size, bytearray(size), list(range(size // 10)), np.zeros(size, dtype=np.int8), {"after": 1}]
+
+    content = encode_state(state_of(own))
+
+    assert repr(own_of(content)) == repr(own)
+
+
+def test_a_class_named_across_two_pieces_of_a_pickle_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of the main module may begin in one frame and end in the next."""
+    made = types.new_class("OfMain", exec_body=lambda namespace: namespace.update(__module__="__main__"))
+    monkeypatch.setattr(sys.modules["__main__"], "OfMain", made, raising=False)
+    contents = [encode_state(state_of([b"x" * size, made()])) for size in range(65_536 - 80, 65_536 + 20)]
+    monkeypatch.delattr(sys.modules["__main__"], "OfMain")
+
+    for content in contents:
+        own = own_of(content)
+        assert isinstance(own, list)
+        assert type(own[1]).__name__ == "OfMain"
 
 
 def test_modules_are_imported_one_task_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
