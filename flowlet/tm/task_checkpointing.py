@@ -69,6 +69,7 @@ class CheckpointServices:
     report: Callable[[CheckpointReport], None]  # sends to the JobManager; called on the loop thread
     key: bytes = b""  # of the storage's manifests, see ``checkpoint_key``
     open_storage: Callable[[str, str, bytes], CheckpointStorage] = CheckpointStorage  # URL, job id, key
+    clock_ns: Callable[[], int] = time.monotonic_ns
 
 
 class TaskCheckpointing:
@@ -208,7 +209,7 @@ class TaskCheckpointing:
                 return
             self._unsent.add(checkpoint_id)
         if state.operators or state.channels.num_bytes:
-            self._execute(partial(self._write, checkpoint_id, metrics, state, time.monotonic_ns()))
+            self._execute(partial(self._write, checkpoint_id, metrics, state, self._services.clock_ns()))
         else:
             self._acknowledge(checkpoint_id, metrics, None, is_finished=state.is_finished)
 
@@ -250,7 +251,7 @@ class TaskCheckpointing:
             if self._take_unsent(checkpoint_id):
                 self.decline_checkpoint(checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error))
             return
-        async_ns = metrics.async_duration_ns + time.monotonic_ns() - begun_ns
+        async_ns = metrics.async_duration_ns + self._services.clock_ns() - begun_ns
         self._acknowledge(checkpoint_id, replace(metrics, async_duration_ns=async_ns), handle, is_finished=state.is_finished)
 
     def _keep(self, checkpoint_id: int, state: SubtaskState) -> StateHandle:
