@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -24,6 +23,7 @@ from flowlet.storage.local_files import LocalFiles
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from flowlet.storage.manifest_codec import MAX_MANIFEST_BYTES, StoredManifest, StoredSource, decode_manifest, encode_manifest
 from flowlet.storage.storage_files import Folder, StorageFiles
+from flowlet.storage.storage_url import directory_of
 
 INLINE_BYTES = 20 * 1024
 """A state up to this size stays in its handle."""
@@ -31,7 +31,6 @@ _MANIFEST: Final = "_metadata"
 _JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FOLDER: Final = re.compile(r"chk-(0|[1-9][0-9]{0,18})")
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 class CheckpointStorage:
@@ -51,7 +50,7 @@ class CheckpointStorage:
     def __init__(self, url: str, job_id: str, key: bytes = b"") -> None:
         if _JOB_ID.fullmatch(job_id) is None:
             raise StorageError(f"{job_id!r} is no id of a job: it must have 32 hex digits")
-        self._files: StorageFiles = LocalFiles(_local_path(url))
+        self._files: StorageFiles = LocalFiles(directory_of(url))
         self._job_id = job_id
         self._key = key
 
@@ -111,6 +110,8 @@ class CheckpointStorage:
         """
         folder = self._folder(checkpoint_id)
         place = self._files.location(folder, _MANIFEST)
+        if not self._key:
+            raise StorageError(f"checkpoint file {place} cannot be verified without the cluster's secret: give the key of manifests")
         stored = decode_manifest(self._files.read(folder, _MANIFEST, MAX_MANIFEST_BYTES), self._key, place)
         manifest = stored.manifest
         if (manifest.job_id, manifest.checkpoint_id) != (self._job_id, checkpoint_id):
@@ -181,23 +182,3 @@ def _handles(stored: StoredManifest) -> Iterator[StateHandle]:
             yield subtask.state
     for source in stored.sources:
         yield source.state
-
-
-def _local_path(url: str) -> Path:
-    """Raises StorageError: it is not the absolute path of a local directory."""
-    match = _SCHEME.match(url)
-    path = url
-    if match is not None:
-        rest = url[match.end() :]
-        if match[1].lower() != "file":
-            raise StorageError(
-                f"checkpoints cannot be kept in {url!r}: this version of flowlet writes to directories only; mount the storage, and set "
-                "execution.checkpointing.dir to the path"
-            )
-        path = rest.removeprefix("//") if not rest.startswith("///") else rest[2:]
-    if not path.startswith("/") or "\0" in path:
-        raise StorageError(
-            f"checkpoints cannot be kept in {url!r}: it is not an absolute path, and the processes of the cluster have different working "
-            "directories; set execution.checkpointing.dir to a path that begins with /, on a disk that all of them reach"
-        )
-    return Path(path)

@@ -57,9 +57,9 @@ class LocalFiles:
                 _write_file(parent, name, content)
 
     def settle(self, folder: Folder) -> None:
-        """Fsync the folder and all above it: who made one may have ended before its own fsync."""
+        """Fsync all folders above it: who made one may have ended before its own fsync."""
         with explained(self.location(folder), "synced"):
-            for depth in range(len(folder) + 1):
+            for depth in range(len(folder)):
                 with self._opened(folder[:depth]) as parent:
                     _sync_folder(parent)
 
@@ -169,7 +169,8 @@ class LocalFiles:
 
 
 def _open_to_read(parent: int, name: str) -> FileIO:
-    return FileIO(os.open(name, _READ_FLAGS, dir_fd=parent), "rb")
+    # With an opener, FileIO closes the descriptor of a directory, which it refuses.
+    return FileIO(name, "rb", opener=lambda path, _: os.open(path, _READ_FLAGS, dir_fd=parent))
 
 
 def _make_folder(path: Path) -> None:

@@ -6,7 +6,6 @@ Format:     magic number (4 bytes), version (u16), size of the head (u32), the h
             part is the pickle (protocol 5) of one operator's state or of the data in flight; large arrays follow their pickle as they are.
 """
 
-import io
 import pickle
 import struct
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ import msgspec
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, OperatorState, SubtaskState
 from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.serde.deploy_blobs import OPENING
+from flowlet.storage.pickle_streams import PickleReader, PickleWriter
 
 _MAGIC: Final = b"FLST"
 _VERSION: Final = 1
@@ -98,19 +98,19 @@ def _what(operator_id: str, names: Mapping[str, str] | None) -> str:
 
 def _write_part(value: object, what: str, pieces: list[bytes | memoryview]) -> _Part:
     try:
-        pickled, buffers = _dump(pickle, value)
-        if _names_what_goes_by_value(pickled):
-            pickled, buffers = _dump(cloudpickle, value)
+        pickled, buffers = _dump(pickle.Pickler, value)
+        if any(map(_names_what_goes_by_value, pickled)):
+            pickled, buffers = _dump(cloudpickle.Pickler, value)
     except Exception:  # noqa: BLE001 - for example a lambda: cloudpickle can pickle it, or says why not
         try:
-            pickled, buffers = _dump(cloudpickle, value)
+            pickled, buffers = _dump(cloudpickle.Pickler, value)
         except Exception as error:
             raise SerdeError(
                 f"{what} cannot be pickled: {type(error).__name__}: {error}; keep in state only values that can be pickled, and make the "
                 "others in open()"
             ) from error
-    pieces += [pickled, *buffers]
-    return _Part(len(pickled), [each.nbytes for each in buffers])
+    pieces += [*pickled, *buffers]
+    return _Part(sum(map(len, pickled)), [each.nbytes for each in buffers])
 
 
 def _names_what_goes_by_value(pickled: bytes) -> bool:
@@ -118,8 +118,8 @@ def _names_what_goes_by_value(pickled: bytes) -> bool:
     return _MAIN in pickled or any(name.encode() in pickled for name in cloudpickle.list_registry_pickle_by_value())
 
 
-def _dump(module: Any, value: object) -> tuple[bytes, list[memoryview]]:
-    """``module`` is pickle or cloudpickle; the memory of large arrays is not copied."""
+def _dump(pickler: type[pickle.Pickler], value: object) -> tuple[list[bytes], list[memoryview]]:
+    """The pickle in pieces, and the memory of large arrays, which is not copied."""
     buffers: list[memoryview] = []
 
     def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
@@ -129,7 +129,9 @@ def _dump(module: Any, value: object) -> tuple[bytes, list[memoryview]]:
         buffers.append(raw)
         return False
 
-    return bytes(module.dumps(value, protocol=_PROTOCOL, buffer_callback=keep_in_pickle)), buffers
+    file = PickleWriter()
+    pickler(file, _PROTOCOL, buffer_callback=keep_in_pickle).dump(value)
+    return file.pieces, buffers
 
 
 def _read_head(content: bytes) -> tuple[_Head, int]:
@@ -159,7 +161,7 @@ class _PartReader:
         pickled = self._take(part.pickle_size, what)
         buffers = [bytearray(self._take(size, what)) for size in part.buffer_sizes]  # a copy: arrays of bytes could not be written to
         try:
-            return _NamingUnpickler(io.BytesIO(pickled), what, buffers).load()
+            return _NamingUnpickler(PickleReader(pickled), what, buffers).load()
         except StateRestoreError:
             raise
         except Exception as error:
@@ -182,7 +184,7 @@ class _PartReader:
 class _NamingUnpickler(pickle.Unpickler):
     """Says which operator needs a class that does not exist here."""
 
-    def __init__(self, file: io.BytesIO, what: str, buffers: list[bytearray]) -> None:
+    def __init__(self, file: PickleReader, what: str, buffers: list[bytearray]) -> None:
         super().__init__(file, buffers=buffers)
         self._what = what
 

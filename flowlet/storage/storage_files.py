@@ -17,7 +17,7 @@ class StorageFiles(Protocol):
         """Keep a file; when this returns, the whole file survives a loss of power, and before that there is nothing under its name."""
 
     def settle(self, folder: Folder) -> None:
-        """When this returns, the folder and those above it survive a loss of power, whoever made them."""
+        """When this returns, the folder, and those above it, survive a loss of power, whoever made them."""
 
     def read(self, folder: Folder, name: str, max_bytes: int) -> bytes:
         """The whole file.  Raises StorageError: there is none, or it has more than ``max_bytes`` bytes."""

@@ -71,11 +71,11 @@ def test_nobody_else_may_read_directories_and_files(tmp_path: Path) -> None:
     finally:
         os.umask(former)
 
-    modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
-    assert modes == {True: 0o700, False: 0o600}
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in tmp_path.rglob("*")}
+    assert modes == {(True, 0o700), (False, 0o600)}
 
 
-@pytest.mark.parametrize("url", ["file://{}", "file:{}", "{}"])
+@pytest.mark.parametrize("url", ["file://{}", "FILE:{}", "{}"])
 def test_a_directory_is_named_by_its_path_or_url(tmp_path: Path, url: str) -> None:
     storage = CheckpointStorage(url.format(tmp_path / "a dir"), JOB)
 
@@ -90,6 +90,7 @@ def test_a_directory_is_named_by_its_path_or_url(tmp_path: Path, url: str) -> No
         ("s3://bucket/x", "'s3://bucket/x': this version of flowlet writes to directories only; mount the storage"),
         ("relative/x", "'relative/x': it is not an absolute path"),
         ("~/x", "'~/x': it is not an absolute path"),
+        ("file:x", "'file:x': it is not an absolute path"),
         ("file://host/x", "'file://host/x': it is not an absolute path"),
         ("", "'': it is not an absolute path"),
         ("/a\0b", "it is not an absolute path"),
@@ -172,6 +173,24 @@ def test_threads_write_while_others_discard(tmp_path: Path) -> None:
     assert tree(tmp_path) == []
 
 
+def test_nothing_stays_open(tmp_path: Path) -> None:
+    """A process has 1024 files, and takes checkpoints for weeks."""
+    before = len(os.listdir("/proc/self/fd"))
+
+    storage, handle = completed(tmp_path)
+    storage.read_state(handle)
+    storage.read_manifest(7)
+    storage.complete_checkpoints()
+    for damage in (Path.unlink, Path.mkdir):
+        damage(tmp_path / JOB / "chk-7" / "state-a")
+        with pytest.raises(StorageError):
+            storage.read_state(handle)
+    (tmp_path / JOB / "chk-7" / "state-a").rmdir()
+    storage.discard(7)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_storage_that_was_used_goes_on_in_a_forked_process(tmp_path: Path) -> None:
     storage, handle = completed(tmp_path)
 
@@ -187,7 +206,7 @@ def test_a_storage_that_was_used_goes_on_in_a_forked_process(tmp_path: Path) -> 
 
 def test_a_manifest_comes_back(tmp_path: Path) -> None:
     storage = storage_in(tmp_path)
-    sources = (SourceEntry("small", b"s"), SourceEntry("large", LARGE))
+    sources = (SourceEntry("small", b"s"), SourceEntry("large", LARGE), SourceEntry("larger", LARGE * 2))
     manifest = manifest_of(9, storage.write_state(9, "a", LARGE), storage.write_state(9, "b", b"small"), sources=sources)
 
     storage.write_manifest(manifest)
@@ -204,9 +223,9 @@ def test_a_checkpoint_exists_with_its_manifest(tmp_path: Path) -> None:
     (tmp_path / JOB / "chk-x").mkdir()
     assert storage.complete_checkpoints() == []
 
-    for number in (10, 9):
-        storage.write_manifest(manifest_of(number, handles[number]))
-    assert storage.complete_checkpoints() == [9, 10]
+    for number in (100, 10, 9, 1):
+        storage.write_manifest(manifest_of(number, *([handles[number]] if number in handles else [])))
+    assert storage.complete_checkpoints() == [1, 9, 10, 100]
 
 
 def test_a_checkpoint_whose_file_is_gone_does_not_become_complete(tmp_path: Path) -> None:
@@ -283,11 +302,49 @@ def test_a_manifest_is_refused_if_one_of_its_files_is_not_as_it_says(tmp_path: P
         storage.read_manifest(7)
 
 
+def test_a_manifest_with_any_bit_flipped_is_refused(tmp_path: Path) -> None:
+    storage, _ = completed(tmp_path)
+    path = tmp_path / JOB / "chk-7" / "_metadata"
+
+    num_bytes, num_in_header = path.stat().st_size, 60
+    for at in (*range(num_in_header), *range(num_in_header, num_bytes, 7)):
+        _flip(path, at)
+        with pytest.raises(StorageError, match=f"^checkpoint file {path} "):
+            storage.read_manifest(7)
+        _flip(path, at)
+    storage.read_manifest(7)
+
+
+def test_a_file_that_has_become_huge_is_not_read(tmp_path: Path) -> None:
+    storage, handle = completed(tmp_path)
+    os.truncate(tmp_path / JOB / "chk-7" / "state-a", 1 << 40)
+
+    with pytest.raises(StorageError, match=f"state-a has {1 << 40} bytes instead of at most {len(LARGE)}: it was changed after"):
+        storage.read_state(handle)
+
+
+def test_a_manifest_of_another_version_says_so(tmp_path: Path) -> None:
+    storage, _ = completed(tmp_path)
+    _flip(tmp_path / JOB / "chk-7" / "_metadata", 4)
+
+    with pytest.raises(StorageError, match="_metadata has version 257, this flowlet reads 1: use the flowlet that wrote it"):
+        storage.read_manifest(7)
+
+
 def test_a_manifest_of_another_cluster_is_refused(tmp_path: Path) -> None:
     completed(tmp_path)
 
     with pytest.raises(StorageError, match="_metadata is of a cluster with another secret: start the JobManager with the secret file of"):
         storage_in(tmp_path, key=manifest_key(b"another")).read_manifest(7)
+
+
+def test_without_a_key_no_manifest_is_read(tmp_path: Path) -> None:
+    """Everyone could have written it."""
+    keyless = storage_in(tmp_path, key=b"")
+    keyless.write_manifest(manifest_of(7))
+
+    with pytest.raises(StorageError, match="_metadata cannot be verified without the cluster's secret"):
+        keyless.read_manifest(7)
 
 
 def test_a_manifest_of_another_checkpoint_or_job_is_refused(tmp_path: Path) -> None:

@@ -115,7 +115,8 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
         write(tmp_path, content=LARGE[: 64 * 1024])
         mount(tmp_path, b"", _MS_REMOUNT | _MS_RDONLY)
         said = []
-        for act in (lambda: write(tmp_path), lambda: CheckpointStorage(str(tmp_path), JOB).discard(1)):
+        acts: list[Callable[[], object]] = [lambda: write(tmp_path), lambda: CheckpointStorage(str(tmp_path), JOB).discard(1)]
+        for act in acts:
             try:
                 act()
             except StorageError as error:
@@ -279,7 +280,7 @@ class Recorder:
                     named[target] = source
                 case "mkdir":
                     new_folders.add(text)
-                case "fsync":
+                case _:
                     synced.add(text)
                     kept |= {target: source for target, source in named.items() if os.path.dirname(target) == text}
                     new_folders = {folder for folder in new_folders if os.path.dirname(folder) != text}
@@ -336,6 +337,49 @@ def test_the_manifest_is_gone_for_good_before_a_file_is_removed(tmp_path: Path, 
     storage.discard(1)
 
     assert done[:3] == ["_metadata", "fsync", "a"]
+
+
+# ---------------------------------------------------------------- others at the same time
+
+
+def test_a_writer_makes_again_what_another_process_removes_as_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last checkpoint of a job is discarded, and the directory of the job with it, just when the next one begins."""
+    files, mkdir, num_left = LocalFiles(tmp_path), os.mkdir, 3
+
+    def mkdir_in_vain(name: str, mode: int, *, dir_fd: int) -> None:
+        nonlocal num_left
+        mkdir(name, mode, dir_fd=dir_fd)
+        if name == "job" and num_left > 0:
+            num_left -= 1
+            os.rmdir(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", mkdir_in_vain)
+    files.write(("job", "chk-1"), "a", b"x")
+
+    assert files.read(("job", "chk-1"), "a", 1) == b"x"
+
+
+@pytest.mark.parametrize("num_writes", [4, 5])
+def test_files_that_appear_while_a_folder_is_removed_are_removed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_writes: int
+) -> None:
+    """Late writers of an aborted checkpoint; who never ends is told of."""
+    files, rmdir, names = LocalFiles(tmp_path), os.rmdir, iter("abcde"[:num_writes])
+    files.write(("job", "chk-1"), "first", b"x")
+
+    def rmdir_late(name: str, *, dir_fd: int) -> None:
+        if (late := next(names, None)) is not None:
+            (tmp_path / "job" / "chk-1" / late).write_bytes(b"x")
+        rmdir(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", rmdir_late)
+    if num_writes == 5:
+        with pytest.raises(StorageError, match="chk-1 cannot be removed: other processes still write into it; try again when they have"):
+            files.remove_folder(("job", "chk-1"))
+    else:
+        files.remove_folder(("job", "chk-1"))
+
+    assert (tmp_path / "job").exists() == (num_writes == 5)
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
