@@ -411,7 +411,7 @@ async def test_a_state_that_cannot_be_read_fails_the_task_and_names_the_file(rig
 
 
 async def test_data_in_flight_is_refused_and_not_lost_in_silence(rig: Rig) -> None:
-    handle = kept(rig, SubtaskState(channels=ChannelStateSnapshot({(0, 0): (b"abc",)})))  # type: ignore[dict-item]
+    handle = kept(rig, SubtaskState(channels=ChannelStateSnapshot({(0, 0): (b"abc",)})))
     task = rig.task(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, handle))
 
     task.start()
@@ -426,7 +426,7 @@ async def test_operators_that_had_finished_do_not_run_again(rig: Rig) -> None:
     task = await rig.running(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, handle, is_finished=True))
     # It has come to its end when the first checkpoint says so; an earlier one may still be taken before.
     number = 4
-    while not ((report := await rig.answer(task, number)) and isinstance(report, CheckpointAcknowledged) and report.is_finished):
+    while not (isinstance(report := await rig.answer(task, number), CheckpointAcknowledged) and report.is_finished):
         number += 1
 
     task.handle_checkpoint(CheckpointCompleted(ATTEMPT, number))
