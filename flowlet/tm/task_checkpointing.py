@@ -51,6 +51,7 @@ from flowlet.tm.main_objects import MAIN_OBJECTS
 from flowlet.tm.snapshot_pool import SnapshotPool
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
+from netstack.forks import end_stranded_child
 from netstack.log_lines import LogLines
 from netstack.timers import Timers
 from netstack.wire.events import Alignment, CheckpointOptions
@@ -248,6 +249,7 @@ class TaskCheckpointing:
         try:
             handle = self._keep(checkpoint_id, state)
         except BaseException as error:  # noqa: BLE001 - a user's pickling code, any file system: it fails the checkpoint, not the task
+            end_stranded_child()
             if self._take_unsent(checkpoint_id):
                 self.decline_checkpoint(checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error))
             return
