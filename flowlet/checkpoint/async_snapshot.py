@@ -24,6 +24,7 @@ from flowlet.checkpoint.snapshots import (
     OperatorSnapshot,
     SubtaskState,
 )
+from netstack.forks import end_stranded_child
 from netstack.wakeups import run_all
 
 
@@ -103,7 +104,8 @@ class AsyncSnapshot:
             self._is_working = True
         try:
             states = {operator: part.finish() for operator, part in self._parts.items()}
-        except Exception as error:  # noqa: BLE001 - a user's code; it fails the checkpoint, not the pool
+        except BaseException as error:  # noqa: BLE001 - a user's code, such as sys.exit(); it fails the checkpoint, not the pool
+            end_stranded_child()
             self._stop_working(None)
             self._decline(CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error)
             return

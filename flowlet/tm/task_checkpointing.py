@@ -51,6 +51,7 @@ from flowlet.tm.main_objects import MAIN_OBJECTS
 from flowlet.tm.snapshot_pool import SnapshotPool
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
+from netstack.forks import end_stranded_child
 from netstack.log_lines import LogLines
 from netstack.timers import Timers
 from netstack.wire.events import Alignment, CheckpointOptions
@@ -69,6 +70,7 @@ class CheckpointServices:
     report: Callable[[CheckpointReport], None]  # sends to the JobManager; called on the loop thread
     key: bytes = b""  # of the storage's manifests, see ``checkpoint_key``
     open_storage: Callable[[str, str, bytes], CheckpointStorage] = CheckpointStorage  # URL, job id, key
+    clock_ns: Callable[[], int] = time.monotonic_ns
 
 
 class TaskCheckpointing:
@@ -208,7 +210,7 @@ class TaskCheckpointing:
                 return
             self._unsent.add(checkpoint_id)
         if state.operators or state.channels.num_bytes:
-            self._execute(partial(self._write, checkpoint_id, metrics, state, time.monotonic_ns()))
+            self._execute(partial(self._write, checkpoint_id, metrics, state, self._services.clock_ns()))
         else:
             self._acknowledge(checkpoint_id, metrics, None, is_finished=state.is_finished)
 
@@ -247,10 +249,11 @@ class TaskCheckpointing:
         try:
             handle = self._keep(checkpoint_id, state)
         except BaseException as error:  # noqa: BLE001 - a user's pickling code, any file system: it fails the checkpoint, not the task
+            end_stranded_child()
             if self._take_unsent(checkpoint_id):
                 self.decline_checkpoint(checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error))
             return
-        async_ns = metrics.async_duration_ns + time.monotonic_ns() - begun_ns
+        async_ns = metrics.async_duration_ns + self._services.clock_ns() - begun_ns
         self._acknowledge(checkpoint_id, replace(metrics, async_duration_ns=async_ns), handle, is_finished=state.is_finished)
 
     def _keep(self, checkpoint_id: int, state: SubtaskState) -> StateHandle:

@@ -233,7 +233,7 @@ class RecordingChain:
         self.is_closed = False
         self.state: dict[str, object] = {"op": "state"}
         self.sync_error: Exception | None = None
-        self.async_error: Exception | None = None
+        self.async_error: BaseException | None = None
         self.on_finish: Callable[[], object] | None = None
         self.discarded: list[str] = []
 

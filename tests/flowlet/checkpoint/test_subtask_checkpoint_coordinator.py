@@ -317,16 +317,17 @@ def test_a_failing_synchronous_part_is_the_tasks_failure() -> None:
     assert fixture.pool == []
 
 
-def test_a_failing_asynchronous_part_is_declined() -> None:
-    """testAsyncCheckpointFailure...: the task goes on."""
+@pytest.mark.parametrize("error", [RuntimeError("no disk"), SystemExit("no disk")])
+def test_a_failing_asynchronous_part_is_declined(error: BaseException) -> None:
+    """testAsyncCheckpointFailure...: the task goes on, whatever a user's code raises on the pool."""
     fixture = Fixture()
-    fixture.chain.async_error = RuntimeError("no disk")
+    fixture.chain.async_error = error
     fixture.take(aligned(1))
 
     fixture.run_pool()
 
     assert fixture.reasons == [(1, REASON.ASYNCHRONOUS_PART_FAILED)]
-    assert "RuntimeError: no disk" in str(fixture.responder.declined[0])
+    assert f"{type(error).__name__}: no disk" in str(fixture.responder.declined[0])
     assert fixture.chain.discarded == ["op"]
 
 

@@ -79,7 +79,8 @@ class Rig:
         self.reports: list[CheckpointReport] = []
         self.changes: list[TaskStateChanged] = []
         self._changed = asyncio.Event()
-        self.services = CheckpointServices(pool, self._reported, b"key", self.storage.open)
+        self.now_ns = 0
+        self.services = CheckpointServices(pool, self._reported, b"key", self.storage.open, lambda: self.now_ns)
         self.context = TaskContext("tm-1", network, loop, self._task_changed, lambda _task, _report: None, checkpoints=self.services)
         self.tasks: list[Task] = []
 

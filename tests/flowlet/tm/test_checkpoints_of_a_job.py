@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -156,6 +155,8 @@ class JobManager:
                     self.states.setdefault(message.attempt, []).append(message.state)
                 case CheckpointAcknowledged() | CheckpointDeclined():
                     self.reports.append(message)
+                case _:
+                    pass
             self._heard.set()
 
     async def send(self, message: ToTaskManager) -> None:
@@ -181,11 +182,16 @@ class JobManager:
         for name in NAMES:
             vertex, subtask = name
             is_source = vertex == SOURCE
-            operators = [SourceOperator(Numbers())] if is_source else [KeyedSumOperator(first, 1), Totals()]
+            operators: list[StreamOperator] = [SourceOperator(Numbers())] if is_source else [KeyedSumOperator(first, 1), Totals()]
             chain = [ChainedOperator(each, index - 1) for index, each in enumerate(operators)]
-            fields: tuple[Any, ...] = (JOB_ID, "job", vertex, "source" if is_source else "sum", subtask, PARALLELISM, 128)
             task = TaskDeploymentDescriptor(
-                *fields,
+                JOB_ID,
+                "job",
+                vertex,
+                "source" if is_source else "sum",
+                subtask,
+                PARALLELISM,
+                128,
                 self.attempt(name),
                 dump_chain(chain, "v"),
                 [] if is_source else [InputGateDescriptor(EDGE_ID, [self._channel(number, subtask) for number in range(PARALLELISM)])],
