@@ -137,7 +137,8 @@ class BlockingSourceReader:
         self._mark = position.mark
         self._num_behind_mark = self._num_to_drop = position.num_records
         if position.mark is not None:
-            self._function.restore_position(position.mark)
+            (own,) = unpickled([copy_if_mutable(position.mark)])  # the function may change it, also while a snapshot is written
+            self._function.restore_position(own)
 
     def _behind_position(self, element: _Element | _Mark) -> _Element | None:
         """What is new of an element; None: nothing."""

@@ -103,7 +103,7 @@ class StreamExecutionEnvironment:
         return StreamExecutionEnvironment(configuration)
 
     def configure(self, configuration: Configuration) -> None:
-        """Take over options; those that are not given stay as they are.  ``flowlet/common/options/known_options.py`` lists all.
+        """Take over options; those that are not given stay as they are.  ``docs/options.md`` lists all.
 
         If one is wrong, nothing is changed.
 

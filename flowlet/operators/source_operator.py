@@ -42,8 +42,8 @@ class SourceReader(Protocol):
     is true: then what several polls gave may go on its way together, which is cheaper; what other readers give goes at once, since the next
     poll may wait.  One that reads splits may be a ``SplitReader``: then each has a watermark of its own.  One whose source has an
     enumerator must be a ``SplitReceiver``.  One that acknowledges what was processed may be a ``MarkedReader``.
-    One that can go on after a restart has ``snapshot_position()``, which gives a value that says what was read so far, and
-    ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
+    One that can go on after a restart has ``snapshot_position()``, which gives a value that says what was read so far and never changes,
+    and ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
     """
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:

@@ -188,7 +188,7 @@ class Replayed(SourceFunction):
             ctx.emit_watermark(10 * number)
 
     def restore_position(self, position: dict[str, int]) -> None:
-        self.place = dict(position)
+        self.place = position
 
 
 def polled(reader: BlockingSourceReader, at_least: int) -> list[tuple[int, int | None]]:
@@ -223,6 +223,17 @@ def test_a_position_is_that_of_what_was_polled_not_of_what_was_emitted() -> None
     assert flattened([poll(reader)]) == [(0, 0)]
 
     assert reader.snapshot_position() == SourceFunctionPosition({"next": 0}, 1)
+    reader.close()
+
+
+def test_a_function_may_change_the_position_that_it_was_given() -> None:
+    function = Replayed(3)
+    reader = BlockingSourceReader(function, "source")
+    reader.restore_position(SourceFunctionPosition({"next": 1}, 0))
+
+    function.place["next"] = 2
+
+    assert reader.snapshot_position() == SourceFunctionPosition({"next": 1}, 0)
     reader.close()
 
 
