@@ -9,7 +9,7 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from flowlet.graph.partitioner import producers_of
-from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage
+from flowlet.rpc.control_messages import JobGraphMessage
 
 
 class Subtask(NamedTuple):
@@ -17,6 +17,11 @@ class Subtask(NamedTuple):
 
     vertex_id: str
     subtask: int
+
+
+class _Input(NamedTuple):
+    source: str
+    is_pointwise: bool
 
 
 class CheckpointTopology:
@@ -27,10 +32,10 @@ class CheckpointTopology:
         self.job_name = job.name
         self.names = {vertex.id: vertex.name for vertex in job.vertices}
         self.parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
-        self._inputs: dict[str, list[EdgeMessage]] = {vertex.id: [] for vertex in job.vertices}
+        self._inputs: dict[str, list[_Input]] = {vertex.id: [] for vertex in job.vertices}
         for edge in job.edges:
             if edge.target is not None:
-                self._inputs[edge.target].append(edge)
+                self._inputs[edge.target].append(_Input(edge.source, edge.is_pointwise))  # not the edge, which has a blob
 
     def __repr__(self) -> str:
         return f"<CheckpointTopology of {self.job_id}, {sum(self.parallelisms.values())} subtasks>"
@@ -48,7 +53,7 @@ class CheckpointTopology:
     def _reads_from(self, reader: Subtask, among: Set[Subtask], sizes: Counter[str]) -> bool:
         return any(sizes[edge.source] > 0 and self._edge_reads_from(edge, reader, among) for edge in self._inputs[reader.vertex_id])
 
-    def _edge_reads_from(self, edge: EdgeMessage, reader: Subtask, among: Set[Subtask]) -> bool:
+    def _edge_reads_from(self, edge: _Input, reader: Subtask, among: Set[Subtask]) -> bool:
         if not edge.is_pointwise:
             return True  # it reads from every subtask of the source, and one of them is there
         producers = producers_of(reader.subtask, self.parallelisms[edge.source], self.parallelisms[reader.vertex_id])

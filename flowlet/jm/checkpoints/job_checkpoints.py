@@ -32,6 +32,7 @@ from flowlet.jm.checkpoints.checkpoint_coordinator import (
     TimePassed,
     WriteManifest,
 )
+from flowlet.jm.checkpoints.checkpoint_failures import is_counted
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
 from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
@@ -52,7 +53,6 @@ from netstack.ids import subtask_of
 from netstack.log_lines import LogLines
 
 log = LogLines(__name__)
-_MIN_DELAY_S = 0.001  # the clock and the timers may round differently
 
 
 class CheckpointsFailedError(FlowletError):
@@ -80,7 +80,7 @@ class CallInBackground(Protocol):
     """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
 
     def __call__(
-        self, function: Callable[[], T], on_result: Callable[[T], None], on_error: Callable[[Exception], None], name: str
+        self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
     ) -> object:
         """Start the call and return at once."""
 
@@ -93,7 +93,7 @@ class JobCheckpoints:
     job has ended: it removes all checkpoints.
 
     Args:
-        clock: milliseconds since the epoch; never goes back.
+        clock: milliseconds since the epoch; read once, then ``timers`` count on, because somebody may put the clock back.
         fail: fails the run of the tasks, with a ``CheckpointsFailedError``; it may call ``stop``.
         call_in_background: for the storage.
         key: of the MAC of manifests.
@@ -119,7 +119,10 @@ class JobCheckpoints:
         self._fail = fail
         self._call_in_background = call_in_background
         self._timers = timers
-        self._open_storage = lambda: open_storage("" if self._settings is None else self._settings.directory, job.job_id, key)
+        self._epoch_s: float | None = None  # the time of the epoch by ``timers``
+        job_id = job.job_id  # the closure below must not keep the job's blobs
+        directory = "" if self._settings is None else self._settings.directory
+        self._open_storage: Callable[[], ManifestStorage] = lambda: open_storage(directory, job_id, key)
         self._topology = CheckpointTopology(job)
         self._coordinator = None if self._settings is None else CheckpointCoordinator(self._topology, self._settings)
         self._completed = CompletedCheckpoints(1 if self._settings is None else self._settings.num_retained)
@@ -190,20 +193,15 @@ class JobCheckpoints:
     def _handle(self, event: Event) -> None:
         if self._coordinator is None:
             return
-        for effect in self._coordinator.handle(event, self._clock()):
+        timers = self._timers = self._timers or asyncio.get_running_loop()
+        if self._epoch_s is None:
+            self._epoch_s = timers.time() - self._clock() / 1000
+        for effect in self._coordinator.handle(event, round((timers.time() - self._epoch_s) * 1000)):
             self._carry_out(effect)
-        self._set_timer(self._coordinator)
-
-    def _set_timer(self, coordinator: CheckpointCoordinator) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        due_ms = coordinator.next_due_ms
-        if due_ms is not None:
-            if self._timers is None:
-                self._timers = asyncio.get_running_loop()
-            delay_s = max((due_ms - self._clock()) / 1000, _MIN_DELAY_S)
-            self._timer = self._timers.call_at(self._timers.time() + delay_s, self._time_passed)
+        due_ms = self._coordinator.next_due_ms
+        self._timer = None if due_ms is None else timers.call_at(self._epoch_s + due_ms / 1000, self._time_passed)
 
     def _time_passed(self) -> None:
         self._timer = None
@@ -279,4 +277,4 @@ class JobCheckpoints:
         task = {} if failure.subtask is None else {"task": self._topology.describe(failure.subtask)}
         held_up_by = {"held_up_by": [self._topology.describe(each) for each in effect.held_up_by[:5]]} if effect.held_up_by else {}
         values = {"checkpoint": effect.checkpoint_id, "reason": failure.reason, "why": failure.message[:1000], **task, **held_up_by}
-        log.warning("checkpoint failed", job=self._topology.job_id, **values)
+        (log.warning if is_counted(failure.reason) else log.info)("checkpoint failed", job=self._topology.job_id, **values)

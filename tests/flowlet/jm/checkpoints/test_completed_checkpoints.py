@@ -1,0 +1,57 @@
+"""Tests of ``flowlet.jm.checkpoints.completed_checkpoints``."""
+
+import pytest
+
+from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
+from flowlet.rpc.control_messages import RestoredState, StateHandle
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
+
+
+def manifest(checkpoint_id: int) -> CheckpointManifest:
+    entries = [SubtaskEntry("v", 0, StateHandle(checkpoint_id, b"sum")), SubtaskEntry("v", 1, None, is_finished=True)]
+    return CheckpointManifest("job", "name", checkpoint_id, 7, {"v": 2}, entries, [SourceEntry("v", bytes([checkpoint_id]))])
+
+
+def test_the_newest_ones_are_kept() -> None:
+    store = CompletedCheckpoints(2)
+
+    dropped = [store.add(manifest(number)) for number in (1, 2, 3, 5)]
+
+    assert (dropped, store.ids, store.newest) == ([[], [], [1], [2]], [3, 5], manifest(5))
+    assert repr(store) == "<CompletedCheckpoints [3, 5]>"
+
+
+def test_the_newest_one_is_restored() -> None:
+    store = CompletedCheckpoints(2)
+
+    store.add(manifest(1))
+    store.add(manifest(2))
+
+    assert store.restored_state("v", 0) == RestoredState(2, StateHandle(2, b"sum"))
+    assert store.restored_state("v", 1) == RestoredState(2, None, is_finished=True)
+    assert store.restored_state("other", 0) == RestoredState(2)
+    assert (store.source_state("v"), store.source_state("other")) == (b"\x02", None)
+
+
+def test_without_one_tasks_begin_anew() -> None:
+    store = CompletedCheckpoints(1)
+
+    assert (store.newest, store.restored_state("v", 0), store.source_state("v")) == (None, None, None)
+
+
+def test_clear_gives_all_away() -> None:
+    store = CompletedCheckpoints(3)
+    store.add(manifest(4))
+    store.add(manifest(6))
+
+    assert (store.clear(), store.clear()) == ([4, 6], [])
+    assert store.restored_state("v", 0) is None
+
+
+@pytest.mark.parametrize("number", [3, 4])
+def test_ids_rise(number: int) -> None:
+    store = CompletedCheckpoints(1)
+    store.add(manifest(4))
+
+    with pytest.raises(AssertionError):
+        store.add(manifest(number))
