@@ -2,11 +2,14 @@
 
 Side:   pure.
 Units:  milliseconds.
-Source: Flink ``RestartStrategyOptions``.
+Source: Flink ``RestartStrategyOptions``; the limits are those of its ``...RestartBackoffTimeStrategy`` classes.
 """
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+from flowlet.errors import JobGraphError
 
 
 class RestartKind(Enum):
@@ -17,6 +20,19 @@ class RestartKind(Enum):
     FIXED_DELAY = "fixed-delay"
     FAILURE_RATE = "failure-rate"
     EXPONENTIAL_DELAY = "exponential-delay"
+
+
+_LOWEST: Final = {
+    "attempts": 0,
+    "delay_ms": 0,
+    "max_failures": 1,
+    "interval_ms": 1,
+    "initial_backoff_ms": 1,
+    "max_backoff_ms": 1,
+    "jitter": 0,
+    "reset_ms": 1,
+    "max_attempts": -1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +49,9 @@ class RestartSettings:
             random by up to ``jitter`` of itself.
         reset_ms: EXPONENTIAL_DELAY: after so long without a failure the backoff begins anew.
         max_attempts: EXPONENTIAL_DELAY: so many restarts without that; -1: any number.
+
+    Raises:
+        JobGraphError: a number is out of range, or two contradict each other.
     """
 
     kind: RestartKind = RestartKind.DEFAULT
@@ -46,3 +65,17 @@ class RestartSettings:
     jitter: float = 0.1
     reset_ms: int = 3_600_000
     max_attempts: int = -1
+
+    def __post_init__(self) -> None:
+        for name, lowest in _LOWEST.items():
+            if getattr(self, name) < lowest:
+                raise JobGraphError(f"{name} of the restart strategy is {getattr(self, name)}, the least is {lowest}")
+        if self.multiplier <= 1:
+            raise JobGraphError(f"multiplier of the restart strategy is {self.multiplier:g}, it must be more than 1")
+        if self.jitter > 1:
+            raise JobGraphError(f"jitter of the restart strategy is {self.jitter:g}, the most is 1")
+        if self.initial_backoff_ms > self.max_backoff_ms:
+            raise JobGraphError(
+                f"the restart strategy begins with a backoff of {self.initial_backoff_ms} ms, which is more than its greatest of "
+                f"{self.max_backoff_ms} ms: change restart-strategy.exponential-delay.initial-backoff or .max-backoff"
+            )

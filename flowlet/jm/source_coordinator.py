@@ -1,18 +1,26 @@
 """Assigns the splits of one source to its readers.
 
 Side:       loop.
-Invariants: the enumerator discovers its splits on a thread of its own; requests that arrive before it is done are answered then, in their
-            order.  After ``close`` or a failure no request is answered, and ``fail`` is not called again.
+Invariants: the enumerator discovers or restores its splits on a thread of its own; requests that arrive before it is done are answered
+            then, in their order.  Until then, a snapshot is what the coordinator began with.  After ``close`` or a failure no request is
+            answered, and ``fail`` is not called again.
 Source:     Flink ``SourceCoordinator``, ``SourceCoordinatorContext``, ``RequestSplitEvent``, ``AddSplitEvent``, ``NoMoreSplitsEvent``.
-Absent:     reassigning the splits of a failed reader: the whole job fails with it.
+Absent:     reassigning the splits of a failed reader: a job restarts as a whole.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+import msgspec
+
+from flowlet.errors import StateRestoreError
 from flowlet.jm.background_call import call_in_background
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.file_split import FileSplit
+
+_STATE_VERSION: Final = 1
+_State = tuple[int, bytes | None]  # the version; the enumerator's state, None: its splits were not discovered
+_NOT_DISCOVERED: Final = msgspec.msgpack.encode((_STATE_VERSION, None))
 
 
 class CallInBackground(Protocol):
@@ -31,11 +39,12 @@ class SourceCoordinator:
     Life cycle: ``start`` once the tasks are deployed; ``close`` when the job no longer runs, idempotent.
 
     Args:
-        enumerator: its ``discover`` has not been called yet.
+        enumerator: neither ``discover`` nor ``restore`` has been called yet.
         num_readers: the parallelism of the vertex.
         add_splits: sends a subtask its splits, with the size in bytes of those that are still unassigned.
         no_more_splits: tells a subtask that all splits are assigned.
         fail: fails the job; called at most once.
+        restored: what ``snapshot`` gave for the checkpoint from which the job goes on; None: it begins anew.
     """
 
     def __init__(
@@ -48,6 +57,7 @@ class SourceCoordinator:
         no_more_splits: Callable[[int], None],
         fail: Callable[[Exception], None],
         call_in_background: CallInBackground = call_in_background,
+        restored: bytes | None = None,
     ) -> None:
         self._name = name
         self._enumerator = enumerator
@@ -56,7 +66,8 @@ class SourceCoordinator:
         self._no_more_splits = no_more_splits
         self._fail = fail
         self._call_in_background = call_in_background
-        self._waiting: list[int] | None = []  # subtasks that asked before the splits were discovered; None: they are discovered
+        self._waiting: list[int] | None = []  # subtasks that asked before the enumerator was ready; None: it is ready
+        self._restored = _NOT_DISCOVERED if restored is None else restored
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -64,9 +75,14 @@ class SourceCoordinator:
         return f"<SourceCoordinator of {self._name!r}, {'closed' if self._is_closed else self._enumerator}{waiting}>"
 
     def start(self) -> None:
-        """Start to discover the splits."""
-        enumerator, num_readers = self._enumerator, self._num_readers
-        self._call_in_background(lambda: enumerator.discover(num_readers), self._discovered, self._failed, f"splits of {self._name}")
+        """Start to discover the splits, or take them from the checkpoint."""
+        self._call_in_background(self._prepare, self._prepared, self._failed, f"splits of {self._name}")
+
+    def snapshot(self) -> bytes:
+        """The splits that are not assigned, for a checkpoint whose triggers are sent before another request is answered."""
+        if self._waiting is not None:
+            return self._restored
+        return msgspec.msgpack.encode((_STATE_VERSION, self._enumerator.snapshot()))
 
     def splits_requested(self, subtask: int) -> None:
         """Send the subtask its next splits, or that none are left."""
@@ -85,7 +101,25 @@ class SourceCoordinator:
         """Answer no further requests; a ``discover`` that is under way ends by itself."""
         self._is_closed = True
 
-    def _discovered(self, _: None) -> None:
+    def _prepare(self) -> None:
+        """On a thread of its own; the loop leaves the enumerator alone until it has returned."""
+        state = self._state_of(self._restored)
+        if state is None:
+            self._enumerator.discover(self._num_readers)
+        else:
+            self._enumerator.restore(state, self._num_readers)
+
+    def _state_of(self, restored: bytes) -> bytes | None:
+        try:
+            decoded: tuple[int, bytes | None] = msgspec.msgpack.decode(restored, type=_State)
+        except msgspec.MsgspecError as error:
+            raise StateRestoreError(f"the state of source {self._name!r} in a checkpoint cannot be read: {error}") from error
+        version, state = decoded
+        if version != _STATE_VERSION:
+            raise StateRestoreError(f"the state of source {self._name!r} has version {version}, this flowlet reads {_STATE_VERSION}")
+        return state
+
+    def _prepared(self, _: None) -> None:
         waiting, self._waiting = self._waiting, None
         for subtask in waiting or ():
             self.splits_requested(subtask)

@@ -6,10 +6,13 @@ ask for splits, so a fast reader gets more.
 Side:       pure.
 Rules:      the JobManager calls ``discover`` once, on a thread of its own, and answers readers only after it has returned.  All other calls
             come from the JobManager's loop, one at a time, and must not block.  Each split is assigned once.
+            A checkpoint has what is not assigned here, and in each reader's state what was assigned to it and is not read.  The JobManager
+            calls ``snapshot`` and sends the triggers in one turn of its loop, and a task handles triggers and splits in the order in which
+            they were sent.  So every split is in exactly one of these states.
             The JobManager runs no code of users and unpickles nothing.  So enumerators and splits are made of plain data of the control
             protocol (``FileSet``, ``FileSplit``), and a new kind of enumerator needs a new kind of each.
 Source:     Flink ``SplitEnumerator``, ``SourceSplit``, FLIP-27.
-Absent:     discovering splits while the job runs; ``snapshot``, ``restore`` and ``add_splits_back``, because jobs are not restarted.
+Absent:     discovering splits while the job runs; ``add_splits_back``, because a job restarts as a whole.
 """
 
 from collections.abc import Sequence
@@ -31,7 +34,10 @@ class SourceSplit(Protocol):
 
 
 class SplitEnumerator(Protocol):
-    """Knows the splits of one source.  Life cycle: ``discover`` once, then ``next_splits`` until it returns nothing."""
+    """Knows the splits of one source.
+
+    Life cycle: ``discover`` or ``restore`` once, then ``next_splits`` until it returns nothing; ``snapshot`` in between.
+    """
 
     def discover(self, num_readers: int) -> None:
         """Find the splits; may block.
@@ -42,6 +48,16 @@ class SplitEnumerator(Protocol):
 
     def next_splits(self, reader: int) -> Sequence[FileSplit]:
         """Assign splits to the reader with this number, from 0; empty: none are left for any reader."""
+
+    def snapshot(self) -> bytes:
+        """The splits that are not assigned."""
+
+    def restore(self, state: bytes, num_readers: int) -> None:
+        """Go on where ``snapshot`` was called.
+
+        Raises:
+            StateRestoreError: the state cannot be read.
+        """
 
     @property
     def waiting_bytes(self) -> int:

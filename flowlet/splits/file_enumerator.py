@@ -14,13 +14,17 @@ import stat
 from collections import deque
 from typing import Final
 
-from flowlet.errors import FlowletError
+import msgspec
+
+from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.splits.file_split import FileSet, FileSplit, can_be_cut, keeps_line_ends
 
 # The limit of an answer with several files: reading so much takes far longer than the next request.  Not measured.
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_ANSWER_SPLITS: Final = 1_000  # about 100 kB of paths
 _HIDDEN: Final = (".", "_")
+_STATE_VERSION: Final = 1
+_State = tuple[int, list[tuple[str, int, int]]]  # the version; path, start and end of each split, in their order
 
 
 class FileSplitEnumerator:
@@ -67,6 +71,28 @@ class FileSplitEnumerator:
                 break
             found.append(self._take(end))
         return found
+
+    def snapshot(self) -> bytes:
+        """The splits that are not assigned."""
+        return msgspec.msgpack.encode((_STATE_VERSION, [(split.path, split.start, split.end) for split in self._splits]))
+
+    def restore(self, state: bytes, num_readers: int) -> None:
+        """Go on where ``snapshot`` was called; nothing is listed again.
+
+        Raises:
+            StateRestoreError: the state is damaged, or of another version.
+        """
+        try:
+            version, splits = msgspec.msgpack.decode(state, type=_State)
+        except msgspec.MsgspecError as error:
+            raise StateRestoreError(f"the splits of a file source in a checkpoint cannot be read: {error}") from error
+        if version != _STATE_VERSION:
+            raise StateRestoreError(
+                f"the splits of a file source in a checkpoint have version {version}, this flowlet reads version {_STATE_VERSION}"
+            )
+        self._num_readers = num_readers
+        self._splits = deque(FileSplit(*split) for split in splits)
+        self._waiting_bytes = sum(split.size_bytes for split in self._splits)
 
     def _end_of_next(self) -> int:
         file = self._splits[0]

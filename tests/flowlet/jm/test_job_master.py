@@ -45,6 +45,7 @@ class Recorder:
         self.splits: list[tuple[bytes, list[str], int]] = []
         self.marks: list[MarkOrder] = []
         self.checkpoint_orders: list[CheckpointOrder] = []
+        self.slots: list[str] = []
         self.was_told = asyncio.Event()
         self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
 
@@ -83,7 +84,13 @@ class Recorder:
         assert tm_id == "tm-1"
         self.checkpoint_orders.append(order)
 
-    def on_ended(self, master: JobMaster) -> None:
+    def request_slots(self, master: JobMaster) -> None:
+        self.slots.append("requested")
+
+    def release_slots(self, master: JobMaster) -> None:
+        self.slots.append("released")
+
+    def job_ended(self, master: JobMaster) -> None:
         self.ended.append((master, len(self.cancelled)))
 
 
@@ -95,7 +102,7 @@ async def recorder() -> Recorder:
 @pytest.fixture
 async def master(recorder: Recorder) -> JobMaster:
     """Deployed: a source and a sink."""
-    master = JobMaster(word_count(), recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(word_count(), recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     return master
 
@@ -133,7 +140,7 @@ async def test_the_owner_is_told_once_and_last(master: JobMaster, recorder: Reco
 
 
 async def test_a_job_that_ends_without_slots_drops_its_code_too(recorder: Recorder) -> None:
-    master = JobMaster(word_count(), recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(word_count(), recorder, recorder, lambda: 1_000)
 
     master.fail_scheduling("no slots")
 
@@ -163,7 +170,7 @@ async def test_metrics_from_elsewhere_are_not_taken(master: JobMaster) -> None:
 
 
 async def test_who_waits_for_the_deployment_is_woken_by_the_end_as_well(recorder: Recorder) -> None:
-    master = JobMaster(word_count(), recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(word_count(), recorder, recorder, lambda: 1_000)
 
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(master.wait_until_deployed(10))
@@ -215,7 +222,7 @@ async def test_aligned_sources_are_told_how_far_they_may_be_until_the_job_ends(r
     job = word_count()
     alignment = WatermarkAlignmentMessage("group", 100, 10)
     job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], watermark_alignment=alignment), job.vertices[1]])
-    master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(job, recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     source, sink = master.graph.executions
 
@@ -239,7 +246,7 @@ async def source_job(recorder: Recorder, *paths: Path) -> JobMaster:
     job = word_count()
     files = FileSet(tuple(str(path) for path in paths))
     job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], files=files), job.vertices[1]])
-    master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(job, recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     return master
 
@@ -300,7 +307,7 @@ class TestClientHeartbeats:
     def start(timers: ManualTimers, timeout_ms: int | None) -> tuple[JobMaster, Recorder]:
         recorder = Recorder()
         job = msgspec.structs.replace(word_count(), client_heartbeat_timeout_ms=timeout_ms)
-        master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000, timers)
+        master = JobMaster(job, recorder, recorder, lambda: 1_000, timers)
         master.start(dict.fromkeys(master.graph.executions, PLACE))
         return master, recorder
 
@@ -380,7 +387,7 @@ async def test_a_mark_goes_to_the_sources_and_is_complete_unless_the_job_ends(re
     job = word_count()
     gate = RemoteGateMessage("clicks", "Long", b"F" * 16, b"")
     job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], remote_gate=gate), *job.vertices[1:]])
-    master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(job, recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     source, sink = master.graph.executions
 

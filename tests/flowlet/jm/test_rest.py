@@ -423,16 +423,15 @@ class TestLongPolls:
         _, sink = await deployed(task_manager, 2)
 
         assert early.status == 204
-        assert parsed(waiting.result()) == [
-            {
-                "partition": sink.partitions[0].partition.hex(),
-                "producer": sink.attempt.hex(),
-                "subpartition": 0,
-                "tm_id": "tm-1",
-                "host": "127.0.0.1",
-                "port": 6000,
-            }
-        ]
+        channel = {
+            "partition": sink.partitions[0].partition.hex(),
+            "producer": sink.attempt.hex(),
+            "subpartition": 0,
+            "tm_id": "tm-1",
+            "host": "127.0.0.1",
+            "port": 6000,
+        }
+        assert parsed(waiting.result()) == {"attempt": 0, "restored-checkpoint-id": -1, "channels": [channel]}
         assert sink.partitions[0].num_subpartitions == 1
 
     async def test_collect_from_a_job_that_ended_is_409(self, client: RpcClient) -> None:

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+import pytest
+
 from flowlet.errors import FlowletError
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.splits.file_split import FileSplit
@@ -19,6 +22,13 @@ class Enumerator:
             raise FlowletError("cannot read a.txt")
         self.num_readers = num_readers
 
+    def snapshot(self) -> bytes:
+        return len(self._waiting).to_bytes(1, "big")
+
+    def restore(self, state: bytes, num_readers: int) -> None:
+        self.num_readers = -num_readers
+        self._waiting = self._waiting[len(self._waiting) - state[0] :]
+
     def next_splits(self, reader: int) -> list[FileSplit]:
         return [self._waiting.pop(0)] if self._waiting else []
 
@@ -30,7 +40,7 @@ class Enumerator:
 class Coordinated:
     """A coordinator, and what it says."""
 
-    def __init__(self, num_splits: int) -> None:
+    def __init__(self, num_splits: int, restored: bytes | None = None) -> None:
         self.said: list[tuple[int, str | None, int]] = []
         self.errors: list[Exception] = []
         self.finish: Callable[[], None] = lambda: None
@@ -43,6 +53,7 @@ class Coordinated:
             no_more_splits=lambda subtask: self.said.append((subtask, None, 0)),
             fail=self.errors.append,
             call_in_background=self._call,
+            restored=restored,
         )
         self.coordinator.start()
 
@@ -105,3 +116,50 @@ def test_after_its_end_nobody_is_told_anything() -> None:
 
         assert (coordinated.said, coordinated.errors) == ([], [])
         assert "closed" in repr(coordinated.coordinator)
+
+
+def test_a_restored_coordinator_hands_out_what_was_not_assigned() -> None:
+    """And discovers nothing again."""
+    before = Coordinated(3)
+    before.finish()
+    before.ask(1)
+    coordinated = Coordinated(3, before.coordinator.snapshot())
+
+    coordinated.ask(0)
+    coordinated.finish()
+    coordinated.ask(1, 1)
+
+    assert coordinated.said == [(0, "1", 1), (1, "2", 0), (1, None, 0)]
+    assert coordinated.enumerator.num_readers == -2
+
+
+def test_until_it_is_ready_a_coordinator_is_where_it_began() -> None:
+    """A checkpoint may be complete before the splits are discovered, or taken from the checkpoint before."""
+    discovering, before = Coordinated(3), Coordinated(3)
+    before.finish()
+    before.ask(0)
+    restoring = Coordinated(3, before.coordinator.snapshot())
+
+    from_the_start, later = Coordinated(3, discovering.coordinator.snapshot()), Coordinated(3, restoring.coordinator.snapshot())
+    for coordinated in (from_the_start, later):
+        coordinated.finish()
+        coordinated.ask(0)
+
+    assert (from_the_start.said, later.said) == ([(0, "0", 2)], [(0, "1", 1)])
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (b"\xc1", "the state of source 'source' in a checkpoint cannot be read"),
+        (msgspec.msgpack.encode((2, None)), "the state of source 'source' has version 2, this flowlet reads 1"),
+    ],
+)
+def test_a_state_that_cannot_be_read_fails_the_job(state: bytes, message: str) -> None:
+    coordinated = Coordinated(3, state)
+    coordinated.ask(0)
+
+    coordinated.finish()
+
+    assert [str(error).startswith(message) for error in coordinated.errors] == [True]
+    assert coordinated.said == []

@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.errors import ConfigError, FlowletError
+from flowlet.errors import ConfigError, FlowletError, StateRestoreError
 from flowlet.splits import file_enumerator
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet, FileSplit
@@ -147,3 +148,31 @@ def test_a_name_that_is_no_text_is_named_as_well_as_it_can_be(tmp_path: Path) ->
 
     with pytest.raises(FlowletError, match=r"cannot read .*/caf\\xe9: its name is not UTF-8, .*; rename it"):
         all_splits([str(tmp_path)])
+
+
+def test_a_restored_enumerator_hands_out_the_rest_in_the_same_answers(tmp_path: Path) -> None:
+    """Files that have come or gone since make no difference."""
+    files = FileSet(tuple(write(tmp_path, a=25, b=7)), split_bytes=10)
+    enumerator, restored = FileSplitEnumerator(files), FileSplitEnumerator(FileSet(("/not/there",), split_bytes=10))
+    enumerator.discover(num_readers=2)
+    enumerator.next_splits(0)
+
+    restored.restore(enumerator.snapshot(), num_readers=2)
+
+    assert restored.waiting_bytes == enumerator.waiting_bytes == 22
+    while splits := enumerator.next_splits(0):
+        assert restored.next_splits(1) == splits
+    assert restored.next_splits(0) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (b"", "cannot be read"),
+        (msgspec.msgpack.encode((1, [("a", "b", 1)])), "cannot be read"),
+        (msgspec.msgpack.encode((2, [])), "have version 2, this flowlet reads version 1"),
+    ],
+)
+def test_splits_of_a_checkpoint_that_cannot_be_read_are_refused(state: bytes, message: str) -> None:
+    with pytest.raises(StateRestoreError, match=f"the splits of a file source in a checkpoint {message}"):
+        FileSplitEnumerator(FileSet(())).restore(state, 1)
