@@ -44,6 +44,12 @@ def execution_attempt_id(graph: bytes, vertex: bytes, subtask: int, attempt: int
     return ExecutionAttemptID(graph + vertex + struct.pack(">ii", subtask, attempt))
 
 
+def subtask_of(attempt: bytes) -> tuple[str, int]:
+    """The vertex, as 32 hex digits, and the subtask that an attempt runs."""
+    (subtask,) = struct.unpack(">i", attempt[32:36])
+    return attempt[16:32].hex(), subtask
+
+
 @dataclass(frozen=True, slots=True)
 class ResultPartitionID:
     """One partition as produced by one attempt: a restarted producer makes another one."""

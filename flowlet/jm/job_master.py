@@ -40,6 +40,7 @@ from flowlet.graph.restart_strategy import create_restart_strategy
 from flowlet.jm import failures
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.jm.alignment.watermark_announcer import WatermarkAnnouncer
+from flowlet.jm.background_call import call_in_background
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
@@ -140,7 +141,15 @@ class JobMaster:
         self._clock = clock
         self._timers = timers
         self._gates = JobGates(job)
-        self._checkpoints = JobCheckpoints(job, gateway)
+        self._checkpoints = JobCheckpoints(
+            job,
+            gateway,
+            clock=clock,
+            timers=timers,
+            call_in_background=call_in_background,
+            fail=self._checkpoints_failed,
+            on_completed=self._wake_waiters,
+        )
         self._restored_checkpoint_id = -1  # what the newest run began with; -1: from nothing
         self._restart_timer: asyncio.TimerHandle | None = None
         self._failing_since_s: float | None = None  # time.monotonic()
@@ -364,6 +373,13 @@ class JobMaster:
     def checkpoint_reported(self, tm_id: str, message: CheckpointReport) -> bool:
         """A task acknowledges or declines a checkpoint; False if that task does not run there."""
         return self._is_running_on(tm_id, message.attempt) and self._checkpoints.report(tm_id, message)
+
+    def checkpoints_document(self) -> Document:
+        """The job's checkpoints for people."""
+        return self._checkpoints.documents()
+
+    def _checkpoints_failed(self, error: Exception) -> None:
+        self._handle(GlobalFailure(failures.source_failed(error, "checkpoints", self._clock())))
 
     def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
         for order in orders:

@@ -3,7 +3,7 @@
 Side:   loop.
 Source: the parts of Flink's REST API that ``create_application`` lists; every error is ``{"errors": [text, ...]}``.
 Units:  ``timeout_ms`` of long polls in milliseconds, cut to ``max_long_poll_ms``.
-Absent: metrics, checkpoints, savepoints, the web page.
+Absent: metrics, savepoints, the web page.
 """
 
 from typing import NoReturn
@@ -57,6 +57,7 @@ class RestApi:
                 web.get("/jobs/{job_id}", self.job),
                 web.patch("/jobs/{job_id}", self.cancel),
                 web.patch("/jobs/{job_id}/clientHeartbeat", self.client_heartbeat),
+                web.get("/jobs/{job_id}/checkpoints", self.checkpoints),
                 web.get("/jobs/{job_id}/execution-result", self.execution_result),
                 web.get("/jobs/{job_id}/exceptions", self.exceptions),
                 web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
@@ -107,6 +108,10 @@ class RestApi:
             return error_response(400, "to cancel the job, call this path with ?mode=cancel")
         master.cancel()
         return _json({}, status=202)
+
+    async def checkpoints(self, request: web.Request) -> web.Response:
+        """The last checkpoints of one job, and how many there were."""
+        return _json(self._find_job(request).checkpoints_document())
 
     async def client_heartbeat(self, request: web.Request) -> web.Response:
         """The client of an attached job is there: 202, or 409 if the job has ended."""

@@ -1,0 +1,489 @@
+"""``CheckpointCoordinator``: decides when a job takes checkpoints, and which of them are complete; it takes events and returns effects.
+
+Side:       pure.
+Invariants: the ids rise, over all runs.  Each id that was triggered ends once, complete or failed.  At most ``max_concurrent`` are on their
+            way.  Orders go only to unfinished attempts of the current run.  ``FailJob`` is the last effect of its event, and after it
+            nothing is triggered before the next run.  No checkpoint is discarded while its manifest is being written.
+Units:      times in milliseconds since the epoch, passed with each event.
+Source:     Flink ``CheckpointCoordinator``, ``CheckpointRequestDecider``, ``PendingCheckpoint``.
+Rules:      the first trigger comes one interval after all attempts run.  A trigger that is due while too many checkpoints are on their way, or
+            while the minimum pause lasts, waits; further ones do not queue up behind it.  The pause begins when a checkpoint ends, however.
+            The timeout also covers the writing of the manifest.
+            A complete checkpoint fails all older ones on their way: they are subsumed.
+            Tasks that had finished at the trigger count as acknowledged.  If one finishes later without having taken part, the checkpoint
+            fails.  Without ``after_tasks_finish`` none is triggered once a task has finished.
+            Reports that fit no checkpoint on its way are counted.  Two of them have effects: a cause that arrives after its symptom replaces
+            it, and a state that arrives after its checkpoint has failed is discarded.
+Absent:     savepoints, unaligned checkpoints, checkpoints of a part of the job.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from flowlet.common.checkpoint_settings import CheckpointSettings
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.jm.checkpoints.checkpoint_failures import SYMPTOM, CoordinatorFailureReason, FailureCounter, is_counted
+from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
+from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, PendingCheckpoint, Phase
+from flowlet.rpc.control_messages import (
+    CheckpointAborted,
+    CheckpointAcknowledged,
+    CheckpointCompleted,
+    CheckpointDeclined,
+    CheckpointOrder,
+    CheckpointReport,
+    TriggerCheckpoint,
+)
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry
+
+_MAX_LITTER: Final = 1000  # ids; a late state of an older one stays on the disk until the directory is removed
+_Reason = CoordinatorFailureReason
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """All attempts of a run are deployed; ``restored`` is the id of the checkpoint that they begin with."""
+
+    attempts: Mapping[bytes, Subtask]
+    restored: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptChanged:
+    """An attempt is in a new state."""
+
+    attempt: bytes
+    state: ExecutionState
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """It is ``next_due_ms`` or later."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesSnapshotted:
+    """The answer to ``SnapshotSources``."""
+
+    checkpoint_id: int
+    sources: list[SourceEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesFailed:
+    """The other answer to ``SnapshotSources``."""
+
+    checkpoint_id: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWritten:
+    """The answer to ``WriteManifest``."""
+
+    manifest: CheckpointManifest
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFailed:
+    """The other answer to ``WriteManifest``."""
+
+    checkpoint_id: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The attempts of the run are being cancelled, or have ended; they get no more orders."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """No run follows."""
+
+
+Event = (
+    RunStarted
+    | AttemptChanged
+    | TimePassed
+    | SourcesSnapshotted
+    | SourcesFailed
+    | CheckpointReport
+    | ManifestWritten
+    | ManifestFailed
+    | RunEnded
+    | JobEnded
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSources:
+    """Ask all split enumerators for their state; the answer is an event."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest:
+    """Write the manifest; the answer is an event."""
+
+    manifest: CheckpointManifest
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCheckpoint:
+    """The checkpoint is complete: from now on the job restarts from it."""
+
+    manifest: CheckpointManifest
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardCheckpoint:
+    """Remove all files of a checkpoint that is not complete; may be repeated."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """A checkpoint has failed; to be logged."""
+
+    checkpoint_id: int
+    failure: CheckpointFailure
+    held_up_by: tuple[Subtask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob:
+    """Too many checkpoints have failed."""
+
+    message: str
+
+
+Effect = SnapshotSources | CheckpointOrder | WriteManifest | KeepCheckpoint | DiscardCheckpoint | CheckpointFailed | FailJob
+
+
+@dataclass(slots=True)
+class _Run:
+    """The attempts of one run; ``is_over``: nothing is triggered any more; ``next_trigger_ms`` None: nor yet."""
+
+    unfinished: dict[bytes, Subtask]
+    subtasks: dict[bytes, Subtask]
+    starting: set[bytes]
+    finished: list[Subtask] = field(default_factory=list)
+    is_over: bool = False
+    next_trigger_ms: int | None = None
+    is_trigger_due: bool = False
+
+    def attempt_of(self) -> dict[Subtask, bytes]:
+        return {subtask: attempt for attempt, subtask in self.unfinished.items()}
+
+
+class CheckpointCoordinator:
+    """The checkpoints of one job, over all of its runs.  Threading: one thread.
+
+    Args:
+        next_id: of the first checkpoint; above all that were ever triggered.
+    """
+
+    def __init__(self, topology: CheckpointTopology, settings: CheckpointSettings, next_id: int = 1) -> None:
+        self._topology = topology
+        self._settings = settings
+        # As in Flink: a shorter interval would only let triggers wait.
+        self._interval_ms = max(settings.interval_ms, settings.min_pause_ms)
+        self._next_id = next_id
+        self._run: _Run | None = None
+        self._pending: dict[int, PendingCheckpoint] = {}  # by id, which rise
+        self._written: set[int] = set()  # ids whose manifest is being written
+        self._litter: dict[int, None] = {}  # failed since the run began: a TaskManager may still write to them
+        self._last_end_ms: int | None = None
+        self._last_completed = -1
+        self._counter = FailureCounter(settings.tolerable_failures)
+        self._history = CheckpointHistory(topology)
+        self._now_ms = 0
+        self._effects: list[Effect] = []
+        self._failure: FailJob | None = None  # of this event
+        self.num_ignored = 0
+
+    def __repr__(self) -> str:
+        return f"<CheckpointCoordinator {list(self._pending.values())}, next id {self._next_id}>"
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When ``TimePassed`` is to be handled; None: only events matter."""
+        times = [pending.trigger_ms + self._settings.timeout_ms for pending in self._pending.values()]
+        run = self._run
+        if run is not None and run.next_trigger_ms is not None:
+            if run.is_trigger_due and self._has_room() and self._last_end_ms is not None:
+                times.append(self._last_end_ms + self._settings.min_pause_ms)
+            times.append(run.next_trigger_ms)
+        return min(times, default=None)
+
+    @property
+    def pending_ids(self) -> list[int]:
+        """The checkpoints on their way, the oldest first."""
+        return list(self._pending)
+
+    def document(self) -> Document:
+        """The checkpoints for people."""
+        return self._history.document([pending.record() for pending in self._pending.values()])
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """Apply one event; return the effects in order.  A report that does not fit only increments a counter."""
+        self._now_ms = now_ms
+        self._apply(event)
+        self._trigger_if_due()
+        effects, self._effects = self._effects, []
+        if self._failure is not None:
+            effects.append(self._failure)
+            self._failure = None
+        return effects
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if an invariant does not hold."""
+        assert len(self._pending) <= self._settings.max_concurrent
+        assert list(self._pending) == sorted(self._pending)
+        assert all(each < self._next_id for each in self._pending)
+        assert not self._pending or self._run is not None
+        for pending in self._pending.values():
+            assert (pending.phase is Phase.MANIFEST) == (not pending.missing)
+            assert (pending.phase is Phase.MANIFEST) == (pending.checkpoint_id in self._written)
+
+    def _apply(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._run_started(event)
+            case AttemptChanged(attempt, state):
+                self._attempt_changed(attempt, state)
+            case TimePassed():
+                self._time_passed()
+            case SourcesSnapshotted(checkpoint_id, sources):
+                self._sources_snapshotted(checkpoint_id, sources)
+            case SourcesFailed(checkpoint_id, message):
+                self._fail_if_pending(checkpoint_id, _Reason.TRIGGER_CHECKPOINT_FAILURE, message)
+            case CheckpointAcknowledged():
+                self._acknowledged(event)
+            case CheckpointDeclined():
+                self._declined(event)
+            case ManifestWritten(manifest):
+                self._manifest_written(manifest)
+            case ManifestFailed(checkpoint_id, message):
+                self._manifest_failed(checkpoint_id, message)
+            case RunEnded() | JobEnded():
+                self._run_ended()
+                if isinstance(event, JobEnded):
+                    self._sweep()
+            case _:
+                assert_never(event)
+
+    # Runs
+
+    def _run_started(self, event: RunStarted) -> None:
+        self._run_ended()
+        self._sweep()
+        attempts = dict(event.attempts)
+        self._run = _Run(attempts, dict(attempts), set(attempts))
+        if event.restored is not None:
+            self._history.restored(event.restored, self._now_ms)
+
+    def _run_ended(self) -> None:
+        self._run = None  # first: nobody gets an order any more
+        self._fail_all(_Reason.CHECKPOINT_COORDINATOR_SUSPEND)
+
+    def _sweep(self) -> None:
+        """No attempt of the last run writes any more: what it wrote late goes."""
+        self._effects += [DiscardCheckpoint(each) for each in self._litter if each not in self._written]
+        self._litter.clear()
+
+    def _attempt_changed(self, attempt: bytes, state: ExecutionState) -> None:
+        run = self._run
+        if run is None or attempt not in run.unfinished:
+            self.num_ignored += 1
+            return
+        match state:
+            case ExecutionState.RUNNING:
+                run.starting.discard(attempt)
+            case ExecutionState.FINISHED:
+                self._finished(run, attempt)
+            case ExecutionState.CANCELING | ExecutionState.CANCELED | ExecutionState.FAILED:
+                self._stop_triggering(run)
+                subtask = run.unfinished[attempt]
+                if state is not ExecutionState.CANCELING:
+                    del run.unfinished[attempt]
+                self._fail_all(_Reason.TASK_FAILURE, subtask)
+            case _:
+                return
+        self._start_triggering(run)
+
+    def _finished(self, run: _Run, attempt: bytes) -> None:
+        run.starting.discard(attempt)
+        subtask = run.unfinished.pop(attempt)
+        run.finished.append(subtask)
+        for pending in list(self._pending.values()):
+            if attempt in pending.missing:
+                self._fail(pending, CheckpointFailure(_Reason.TASK_FINISHED.name, _Reason.TASK_FINISHED.value, subtask))
+        if not run.unfinished or not self._settings.after_tasks_finish:
+            self._stop_triggering(run)
+
+    def _start_triggering(self, run: _Run) -> None:
+        if run.starting or run.is_over or run.next_trigger_ms is not None:
+            return
+        run.next_trigger_ms = self._now_ms + self._interval_ms
+
+    def _stop_triggering(self, run: _Run) -> None:
+        """For the rest of the run."""
+        run.is_over = True
+        run.next_trigger_ms, run.is_trigger_due = None, False
+
+    # Triggers
+
+    def _has_room(self) -> bool:
+        return len(self._pending) < self._settings.max_concurrent
+
+    def _time_passed(self) -> None:
+        for pending in list(self._pending.values()):
+            if self._now_ms >= pending.trigger_ms + self._settings.timeout_ms:
+                waited = f"{_Reason.CHECKPOINT_EXPIRED.value} ({self._settings.timeout_ms} ms), it waited for {pending.phase.value}"
+                self._fail(pending, CheckpointFailure(_Reason.CHECKPOINT_EXPIRED.name, waited))
+
+    def _trigger_if_due(self) -> None:
+        run = self._run
+        if run is None or run.next_trigger_ms is None:
+            return
+        if self._now_ms >= run.next_trigger_ms:
+            run.is_trigger_due = True
+            # A loop that stood still makes up for one trigger, not for all.
+            run.next_trigger_ms = max(run.next_trigger_ms, self._now_ms - self._interval_ms + 1) + self._interval_ms
+        pause_ends_ms = self._now_ms if self._last_end_ms is None else self._last_end_ms + self._settings.min_pause_ms
+        if run.is_trigger_due and self._has_room() and self._now_ms >= pause_ends_ms:
+            run.is_trigger_due = False
+            self._trigger(run)
+
+    def _trigger(self, run: _Run) -> None:
+        checkpoint_id = self._next_id
+        self._next_id += 1
+        self._pending[checkpoint_id] = PendingCheckpoint(checkpoint_id, self._now_ms, dict(run.unfinished), tuple(run.finished))
+        self._effects.append(SnapshotSources(checkpoint_id))
+
+    def _sources_snapshotted(self, checkpoint_id: int, sources: list[SourceEntry]) -> None:
+        pending, run = self._pending.get(checkpoint_id), self._run
+        if pending is None or run is None or pending.phase is not Phase.SOURCES:
+            self.num_ignored += 1
+            return
+        pending.phase, pending.sources = Phase.TASKS, sources
+        attempts = run.attempt_of()
+        for subtask in self._topology.frontier(attempts.keys()):
+            self._effects.append(TriggerCheckpoint(attempts[subtask], checkpoint_id, pending.trigger_ms))
+
+    # Reports of tasks
+
+    def _acknowledged(self, message: CheckpointAcknowledged) -> None:
+        pending = self._pending.get(message.checkpoint_id)
+        if pending is None:
+            self._late_state(message)
+        elif message.attempt not in pending.missing or pending.phase is not Phase.TASKS:
+            self.num_ignored += 1
+        else:
+            pending.acknowledge(message, self._now_ms)
+            if not pending.missing:
+                pending.phase = Phase.MANIFEST
+                self._written.add(pending.checkpoint_id)
+                self._effects.append(WriteManifest(pending.manifest(self._topology)))
+
+    def _late_state(self, message: CheckpointAcknowledged) -> None:
+        self.num_ignored += 1
+        has_file = message.state is not None and message.state.path is not None
+        if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self._written:
+            self._effects.append(DiscardCheckpoint(message.checkpoint_id))
+
+    def _declined(self, message: CheckpointDeclined) -> None:
+        pending, run = self._pending.get(message.checkpoint_id), self._run
+        subtask = None if run is None else run.subtasks.get(message.attempt)
+        failure = CheckpointFailure(message.reason, message.message, subtask)
+        if pending is None:
+            self._late_cause(message.checkpoint_id, failure)
+        elif message.attempt not in pending.missing or pending.phase is not Phase.TASKS:
+            self.num_ignored += 1
+        else:
+            self._fail(pending, failure)
+
+    def _late_cause(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
+        self.num_ignored += 1
+        known = self._history.failed_with(checkpoint_id)
+        if failure.subtask is None or known is None or known.reason != SYMPTOM or not is_counted(failure.reason):
+            return
+        self._history.replace_failure(checkpoint_id, failure)
+        self._count(checkpoint_id, failure)
+
+    # Ends
+
+    def _manifest_written(self, manifest: CheckpointManifest) -> None:
+        checkpoint_id = manifest.checkpoint_id
+        self._written.discard(checkpoint_id)
+        pending, run = self._pending.pop(checkpoint_id, None), self._run
+        if pending is None or run is None:  # it failed meanwhile
+            self._effects.append(DiscardCheckpoint(checkpoint_id))
+            return
+        self._last_end_ms, self._last_completed = self._now_ms, checkpoint_id
+        self._counter.completed(checkpoint_id)
+        self._history.ended(pending.record(self._now_ms))
+        self._effects.append(KeepCheckpoint(manifest))
+        for older in [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]:
+            self._fail(older, CheckpointFailure(_Reason.CHECKPOINT_SUBSUMED.name, _Reason.CHECKPOINT_SUBSUMED.value))
+        self._effects += [CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
+
+    def _manifest_failed(self, checkpoint_id: int, message: str) -> None:
+        self._written.discard(checkpoint_id)
+        if checkpoint_id in self._pending:
+            self._fail_if_pending(checkpoint_id, _Reason.FINALIZE_CHECKPOINT_FAILURE, message)
+        else:
+            self._effects.append(DiscardCheckpoint(checkpoint_id))
+
+    def _fail_if_pending(self, checkpoint_id: int, reason: CoordinatorFailureReason, message: str) -> None:
+        pending = self._pending.get(checkpoint_id)
+        if pending is None:
+            self.num_ignored += 1
+        else:
+            self._fail(pending, CheckpointFailure(reason.name, f"{reason.value}: {message}"))
+
+    def _fail_all(self, reason: CoordinatorFailureReason, subtask: Subtask | None = None) -> None:
+        for pending in list(self._pending.values()):
+            self._fail(pending, CheckpointFailure(reason.name, reason.value, subtask))
+
+    def _fail(self, pending: PendingCheckpoint, failure: CheckpointFailure) -> None:
+        checkpoint_id = pending.checkpoint_id
+        del self._pending[checkpoint_id]
+        self._last_end_ms = self._now_ms
+        held_up_by = tuple(self._topology.frontier(pending.missing_subtasks()))
+        self._history.ended(pending.record(self._now_ms, failure, held_up_by))
+        self._effects.append(CheckpointFailed(checkpoint_id, failure, held_up_by))
+        if pending.phase is not Phase.SOURCES:
+            self._call_off(pending)
+        self._count(checkpoint_id, failure)
+
+    def _call_off(self, pending: PendingCheckpoint) -> None:
+        """Tasks know of the checkpoint, and may have written state."""
+        checkpoint_id = pending.checkpoint_id
+        if self._run is not None:
+            self._effects += [
+                CheckpointAborted(attempt, checkpoint_id) for attempt in pending.participants if attempt in self._run.unfinished
+            ]
+        self._litter[checkpoint_id] = None
+        if len(self._litter) > _MAX_LITTER:
+            del self._litter[next(iter(self._litter))]
+        if checkpoint_id not in self._written:  # else the answer of WriteManifest discards it
+            self._effects.append(DiscardCheckpoint(checkpoint_id))
+
+    def _count(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
+        if not self._counter.failed(checkpoint_id, failure.reason):
+            return
+        if self._run is not None:
+            self._stop_triggering(self._run)
+        where = "" if failure.subtask is None else f" in {self._topology.describe(failure.subtask)}"
+        self._failure = FailJob(
+            f"more than {self._settings.tolerable_failures} checkpoints failed one after the other "
+            f"(execution.checkpointing.tolerable-failed-checkpoints); the last one, checkpoint {checkpoint_id}, failed{where}: "
+            f"{failure.message}"
+        )

@@ -1,0 +1,174 @@
+"""``CheckpointHistory``: the last checkpoints of a job for people, in Flink's field names.
+
+Side:       pure.
+Units:      times in milliseconds since the epoch, durations in milliseconds, sizes in bytes; -1: not yet.
+Source:     Flink ``CheckpointStatsTracker``, ``CheckpointingStatistics``, ``SubtaskCheckpointStatistics``.
+Ours:       ``subtasks`` of a task; ``failure_reason``, ``failed_task`` and ``held_up_by`` of a failed checkpoint.
+Absent:     the summary (percentiles), savepoints.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, CheckpointRecord, SubtaskPart
+from flowlet.rpc.control_messages import CheckpointDurations
+
+Document = dict[str, object]
+HISTORY_SIZE: Final = 10  # Flink's web.checkpoints.history
+_MAX_HELD_UP_BY: Final = 20
+_NO_DURATIONS: Final = CheckpointDurations()
+
+
+class CheckpointHistory:
+    """The checkpoints of one job, over all of its runs.  Threading: one thread."""
+
+    def __init__(self, topology: CheckpointTopology) -> None:
+        self._topology = topology
+        self._ended: deque[CheckpointRecord] = deque(maxlen=HISTORY_SIZE)  # the oldest first
+        self._newest_completed: CheckpointRecord | None = None
+        self._newest_failed: CheckpointRecord | None = None
+        self._restored: Document | None = None
+        self.num_completed = 0
+        self.num_failed = 0
+        self.num_restored = 0
+
+    def __repr__(self) -> str:
+        return f"<CheckpointHistory {self.num_completed} completed, {self.num_failed} failed>"
+
+    def ended(self, record: CheckpointRecord) -> None:
+        """A checkpoint is complete or has failed."""
+        self._ended.append(record)
+        if record.failure is None:
+            self.num_completed += 1
+            self._newest_completed = record
+        else:
+            self.num_failed += 1
+            self._newest_failed = record
+
+    def failed_with(self, checkpoint_id: int) -> CheckpointFailure | None:
+        """Why a checkpoint failed; None: it did not, or too many have ended since."""
+        return next((each.failure for each in self._ended if each.checkpoint_id == checkpoint_id), None)
+
+    def replace_failure(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
+        """The cause of a failure arrived after a symptom of it."""
+        index = next(index for index, each in enumerate(self._ended) if each.checkpoint_id == checkpoint_id)
+        old = self._ended[index]
+        new = CheckpointRecord(old.checkpoint_id, old.trigger_ms, old.parts, old.end_ms, failure, old.held_up_by)
+        self._ended[index] = new
+        if self._newest_failed is old:
+            self._newest_failed = new
+
+    def restored(self, checkpoint_id: int, now_ms: int) -> None:
+        """A run begins with the state of a checkpoint."""
+        self.num_restored += 1
+        self._restored = {"id": checkpoint_id, "restore_timestamp": now_ms, "is_savepoint": False}
+
+    def document(self, in_progress: Iterable[CheckpointRecord]) -> Document:
+        """The document of ``GET /jobs/:jobid/checkpoints``; the newest checkpoint first."""
+        pending = sorted(in_progress, key=lambda record: -record.checkpoint_id)
+        history = sorted([*pending, *self._ended], key=lambda record: -record.checkpoint_id)
+        return {
+            "counts": {
+                "restored": self.num_restored,
+                "total": len(pending) + self.num_completed + self.num_failed,
+                "in_progress": len(pending),
+                "completed": self.num_completed,
+                "failed": self.num_failed,
+            },
+            "latest": {
+                "completed": None if self._newest_completed is None else self._checkpoint(self._newest_completed),
+                "savepoint": None,
+                "failed": None if self._newest_failed is None else self._checkpoint(self._newest_failed),
+                "restored": self._restored,
+            },
+            "history": [self._checkpoint(record) for record in history[: max(HISTORY_SIZE, len(pending))]],
+        }
+
+    def _checkpoint(self, record: CheckpointRecord) -> Document:
+        parts = record.parts.values()
+        document = {
+            "id": record.checkpoint_id,
+            "status": _status(record),
+            "is_savepoint": False,
+            "checkpoint_type": "CHECKPOINT",
+            "trigger_timestamp": record.trigger_ms,
+            "latest_ack_timestamp": max((part.acknowledged_ms for part in parts), default=-1),
+            **_sums(record, parts),
+            "num_subtasks": sum(self._topology.parallelisms.values()),
+            "num_acknowledged_subtasks": len(parts),
+            "tasks": {vertex_id: self._task(record, vertex_id) for vertex_id in self._topology.names},
+        }
+        return document if record.failure is None else {**document, **self._failure(record, record.failure)}
+
+    def _failure(self, record: CheckpointRecord, failure: CheckpointFailure) -> Document:
+        return {
+            "failure_timestamp": record.end_ms,
+            "failure_reason": failure.reason,
+            "failure_message": failure.message,
+            "failed_task": None if failure.subtask is None else self._name(failure.subtask),
+            "held_up_by": [self._name(each) for each in record.held_up_by[:_MAX_HELD_UP_BY]],
+        }
+
+    def _name(self, subtask: Subtask) -> Document:
+        return {"id": subtask.vertex_id, "name": self._topology.names[subtask.vertex_id], "subtask": subtask.subtask}
+
+    def _task(self, record: CheckpointRecord, vertex_id: str) -> Document:
+        width = self._topology.parallelisms[vertex_id]
+        parts = {index: record.parts[Subtask(vertex_id, index)] for index in range(width) if Subtask(vertex_id, index) in record.parts}
+        return {
+            "id": vertex_id,
+            "status": "COMPLETED" if len(parts) == width else _status(record),
+            "latest_ack_timestamp": max((part.acknowledged_ms for part in parts.values()), default=-1),
+            **_sums(record, parts.values()),
+            "num_subtasks": width,
+            "num_acknowledged_subtasks": len(parts),
+            "subtasks": [_subtask(record, index, parts.get(index)) for index in range(width)],
+        }
+
+
+def _status(record: CheckpointRecord) -> str:
+    if record.failure is not None:
+        return "FAILED"
+    return "IN_PROGRESS" if record.end_ms is None else "COMPLETED"
+
+
+def _sums(record: CheckpointRecord, parts: Iterable[SubtaskPart]) -> Document:
+    """The sums over some subtasks; the duration lasts until the last of them, for a whole failed checkpoint until then."""
+    acknowledged = list(parts)
+    durations = [part.durations or _NO_DURATIONS for part in acknowledged]
+    size = sum(part.num_bytes for part in acknowledged)
+    last_ms = max((part.acknowledged_ms for part in acknowledged), default=None)
+    return {
+        "checkpointed_size": size,
+        "state_size": size,
+        "end_to_end_duration": -1 if last_ms is None else last_ms - record.trigger_ms,
+        "alignment_buffered": 0,
+        "processed_data": sum(each.bytes_processed_during_alignment for each in durations),
+        "persisted_data": sum(each.bytes_persisted_during_alignment for each in durations),
+    }
+
+
+def _subtask(record: CheckpointRecord, index: int, part: SubtaskPart | None) -> Document:
+    if part is None:
+        return {"index": index, "status": "pending_or_failed"}
+    durations = part.durations or _NO_DURATIONS
+    return {
+        "index": index,
+        "status": "completed",
+        "ack_timestamp": part.acknowledged_ms,
+        "end_to_end_duration": part.acknowledged_ms - record.trigger_ms,
+        "checkpointed_size": part.num_bytes,
+        "state_size": part.num_bytes,
+        "checkpoint": {"sync": durations.sync_ms, "async": durations.async_ms},
+        "alignment": {
+            "buffered": 0,
+            "processed": durations.bytes_processed_during_alignment,
+            "persisted": durations.bytes_persisted_during_alignment,
+            "duration": durations.alignment_ms,
+        },
+        "start_delay": durations.start_delay_ms,
+        "unaligned_checkpoint": durations.is_unaligned,
+        "aborted": record.failure is not None,
+    }

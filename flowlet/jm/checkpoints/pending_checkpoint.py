@@ -1,0 +1,113 @@
+"""``PendingCheckpoint``: a checkpoint on its way, and ``CheckpointRecord``: how one ended.
+
+Side:       pure.
+Invariants: a pending checkpoint waits for its sources, then for its tasks, then for its manifest; ``missing`` only becomes smaller, and is
+            empty while it waits for the manifest.
+Units:      times in milliseconds since the epoch, sizes in bytes.
+Source:     Flink ``PendingCheckpoint``, ``AbstractCheckpointStats``.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
+from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointDurations
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
+
+
+class Phase(Enum):
+    """What a pending checkpoint waits for."""
+
+    SOURCES = "the states of the sources' enumerators"
+    TASKS = "the tasks"
+    MANIFEST = "its manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskPart:
+    """When and how one subtask acknowledged; ``durations`` None: it had finished before the trigger."""
+
+    acknowledged_ms: int
+    num_bytes: int = 0
+    durations: CheckpointDurations | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailure:
+    """Why a checkpoint failed.
+
+    ``reason``: the name of a task's or the coordinator's reason.  ``subtask``: the one that declined it; None: the coordinator ended it.
+    """
+
+    reason: str
+    message: str
+    subtask: Subtask | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """A checkpoint as people see it; ``end_ms`` None: it is on its way; ``failure`` None: it has not failed.
+
+    ``held_up_by``: of a failed one, the subtasks that had not acknowledged although all of their producers had.
+    """
+
+    checkpoint_id: int
+    trigger_ms: int
+    parts: dict[Subtask, SubtaskPart]
+    end_ms: int | None = None
+    failure: CheckpointFailure | None = None
+    held_up_by: tuple[Subtask, ...] = ()
+
+
+@dataclass(slots=True)
+class PendingCheckpoint:
+    """One checkpoint on its way; its coordinator owns it.
+
+    Args:
+        participants: by attempt, the subtasks that had not finished at the trigger.
+        finished: the subtasks that had.
+    """
+
+    checkpoint_id: int
+    trigger_ms: int
+    participants: dict[bytes, Subtask]
+    finished: tuple[Subtask, ...]
+    phase: Phase = Phase.SOURCES
+    sources: list[SourceEntry] = field(default_factory=list)
+    missing: set[bytes] = field(init=False)
+    _entries: dict[Subtask, SubtaskEntry] = field(default_factory=dict)
+    _parts: dict[Subtask, SubtaskPart] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.missing = set(self.participants)
+        for each in self.finished:
+            self._entries[each] = SubtaskEntry(each.vertex_id, each.subtask, is_finished=True)
+            self._parts[each] = SubtaskPart(self.trigger_ms)
+
+    def __repr__(self) -> str:
+        return f"<PendingCheckpoint {self.checkpoint_id} waits for {self.phase.value}, {len(self.missing)} tasks are missing>"
+
+    def acknowledge(self, message: CheckpointAcknowledged, now_ms: int) -> None:
+        """Take in the part of a missing subtask."""
+        self.missing.remove(message.attempt)
+        subtask = self.participants[message.attempt]
+        self._entries[subtask] = SubtaskEntry(subtask.vertex_id, subtask.subtask, message.state, message.is_finished)
+        num_bytes = 0 if message.state is None else message.state.num_bytes
+        self._parts[subtask] = SubtaskPart(now_ms, num_bytes, message.durations)
+
+    def missing_subtasks(self) -> frozenset[Subtask]:
+        """The subtasks that have not acknowledged."""
+        return frozenset(self.participants[each] for each in self.missing)
+
+    def manifest(self, topology: CheckpointTopology) -> CheckpointManifest:
+        """What the checkpoint consists of; nothing may be missing."""
+        assert not self.missing, "all have acknowledged"
+        entries = [self._entries[each] for each in sorted(self._entries)]
+        job_id, name, parallelisms = topology.job_id, topology.job_name, dict(topology.parallelisms)
+        return CheckpointManifest(job_id, name, self.checkpoint_id, self.trigger_ms, parallelisms, entries, list(self.sources))
+
+    def record(
+        self, end_ms: int | None = None, failure: CheckpointFailure | None = None, held_up_by: tuple[Subtask, ...] = ()
+    ) -> CheckpointRecord:
+        """The checkpoint as people see it, without its state."""
+        return CheckpointRecord(self.checkpoint_id, self.trigger_ms, dict(self._parts), end_ms, failure, held_up_by)
