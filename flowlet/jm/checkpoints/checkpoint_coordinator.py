@@ -6,14 +6,14 @@ Invariants: the ids rise, over all runs.  Each id that was triggered ends once, 
             nothing is triggered before the next run.  No checkpoint is discarded while its manifest is being written.
 Units:      times in milliseconds since the epoch, passed with each event.
 Source:     Flink ``CheckpointCoordinator``, ``CheckpointRequestDecider``, ``PendingCheckpoint``.
-Rules:      the first trigger comes one interval after all attempts run.  A trigger that is due while too many checkpoints are on their way, or
-            while the minimum pause lasts, waits; further ones do not queue up behind it.  The pause begins when a checkpoint ends, however.
+Rules:      the first trigger comes one interval after all attempts run.  A trigger that is due while too many checkpoints are on their
+            way, or while the minimum pause lasts, waits; further ones do not queue up behind it.  The pause begins when a checkpoint ends.
             The timeout also covers the writing of the manifest.
             A complete checkpoint fails all older ones on their way: they are subsumed.
-            Tasks that had finished at the trigger count as acknowledged.  If one finishes later without having taken part, the checkpoint
-            fails.  Without ``after_tasks_finish`` none is triggered once a task has finished.
-            Reports that fit no checkpoint on its way are counted.  Two of them have effects: a cause that arrives after its symptom replaces
-            it, and a state that arrives after its checkpoint has failed is discarded.
+            Tasks that had finished at the trigger count as acknowledged.  If one finishes later without having taken part, the
+            checkpoint fails.  Without ``after_tasks_finish`` none is triggered once a task has finished.
+            Reports that fit no checkpoint on its way are counted.  Two of them have effects: a cause that arrives after its symptom
+            takes its place, and a state that arrives after its checkpoint has failed is discarded.
 Absent:     savepoints, unaligned checkpoints, checkpoints of a part of the job.
 """
 

@@ -2,9 +2,10 @@
 
 Side:   pure.
 Source: Flink ``CheckpointFailureReason``, ``CheckpointFailureManager``.
-Rules:  a failure counts if it shows that the job cannot keep its state.  It does not count if tasks start, end or fail, if a newer checkpoint
-        took its place, or if a task only passes on what another one decided.  A reason that is unknown here counts.
-        Other than in Flink a source counts whose state cannot be kept: otherwise the job would run without checkpoints, and nobody would know.
+Rules:  a failure counts if it shows that the job cannot keep its state.  It does not count if tasks start, end or fail, if a newer
+        checkpoint took its place, or if a task only passes on what another one decided.  A reason that is unknown here counts.
+        Other than in Flink a source counts whose state cannot be kept: otherwise the job would run without checkpoints, and nobody
+        would know.
 """
 
 from enum import Enum, unique

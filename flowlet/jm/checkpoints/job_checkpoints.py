@@ -80,7 +80,7 @@ class CallInBackground(Protocol):
     """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
 
     def __call__(
-        self, function: Callable[[], T], on_result: Callable[[T], None], on_error: Callable[[Exception], None], name: str
+        self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
     ) -> object:
         """Start the call and return at once."""
 
