@@ -15,11 +15,11 @@ from flowlet.graph.execution_graph import (
     ExecutionReported,
     ExecutionStateChanged,
     ExecutionVertex,
+    GlobalFailure,
     JobStatusChanged,
     ReleaseSlots,
     SchedulingFailed,
     SlotsAllocated,
-    GlobalFailure,
     TaskManagerLost,
     is_symptom,
 )
