@@ -1,97 +1,31 @@
 """Tests of ``flowlet.jm.job_master``: effects become orders, and everybody who waits is told."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.control_messages import (
-    CheckpointOrder,
     EmitMark,
     MarkCompleted,
-    MarkOrder,
     MarkPassed,
     MarkRequested,
     RemoteGateMessage,
     SourceWatermarkReported,
     SplitsRequested,
-    TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
     TaskStuck,
     WatermarkAlignmentMessage,
 )
-from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.file_split import FileSet
+from tests.flowlet.jm.recorder import PLACE, Recorder
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, SOURCE_ID, user_failure, word_count
 from tests.flowlet.rpc.manual_timers import ManualTimers
 from tests.waiting import PATIENCE_S
-
-PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
-
-
-class Recorder:
-    """A gateway that notes what it is told, and the owner that is told of the end."""
-
-    def __init__(self) -> None:
-        self.deployed: list[TaskDeploymentDescriptor] = []
-        self.cancelled: list[bytes] = []
-        self.allowed: list[tuple[bytes, int]] = []
-        self.finished_gates: list[bytes] = []
-        self.splits: list[tuple[bytes, list[str], int]] = []
-        self.marks: list[MarkOrder] = []
-        self.checkpoint_orders: list[CheckpointOrder] = []
-        self.slots: list[str] = []
-        self.was_told = asyncio.Event()
-        self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
-
-    def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
-        assert tm_id == "tm-1"
-        self.deployed.append(task)
-
-    def cancel(self, tm_id: str, attempt: bytes) -> None:
-        assert tm_id == "tm-1"
-        self.cancelled.append(attempt)
-
-    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
-        assert tm_id == "tm-1"
-        self.finished_gates.append(attempt)
-
-    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
-        assert tm_id == "tm-1"
-        self.splits.append((attempt, [split.split_id for split in splits], waiting_bytes))
-        self.was_told.set()
-
-    def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
-        assert tm_id == "tm-1"
-        self.splits.append((attempt, [], 0))
-        self.was_told.set()
-
-    def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
-        assert tm_id == "tm-1"
-        self.allowed.append((attempt, max_allowed))
-        self.was_told.set()
-
-    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
-        assert tm_id == "tm-1"
-        self.marks.append(order)
-
-    def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
-        assert tm_id == "tm-1"
-        self.checkpoint_orders.append(order)
-
-    def request_slots(self, master: JobMaster) -> None:
-        self.slots.append("requested")
-
-    def release_slots(self, master: JobMaster) -> None:
-        self.slots.append("released")
-
-    def job_ended(self, master: JobMaster) -> None:
-        self.ended.append((master, len(self.cancelled)))
 
 
 @pytest.fixture
