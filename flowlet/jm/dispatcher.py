@@ -319,7 +319,7 @@ class Dispatcher:
         waited_s = self._config.slot_request_timeout_s
         shortage = [self._slots.describe_shortage(needed_slots(master.job), waited_s)]
         if self._last_loss is not None:
-            shortage.append(f"{self._last_loss}; it is not replaced by itself, so start one (an embedded cluster: close it and start anew)")
+            shortage.append(f"{self._last_loss}, and no TaskManager came in its place: start one")
         shortage += [holder.describe_stuck() for holder in self._jobs.values() if holder.has_stuck_tasks]
         master.fail_scheduling("\n".join(shortage))
 
