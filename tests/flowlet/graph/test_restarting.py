@@ -162,6 +162,14 @@ class TestOneRestart:
         assert graph.handle(reported("b", 0, S.RUNNING), 900) == []
         assert (graph.status, graph.num_ignored_events) == (JobStatus.RUNNING, 2)
 
+    @pytest.mark.parametrize("events", [RUNNING, ENDING, AGAIN], ids=["running", "ending", "again"])
+    def test_no_run_begins_while_another_lives(self, events: tuple[Event, ...]) -> None:
+        graph = graph_after(*events)
+        before = graph.executions
+
+        assert graph.handle(RestartDue(vertices(2)), 900) == []
+        assert (graph.executions, graph.num_ignored_events) == (before, 1)
+
 
 class TestFailures:
     def test_further_failures_of_the_run_use_no_attempt(self) -> None:

@@ -1,11 +1,14 @@
 """Tests of ``flowlet.jm.job_master``: what happens between two runs of a job, and who hears of it."""
 
 import asyncio
+import dataclasses
+import queue
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from flowlet.common.checkpoint_settings import CheckpointSettings
 from flowlet.common.job_settings import JobSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.common.restart_settings import RestartKind, RestartSettings
@@ -14,16 +17,21 @@ from flowlet.jm.job_document import exceptions_document, job_document
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import attempt_id
 from flowlet.rpc.control_messages import (
+    CheckpointAcknowledged,
     FailureInfo,
     JobGraphMessage,
+    RestoredState,
     SourceWatermarkReported,
     SplitsRequested,
+    StateHandle,
     TaskMetrics,
     TaskStateChanged,
     TaskStuck,
+    TriggerCheckpoint,
     WatermarkAlignmentMessage,
 )
 from flowlet.splits.file_split import FileSet
+from flowlet.storage.checkpoint_storage import CheckpointStorage
 from tests.flowlet.jm.recorder import PLACE, Recorder
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, JOB_ID, SINK_ID, SOURCE_ID, user_failure, word_count
 from tests.flowlet.rpc.manual_timers import ManualTimers
@@ -182,6 +190,7 @@ async def test_a_cancel_during_the_delay_ends_the_job_and_nothing_follows(job: J
     assert job.master.graph.status is JobStatus.CANCELED
     assert job.recorder.ended == [(job.master, 1)]
     assert job.recorder.slots == ["released"]
+    assert job.master.graph.num_ignored_events == 0, "the timer is gone"
 
 
 async def test_without_slots_it_fails_with_both_reasons_the_first_failure_first(job: Job) -> None:
@@ -254,9 +263,11 @@ async def test_who_waits_for_a_checkpoint_is_woken_by_the_end_of_the_run(job: Jo
 async def test_a_gate_lives_through_no_restart_so_producers_see_trouble_only_at_the_end(job: Job) -> None:
     waiting = asyncio.create_task(job.master.wait_for_trouble(PATIENCE_S, 0.0))
     await asyncio.sleep(0)
-    job.restart()
+    job.fail()
     await asyncio.sleep(0)
     before = waiting.done()
+    job.timers.advance(DELAY_S)
+    job.start()
 
     job.fail()
     await waiting
@@ -268,6 +279,120 @@ async def test_a_state_that_cannot_be_restored_ends_the_job(job: Job) -> None:
     job.fail(msgspec.structs.replace(user_failure(), suppresses_restarts=True))
 
     assert job.master.graph.status is JobStatus.FAILED
+
+
+CHECKPOINT_INTERVAL_S = 1.0
+
+
+@pytest.fixture
+def discarded(monkeypatch: pytest.MonkeyPatch) -> queue.Queue[int]:
+    """The checkpoints that are removed; manifests go nowhere: what lies on disks is not looked at here."""
+    found: queue.Queue[int] = queue.Queue()
+    monkeypatch.setattr(CheckpointStorage, "write_manifest", lambda _storage, _manifest: None)
+    monkeypatch.setattr(CheckpointStorage, "discard", lambda _storage, checkpoint_id: found.put(checkpoint_id))
+    return found
+
+
+@pytest.fixture
+async def saved_job(discarded: queue.Queue[int], tmp_path: Path) -> Job:
+    """With checkpoints; a source of two files, the first of which was handed out before the first trigger."""
+    plain = word_count()
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"x" * 5_000_000)
+    files = msgspec.structs.replace(plain.vertices[0], files=FileSet((str(tmp_path / "a"), str(tmp_path / "b"))))
+    checkpoints = CheckpointSettings(round(CHECKPOINT_INTERVAL_S * 1000), str(tmp_path / "checkpoints"))
+    settings = dataclasses.replace(restartable().settings, checkpoints=checkpoints)
+    job = Job(msgspec.structs.replace(plain, vertices=[files, plain.vertices[1]], settings=settings))
+    await next_splits(job, run=0)
+    trigger_first(job, run=0)
+    return job
+
+
+async def next_splits(job: Job, run: int) -> list[str]:
+    """What the source gets when it asks."""
+    job.recorder.was_told.clear()
+    assert job.master.splits_requested("tm-1", SplitsRequested(source_and_sink(run)[0]))
+    async with asyncio.timeout(PATIENCE_S):
+        await job.recorder.was_told.wait()
+    return [Path(split).name for split in job.recorder.splits[-1][1]]
+
+
+def trigger_first(job: Job, run: int) -> None:
+    """All tasks run, and the time has come."""
+    for attempt in source_and_sink(run):
+        report(job.master, attempt, S.RUNNING)
+    job.timers.advance(CHECKPOINT_INTERVAL_S)
+    (trigger,) = [order for order in job.recorder.checkpoint_orders if isinstance(order, TriggerCheckpoint)]
+    assert (trigger.attempt, trigger.checkpoint_id) == (source_and_sink(run)[0], 1)
+
+
+def acknowledge(job: Job, *attempts: bytes) -> list[bool]:
+    """Each with a state of its own."""
+    states = [StateHandle(3, b"", inline=attempt[-8:-4]) for attempt in attempts]
+    return [
+        job.master.checkpoint_reported("tm-1", CheckpointAcknowledged(attempt, 1, state))
+        for attempt, state in zip(attempts, states, strict=True)
+    ]
+
+
+async def test_a_run_goes_on_from_the_newest_checkpoint_with_the_splits_that_were_left_then(saved_job: Job) -> None:
+    """Splits that were handed out after it are handed out again."""
+    master = saved_job.master
+    waiting = asyncio.create_task(master.wait_for_checkpoint(PATIENCE_S, attempt=0, after_checkpoint=-1))
+    assert acknowledge(saved_job, *source_and_sink(0)) == [True, True]
+    assert await waiting
+    assert (master.last_completed_checkpoint_id, master.restored_checkpoint_id) == (1, -1)
+    after = await next_splits(saved_job, run=0)
+
+    saved_job.restart()
+
+    restored = [task.restored for task in saved_job.recorder.deployed]
+    assert restored[:2] == [None, None]
+    assert restored[2:] == [RestoredState(1, StateHandle(3, b"", inline=attempt[-8:-4])) for attempt in source_and_sink(0)]
+    assert master.restored_checkpoint_id == 1
+    assert (after, await next_splits(saved_job, run=1), await next_splits(saved_job, run=1)) == (["b:0"], ["b:0"], [])
+
+
+async def test_a_checkpoint_that_was_not_complete_at_the_failure_does_not_count(saved_job: Job) -> None:
+    """What is left of it arrives too late, and the tasks that are cancelled hear that it was aborted."""
+    source, sink = source_and_sink(0)
+    acknowledge(saved_job, source)
+
+    saved_job.restart()
+
+    assert acknowledge(saved_job, sink) == [False]
+    assert [task.restored for task in saved_job.recorder.deployed[2:]] == [None, None]
+    assert saved_job.master.restored_checkpoint_id == -1
+    assert await next_splits(saved_job, run=1) == ["a:0"]
+
+
+async def test_the_next_run_takes_checkpoints_too(saved_job: Job) -> None:
+    acknowledge(saved_job, *source_and_sink(0))
+    assert await saved_job.master.wait_for_checkpoint(PATIENCE_S, attempt=0, after_checkpoint=-1)
+    saved_job.restart()
+    saved_job.recorder.checkpoint_orders.clear()
+
+    for attempt in source_and_sink(1):
+        report(saved_job.master, attempt, S.RUNNING)
+    saved_job.timers.advance(CHECKPOINT_INTERVAL_S)
+
+    (trigger,) = [order for order in saved_job.recorder.checkpoint_orders if isinstance(order, TriggerCheckpoint)]
+    assert (trigger.attempt, trigger.checkpoint_id) == (source_and_sink(1)[0], 2)
+
+
+async def test_a_job_that_has_ended_takes_no_checkpoints_and_keeps_none(saved_job: Job, discarded: queue.Queue[int]) -> None:
+    acknowledge(saved_job, *source_and_sink(0))
+    assert await saved_job.master.wait_for_checkpoint(PATIENCE_S, attempt=0, after_checkpoint=-1)
+    saved_job.master.cancel()
+    for attempt in source_and_sink(0):
+        report(saved_job.master, attempt, S.CANCELED)
+    saved_job.recorder.checkpoint_orders.clear()
+
+    saved_job.timers.advance(60.0)
+
+    assert saved_job.recorder.checkpoint_orders == []
+    assert saved_job.recorder.ended == [(saved_job.master, 2)]
+    assert await asyncio.to_thread(discarded.get, timeout=PATIENCE_S) == 1
 
 
 async def test_people_see_the_restarts_and_what_led_to_them(job: Job) -> None:
