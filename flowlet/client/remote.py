@@ -129,12 +129,12 @@ class JobManagerApi:
             JobEndedError: the job ended before.
         """
         try:
-            documents = await self._poll(f"/jobs/{job_id}/collect/{edge_id}", None)
+            document = await self._poll(f"/jobs/{job_id}/collect/{edge_id}", None)
         except RpcStatusError as error:
             if error.status != _CONFLICT:
                 raise
             raise JobEndedError(str(error)) from error
-        return [channel.descriptor() for channel in msgspec.convert(documents, list[_ChannelDocument])]
+        return [channel.descriptor() for channel in msgspec.convert(document["channels"], list[_ChannelDocument])]
 
     async def _get(self, path: str) -> JobDocument:
         answer = (await self._rpc.request("GET", path)).raise_for_status()

@@ -1,35 +1,44 @@
-"""``ExecutionGraph``: the state machine of one run of a job; it takes events and returns effects.
+"""``ExecutionGraph``: the state machine of one job; it takes events and returns effects.
+
+A *run* is one attempt of every subtask; all attempts of a run have the same number, and a restart begins the next run.
 
 Side:       pure.
-Invariants: all attempts are deployed together, once; ``failure`` is set exactly while the job is FAILING or FAILED; the job is terminal
-            exactly when every attempt is; ``ReleaseSlots`` is the last effect of all.
+Invariants: all attempts of a run are deployed together, once, and only after every attempt of the run before has ended; ``failure`` is set
+            exactly while the job is RESTARTING, FAILING or FAILED; a terminal job has only terminal attempts; ``ReleaseSlots`` is the last
+            effect of all.
 Units:      times in milliseconds since the epoch, passed with each event.
 Source:     Flink ``DefaultExecutionGraph``, ``Execution``, ``DefaultScheduler``.
 Rules:      events that do not fit (unknown attempt, wrong TaskManager, impossible transition) are counted and change nothing.
             The first failure is kept as the cause.  Exception: if it is a symptom (a broken data connection), a real cause that arrives
-            while the job is FAILING replaces it, because the tasks at the other end often report first.
+            while the job is FAILING or RESTARTING replaces it, because the tasks at the other end often report first.
             A cancel while the job is FAILING is ignored: its tasks are being cancelled already, and it must end as FAILED.
-Absent:     restarts (one attempt per subtask), regions, the watchdog for tasks that ignore a cancel.
+            The restart strategy is asked once per run, at its first failure; the delay counts from there, as in Flink.  Whatever fails
+            later in that run belongs to this failure, but one that ``suppresses_restarts`` ends the job.
+            A RESTARTING job first waits for the attempts of its last run to end, then for ``RestartDue``, then for its slots.
+Absent:     regions (a restart is one of all tasks, FINISHED ones too), the watchdog for tasks that ignore a cancel.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, assert_never
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
+from flowlet.graph.restart_strategy import NoRestart, RestartStrategy
 
 if TYPE_CHECKING:
     from flowlet.rpc.control_messages import FailureInfo
 
 # The exceptions of a task that lost the other end of a data exchange; the cause is at that other end.
 SYMPTOMS: Final = frozenset({"ConnectError", "ConnectionLostError", "PartitionNotFoundError", "ProducerFailedError", "ResourceBrokenError"})
+MAX_FAILED_RUNS: Final = 16  # Flink's web.exception-history-size
+_MAX_CONCURRENT_FAILURES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionVertex:
-    """One subtask, with the id of its only attempt."""
+    """One subtask in one run, with the id of its attempt."""
 
     attempt: bytes  # 40 bytes
     vertex_id: str
@@ -79,13 +88,20 @@ class TaskManagerLost:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFailed:
-    """The JobManager cannot find or assign the splits of a source."""
+class GlobalFailure:
+    """Something failed that is no task: the splits of a source cannot be found, too many checkpoints failed, no state can be restored."""
 
     failure: "FailureInfo"
 
 
-Event = SlotsAllocated | SchedulingFailed | CancelRequested | ExecutionReported | TaskManagerLost | SourceFailed
+@dataclass(frozen=True, slots=True)
+class RestartDue:
+    """The delay of a restart is over; ``vertices`` are the attempts of the next run, in the order of deployment."""
+
+    vertices: Sequence[ExecutionVertex]
+
+
+Event = SlotsAllocated | SchedulingFailed | CancelRequested | ExecutionReported | TaskManagerLost | GlobalFailure | RestartDue
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +137,30 @@ class JobStatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSlots:
-    """The job has ended; its slots are free."""
+    """Every attempt of the run has ended: its slots are free.  The job has ended, too, unless ``RestartAfter`` follows."""
 
 
-Effect = Deploy | CancelExecution | ExecutionStateChanged | JobStatusChanged | ReleaseSlots
+@dataclass(frozen=True, slots=True)
+class RestartAfter:
+    """Send ``RestartDue`` after the delay, unless the job leaves RESTARTING before."""
+
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSlots:
+    """The next run waits for its slots."""
+
+
+Effect = Deploy | CancelExecution | ExecutionStateChanged | JobStatusChanged | ReleaseSlots | RestartAfter | RequestSlots
+
+
+@dataclass(slots=True)
+class FailedRun:
+    """Why a run ended; only its graph changes it."""
+
+    root: "FailureInfo"
+    concurrent: "deque[FailureInfo]"  # what else failed until the run had ended, newest last
 
 
 @dataclass(slots=True)
@@ -148,26 +184,38 @@ class Execution:
 class ExecutionGraph:
     """The attempts of one job, and the job's status.  Threading: one thread."""
 
-    executions: dict[bytes, Execution]
+    executions: dict[bytes, Execution]  # of the newest run
+    strategy: RestartStrategy
     status: JobStatus = JobStatus.CREATED
-    failure: "FailureInfo | None" = None
+    attempt_number: int = 0  # of the newest run
+    failure: "FailureInfo | None" = None  # of the last run, until the next one is deployed
+    failed_runs: deque[FailedRun] = field(default_factory=lambda: deque(maxlen=MAX_FAILED_RUNS))  # newest last
+    num_failed_runs: int = 0
     cancel_reason: str | None = None  # why it was cancelled, if nobody asked for that
     timestamps: dict[JobStatus, int] = field(default_factory=dict)
     num_ignored_events: int = 0
     _num_unfinished: int = 0
+    _restart_due_ms: int | None = None  # while the attempts of a run end that is followed by another one
     _now_ms: int = 0
     _effects: list[Effect] = field(default_factory=list)
 
     @classmethod
-    def create(cls, vertices: Iterable[ExecutionVertex], created_ms: int) -> "ExecutionGraph":
-        """The graph of a job that waits for its slots; ``vertices`` in the order of deployment."""
+    def create(cls, vertices: Iterable[ExecutionVertex], created_ms: int, strategy: RestartStrategy | None = None) -> "ExecutionGraph":
+        """The graph of a job that waits for its slots; ``vertices`` in the order of deployment.  ``strategy``: None: no restarts."""
         executions = {vertex.attempt: Execution(vertex) for vertex in vertices}
         assert executions, "a job has at least one task"
-        return cls(executions, timestamps={JobStatus.CREATED: created_ms}, _num_unfinished=len(executions))
+        timestamps = {JobStatus.CREATED: created_ms}
+        return cls(executions, strategy or NoRestart(), timestamps=timestamps, _num_unfinished=len(executions))
 
     def __repr__(self) -> str:
         counts = Counter(execution.state.value for execution in self.executions.values())
         return f"<ExecutionGraph {self.status.name} {dict(counts)}>"
+
+    @property
+    def is_waiting_for_slots(self) -> bool:
+        """Whether ``SlotsAllocated`` may come: the attempts of the newest run are not deployed."""
+        is_due = all(execution.state is ExecutionState.CREATED for execution in self.executions.values())
+        return self.status is JobStatus.CREATED or (self.status is JobStatus.RESTARTING and is_due)
 
     def executions_of(self, vertex_id: str) -> list[Execution]:
         """The attempts of one job vertex, by subtask."""
@@ -187,18 +235,21 @@ class ExecutionGraph:
                 self._execution_reported(event)
             case TaskManagerLost(tm_id, failure):
                 self._task_manager_lost(tm_id, failure)
-            case SourceFailed(failure):
+            case GlobalFailure(failure):
                 self._fail_job(failure)
+            case RestartDue(vertices):
+                self._begin_next_run(vertices)
             case _:
                 assert_never(event)
         effects, self._effects = self._effects, []
         return effects
 
     def _deploy_all(self, locations: Mapping[bytes, str]) -> None:
-        if self.status is not JobStatus.CREATED:
+        if not self.is_waiting_for_slots:
             self.num_ignored_events += 1
             return
         assert locations.keys() == self.executions.keys(), "every attempt has a slot"
+        self.failure = None
         self._move_job(JobStatus.RUNNING)
         for execution in self.executions.values():
             execution.tm_id = locations[execution.attempt]
@@ -208,17 +259,29 @@ class ExecutionGraph:
             self._effects.append(Deploy(execution.attempt, execution.tm_id))
 
     def _scheduling_failed(self, failure: "FailureInfo") -> None:
-        if self.status is not JobStatus.CREATED:
+        if not self.is_waiting_for_slots:
             self.num_ignored_events += 1
             return
-        self._fail_job(failure)
+        self._record_failure(failure)
+        self._end_as(JobStatus.FAILING)
+
+    def _begin_next_run(self, vertices: Sequence[ExecutionVertex]) -> None:
+        if self.status is not JobStatus.RESTARTING or self._num_unfinished:
+            self.num_ignored_events += 1
+            return
+        known = [(execution.vertex.vertex_id, execution.vertex.subtask) for execution in self.executions.values()]
+        assert known == [(vertex.vertex_id, vertex.subtask) for vertex in vertices], "the subtasks stay"
+        assert all(vertex.attempt not in self.executions for vertex in vertices), "attempts are new"
+        self.executions = {vertex.attempt: Execution(vertex) for vertex in vertices}
+        self.attempt_number += 1
+        self._num_unfinished = len(self.executions)
+        self._effects.append(RequestSlots())
 
     def _cancel_requested(self, reason: str | None) -> None:
-        if self.status in (JobStatus.CREATED, JobStatus.RUNNING):
+        if self.status in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING):
             self.cancel_reason = reason
-            self._move_job(JobStatus.CANCELLING)
-            self._cancel_all()
-            self._end_job_if_done()
+            self.failure = None
+            self._end_as(JobStatus.CANCELLING)
 
     def _execution_reported(self, event: ExecutionReported) -> None:
         execution = self.executions.get(event.attempt)
@@ -252,15 +315,50 @@ class ExecutionGraph:
             self._end_job_if_done()
 
     def _fail_job(self, failure: "FailureInfo") -> None:
-        if self.status in (JobStatus.CREATED, JobStatus.RUNNING):
-            self.failure = failure
-            self._move_job(JobStatus.FAILING)
-            self._cancel_all()
-            self._end_job_if_done()
-        elif self.status is JobStatus.FAILING:
-            assert self.failure is not None, "a failing job has a cause"
-            if is_symptom(self.failure) and not is_symptom(failure):
-                self.failure = failure
+        match self.status:
+            case JobStatus.CREATED:
+                self._record_failure(failure)
+                self._end_as(JobStatus.FAILING)
+            case JobStatus.RUNNING:
+                self._record_failure(failure)
+                self._end_run(failure)
+            case JobStatus.RESTARTING | JobStatus.FAILING:
+                self._add_failure(failure)
+            case _:
+                pass  # the job is being cancelled, or has ended
+
+    def _end_run(self, failure: "FailureInfo") -> None:
+        """Restart the job if that may help and the strategy allows it."""
+        delay_ms = None if failure.suppresses_restarts else self.strategy.decide(self._now_ms)
+        if delay_ms is None:
+            self._end_as(JobStatus.FAILING)
+            return
+        self._restart_due_ms = self._now_ms + delay_ms
+        self._end_as(JobStatus.RESTARTING)
+
+    def _record_failure(self, failure: "FailureInfo") -> None:
+        self.failure = failure
+        self.failed_runs.append(FailedRun(failure, deque(maxlen=_MAX_CONCURRENT_FAILURES)))
+        self.num_failed_runs += 1
+
+    def _add_failure(self, failure: "FailureInfo") -> None:
+        """A further failure of a run that has failed: it may be the cause of the first one."""
+        assert self.failure is not None, "a failing job has a cause"
+        run = self.failed_runs[-1]
+        ends_job = failure.suppresses_restarts and self.status is JobStatus.RESTARTING
+        if ends_job or (is_symptom(self.failure) and not is_symptom(failure)):
+            run.concurrent.append(run.root)
+            self.failure = run.root = failure
+        else:
+            run.concurrent.append(failure)
+        if ends_job:
+            self._end_as(JobStatus.FAILING)
+
+    def _end_as(self, status: JobStatus) -> None:
+        """Move the job to the status in which it waits for the end of its attempts."""
+        self._move_job(status)
+        self._cancel_all()
+        self._end_job_if_done()
 
     def _cancel_all(self) -> None:
         for execution in self.executions.values():
@@ -273,6 +371,11 @@ class ExecutionGraph:
 
     def _end_job_if_done(self) -> None:
         if self._num_unfinished or self.status.is_globally_terminal_state():
+            return
+        if self.status is JobStatus.RESTARTING:
+            if self._restart_due_ms is not None:
+                self._effects += [ReleaseSlots(), RestartAfter(max(0, self._restart_due_ms - self._now_ms))]
+                self._restart_due_ms = None
             return
         self._move_job(_END_OF[self.status])
         self._effects.append(ReleaseSlots())
@@ -296,13 +399,18 @@ class ExecutionGraph:
         states = [execution.state for execution in self.executions.values()]
         unfinished = sum(not state.is_terminal for state in states)
         assert self._num_unfinished == unfinished, f"{self._num_unfinished} counted, {unfinished} found"
-        assert self.status.is_globally_terminal_state() == (unfinished == 0), self
-        assert (self.failure is not None) == (self.status in (JobStatus.FAILING, JobStatus.FAILED)), self
+        if self.status is not JobStatus.RESTARTING:
+            assert self.status.is_globally_terminal_state() == (unfinished == 0), self
+        has_failed = self.status in (JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.FAILED)
+        assert (self.failure is not None) == has_failed, self
+        assert self.failure is None or self.failure is self.failed_runs[-1].root, self
         if self.status is JobStatus.FINISHED:
             assert set(states) == {ExecutionState.FINISHED}, self
         if self.status is JobStatus.CREATED:
             assert set(states) == {ExecutionState.CREATED}, self
-        if self.status in (JobStatus.FAILING, JobStatus.CANCELLING):
+        if self.status in (JobStatus.FAILING, JobStatus.CANCELLING) or (
+            self.status is JobStatus.RESTARTING and not self.is_waiting_for_slots
+        ):
             assert all(state.is_terminal or state is ExecutionState.CANCELING for state in states), self
         assert all(execution.tm_id is not None for execution in self.executions.values() if execution.state.is_deployed), self
 

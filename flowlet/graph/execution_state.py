@@ -54,7 +54,8 @@ EXECUTION_TRANSITIONS: Final[Mapping[ExecutionState, frozenset[ExecutionState]]]
 
 JOB_TRANSITIONS: Final[Mapping[JobStatus, frozenset[JobStatus]]] = {
     JobStatus.CREATED: frozenset({JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING}),
-    JobStatus.RUNNING: frozenset({JobStatus.FINISHED, JobStatus.FAILING, JobStatus.CANCELLING}),
+    JobStatus.RUNNING: frozenset({JobStatus.FINISHED, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING}),
+    JobStatus.RESTARTING: frozenset({JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING}),
     JobStatus.FAILING: frozenset({JobStatus.FAILED}),
     JobStatus.CANCELLING: frozenset({JobStatus.CANCELED}),
     JobStatus.FAILED: frozenset(),

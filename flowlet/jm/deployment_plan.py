@@ -17,6 +17,7 @@ from flowlet.rpc.control_messages import (
     InputChannelDescriptor,
     InputGateDescriptor,
     JobGraphMessage,
+    RestoredState,
     ResultPartitionDescriptor,
     TaskDeploymentDescriptor,
     VertexMessage,
@@ -38,18 +39,19 @@ class TaskManagerLocation:
 
 
 class DeploymentPlan:
-    """Makes the descriptors of one job's tasks; ``locations`` has an entry for every attempt.  Immutable."""
+    """Makes the descriptors of a job's tasks in one run; ``locations`` has an entry for every attempt.  Immutable."""
 
-    def __init__(self, job: JobGraphMessage, locations: Mapping[bytes, TaskManagerLocation]) -> None:
+    def __init__(self, job: JobGraphMessage, locations: Mapping[bytes, TaskManagerLocation], attempt_number: int = 0) -> None:
         self._job = job
         self._locations = locations
+        self._attempt_number = attempt_number
         self._vertices = {vertex.id: vertex for vertex in job.vertices}
 
     def __repr__(self) -> str:
-        return f"<DeploymentPlan of {self._job.job_id}, {len(self._locations)} tasks>"
+        return f"<DeploymentPlan of {self._job.job_id}, run {self._attempt_number}, {len(self._locations)} tasks>"
 
-    def describe_task(self, vertex_id: str, subtask: int) -> TaskDeploymentDescriptor:
-        """Everything that a TaskManager needs to run this subtask."""
+    def describe_task(self, vertex_id: str, subtask: int, restored: RestoredState | None = None) -> TaskDeploymentDescriptor:
+        """Everything that a TaskManager needs to run this subtask; ``restored``: what it begins with."""
         vertex = self._vertices[vertex_id]
         return TaskDeploymentDescriptor(
             job_id=self._job.job_id,
@@ -59,12 +61,13 @@ class DeploymentPlan:
             subtask=subtask,
             parallelism=vertex.parallelism,
             max_parallelism=vertex.max_parallelism,
-            attempt=attempt_id(self._job.job_id, vertex.id, subtask),
+            attempt=attempt_id(self._job.job_id, vertex.id, subtask, self._attempt_number),
             chain=vertex.chain,
             gates=[self._gate(edge, subtask) for edge in self._job.edges if edge.target == vertex.id],
             partitions=[self._partition(edge, subtask) for edge in self._job.edges if edge.source == vertex.id],
             code=self._job.code,
             settings=self._job.settings,
+            restored=restored,
         )
 
     def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:
@@ -85,7 +88,7 @@ class DeploymentPlan:
         return InputGateDescriptor(edge.id, [self._channel(edge, producer, subtask) for producer in producers], edge.input_id)
 
     def _channel(self, edge: EdgeMessage, producer: int, subpartition: int) -> InputChannelDescriptor:
-        attempt = attempt_id(self._job.job_id, edge.source, producer)
+        attempt = attempt_id(self._job.job_id, edge.source, producer, self._attempt_number)
         location = self._locations[attempt]
         return InputChannelDescriptor(
             partition=intermediate_partition_id(bytes.fromhex(edge.id), producer),

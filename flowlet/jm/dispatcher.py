@@ -1,12 +1,12 @@
 """Keeps all jobs, TaskManagers and slots of one JobManager, and routes messages between them.
 
 Side:       loop.
-Invariants: a job waits, runs or has ended, and holds slots exactly while it runs; the slot pool has a TaskManager's slots exactly while its
-            session is registered.
+Invariants: a job waits, runs or has ended, and holds slots exactly while a run of it has not ended; the slot pool has a TaskManager's
+            slots exactly while its session is registered.
 Source:     Flink ``Dispatcher``, ``ResourceManager``.
 Rules:      a message about an attempt that is unknown, or runs on another TaskManager, is counted and ignored.  When slots come free,
-            waiting jobs are tried in the order of submission; a job that does not fit does not hold up those behind it.  A job waits at
-            most ``slot_request_timeout_s``.
+            waiting jobs are tried in the order of their requests; a job that does not fit does not hold up those behind it.  A job waits at
+            most ``slot_request_timeout_s``, before each of its runs.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from flowlet.splits.file_split import FileSplit
 from netstack.log_lines import LogLines
 
 _JOB_ID_BYTES: Final = 16  # an attempt's id begins with the id of its job
-_RUNNING_STATES: Final = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING)
+_RUNNING_STATES: Final = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING)
 log = LogLines(__name__)
 
 
@@ -70,7 +70,7 @@ class Dispatcher:
         self._sessions: dict[str, TaskManagerSession] = {}  # by TaskManager id, in the order of registration
         self._jobs: OrderedDict[str, JobMaster] = OrderedDict()
         self._ended: list[str] = []  # oldest first
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # by id of a job that waits for slots, in the order of submission
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # by id of a job that waits for slots, in the order of the requests
         self._is_closing = False
         self._last_loss: str | None = None  # the TaskManager that was lost last, and why; until another one registers
         self.num_ignored_messages = 0
@@ -99,12 +99,10 @@ class Dispatcher:
         if self._is_closing or num_active >= self._config.max_active_jobs:
             limit = f"{num_active} jobs have not ended yet, which is the limit; wait for one to end, or cancel one"
             raise BusyError("the JobManager is stopping" if self._is_closing else limit)
-        master = JobMaster(job, self, self._job_ended, self._clock)
+        master = JobMaster(job, self, self, self._clock)
         self._jobs[job.job_id] = master
         log.info("job submitted", job=job.job_id, name=job.name, slots=needed_slots(job))
-        loop = asyncio.get_running_loop()
-        self._timers[job.job_id] = loop.call_later(self._config.slot_request_timeout_s, self._slots_timed_out, master)
-        self._schedule_waiting()
+        self.request_slots(master)
         return master
 
     def job(self, job_id: str) -> JobMaster | None:
@@ -293,6 +291,17 @@ class Dispatcher:
         for session in list(self._sessions.values()):
             session.close("the JobManager is shutting down")
 
+    def request_slots(self, master: JobMaster) -> None:
+        """Start the job as soon as its slots are free; fail it if that takes too long."""
+        loop = asyncio.get_running_loop()
+        self._timers[master.job_id] = loop.call_later(self._config.slot_request_timeout_s, self._slots_timed_out, master)
+        self._schedule_waiting()
+
+    def release_slots(self, master: JobMaster) -> None:
+        """A run of the job has ended; others may have its slots until it starts again."""
+        self._slots.release(master.job_id)
+        self._schedule_waiting()
+
     def _schedule_waiting(self) -> None:
         for job_id in list(self._timers):
             self._try_start(self._jobs[job_id])
@@ -302,7 +311,7 @@ class Dispatcher:
         if slots is None:
             return
         self._timers.pop(master.job_id).cancel()
-        assigned = assign_tasks(master.job, slots)
+        assigned = assign_tasks(master.job, slots, master.graph.attempt_number)
         master.start({attempt: self._sessions[tm_id].location for attempt, tm_id in assigned.items()})
 
     def _slots_timed_out(self, master: JobMaster) -> None:
@@ -310,11 +319,12 @@ class Dispatcher:
         waited_s = self._config.slot_request_timeout_s
         shortage = [self._slots.describe_shortage(needed_slots(master.job), waited_s)]
         if self._last_loss is not None:
-            shortage.append(f"{self._last_loss}; it is not replaced by itself, so start one (an embedded cluster: close it and start anew)")
+            shortage.append(f"{self._last_loss}, and no TaskManager came in its place: start one")
         shortage += [holder.describe_stuck() for holder in self._jobs.values() if holder.has_stuck_tasks]
         master.fail_scheduling("\n".join(shortage))
 
-    def _job_ended(self, master: JobMaster) -> None:
+    def job_ended(self, master: JobMaster) -> None:
+        """Forget the oldest job that has ended, if there are too many."""
         timer = self._timers.pop(master.job_id, None)
         if timer is not None:
             timer.cancel()

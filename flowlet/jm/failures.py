@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from flowlet.errors import FlowletError
+from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
 
@@ -21,6 +21,12 @@ _MAX_TRACEBACK_CHARS: Final = 64 * 1024
 def no_slots(message: str, now_ms: int) -> FailureInfo:
     """The job did not get its slots in time."""
     return _failure("NoResourceAvailable", message, "", now_ms)
+
+
+def no_slots_to_restart(original: FailureInfo, message: str, now_ms: int) -> FailureInfo:
+    """A job that failed did not get slots to start again: the original failure, with the second one behind it."""
+    second = f"and the job could not start again: {no_slots(message, now_ms).exception_type}: {message}"
+    return msgspec.structs.replace(original, message=f"{original.message}\n{second}", timestamp_ms=now_ms)
 
 
 def task_manager_lost(location: TaskManagerLocation, reason: str, now_ms: int) -> FailureInfo:
@@ -45,6 +51,8 @@ def source_failed(error: Exception, task_name: str, now_ms: int) -> FailureInfo:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     failure = _failure(name, str(error)[:_MAX_MESSAGE_CHARS], "", now_ms, task_name)
+    if isinstance(error, StateRestoreError):
+        return msgspec.structs.replace(failure, suppresses_restarts=True)
     if isinstance(error, FlowletError):
         return failure  # its message is written for users, who need no traceback of ours
     return msgspec.structs.replace(failure, traceback="".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:])

@@ -2,9 +2,9 @@
 
 Side:   pure.
 Units:  times in milliseconds since the epoch, -1 for "not yet" as in Flink; durations in milliseconds.
-Source: Flink ``JobDetailsInfo``, ``JobDetails``, ``ExecutionJobVertex.getAggregateJobVertexState``.
-Ours:   ``subtasks`` of a vertex, with ``watermark-lag`` and ``stuck``; ``gates``,
-        ``mark-waits-for``, ``failure`` and ``cancel-reason`` of a job; ``stuck-tasks`` of an overview.
+Source: Flink ``JobDetailsInfo``, ``JobDetails``, ``ExecutionJobVertex.getAggregateJobVertexState``, ``JobExceptionsInfoWithHistory``.
+Ours:   ``subtasks`` of a vertex, with ``watermark-lag`` and ``stuck``; ``gates``, ``mark-waits-for``, ``failure``, ``cancel-reason``,
+        ``numRestarts`` and ``restart-strategy`` of a job; ``stuck-tasks`` of an overview.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage, TaskMetrics, TaskStuck, VertexMessage
+from flowlet.rpc.control_messages import FailureInfo, InputChannelDescriptor, JobGraphMessage, TaskMetrics, TaskStuck, VertexMessage
 
 Document = dict[str, object]
 _NO_METRICS: Final = TaskMetrics()
@@ -65,6 +65,32 @@ def job_document(view: JobView, now_ms: int) -> Document:
         "mark-waits-for": list(view.mark_waits_for),
         "failure": msgspec.to_builtins(graph.failure),
         "cancel-reason": graph.cancel_reason,
+        "numRestarts": graph.attempt_number,
+        "restart-strategy": str(graph.strategy),
+    }
+
+
+def exceptions_document(view: JobView, max_exceptions: int) -> Document:
+    """The document of ``GET /jobs/:jobid/exceptions``: why the last runs failed, the newest first."""
+    runs = list(reversed(view.graph.failed_runs))[:max_exceptions]
+    entries = [
+        {**_exception_document(view, run.root), "concurrentExceptions": [_exception_document(view, each) for each in run.concurrent]}
+        for run in runs
+    ]
+    return {"exceptionHistory": {"entries": entries, "truncated": len(runs) < view.graph.num_failed_runs}}
+
+
+def _exception_document(view: JobView, failure: FailureInfo) -> Document:
+    parallelism = next((vertex.parallelism for vertex in view.job.vertices if vertex.name == failure.task_name), 0)
+    task = f"{failure.task_name} ({failure.subtask + 1}/{parallelism})" if failure.subtask >= 0 else failure.task_name
+    return {
+        "exceptionName": failure.exception_type,
+        "stacktrace": failure.traceback or f"{failure.exception_type}: {failure.message}",
+        "timestamp": failure.timestamp_ms,
+        "failureLabels": {},
+        "taskName": task or None,
+        "endpoint": None,
+        "taskManagerId": failure.tm_id or None,
     }
 
 

@@ -1,13 +1,17 @@
 """Runs one job: feeds events to its execution graph and carries out the effects.
 
 Side:       loop.
-Invariants: the user's code is kept only until the tasks are deployed; ``on_ended`` is called once, as the last effect.
+Invariants: the user's code is kept only until the tasks are deployed for the last time; ``job_ended`` is called once, as the last effect.
+            Everything that belongs to one run (locations, metrics, splits, marks, alignment) is made anew for the next one, whose attempts
+            have other ids: a late message about the run before is about an unknown attempt.
 Source:     Flink ``JobMaster``.
 """
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from random import Random, SystemRandom
 from typing import Protocol, assert_never
 
 from flowlet.common.job_status import JobStatus
@@ -21,14 +25,18 @@ from flowlet.graph.execution_graph import (
     ExecutionGraph,
     ExecutionReported,
     ExecutionStateChanged,
+    GlobalFailure,
     JobStatusChanged,
     ReleaseSlots,
+    RequestSlots,
+    RestartAfter,
+    RestartDue,
     SchedulingFailed,
     SlotsAllocated,
-    SourceFailed,
     TaskManagerLost,
 )
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.graph.restart_strategy import create_restart_strategy
 from flowlet.jm import failures
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.jm.alignment.watermark_announcer import WatermarkAnnouncer
@@ -100,6 +108,19 @@ class TaskManagerGateway(Protocol):
         """Send an order about a checkpoint; to a TaskManager that is not registered any more nothing is sent."""
 
 
+class JobOwner(Protocol):
+    """Has the slots.  No method may end a job before it returns."""
+
+    def request_slots(self, master: "JobMaster") -> None:
+        """The job waits for its slots: call ``start`` or ``fail_scheduling``, at once or later, unless the job ends before."""
+
+    def release_slots(self, master: "JobMaster") -> None:
+        """No task of the job runs any more; the job asks for its slots again, or it ends."""
+
+    def job_ended(self, master: "JobMaster") -> None:
+        """The job has ended, and its slots are free; called once."""
+
+
 class JobMaster:
     """One submitted job, from submission until the dispatcher forgets it.  Threading: the JobManager's loop."""
 
@@ -107,29 +128,46 @@ class JobMaster:
         self,
         job: JobGraphMessage,
         gateway: TaskManagerGateway,
-        on_ended: Callable[["JobMaster"], None],
+        owner: JobOwner,
         clock: WallClock,
         timers: Timers | None = None,
+        random: Random | None = None,
     ) -> None:
-        self.job = job  # its blobs are dropped once the tasks are deployed
-        self.graph = ExecutionGraph.create(execution_vertices(job), clock())
+        self.job = job  # its blobs are dropped once the tasks are deployed and no restart may follow
+        strategy = create_restart_strategy(job.settings, random or SystemRandom())
+        self.graph = ExecutionGraph.create(execution_vertices(job), clock(), strategy)
         self._gateway = gateway
-        self._on_ended = on_ended
+        self._owner = owner
         self._clock = clock
+        self._timers = timers
+        self._gates = JobGates(job)
+        self._checkpoints = JobCheckpoints(
+            job,
+            gateway,
+            clock=clock,
+            timers=timers,
+            call_in_background=call_in_background,
+            fail=self._checkpoints_failed,
+            on_completed=self._wake_waiters,
+        )
+        self._restored_checkpoint_id = -1  # what the newest run began with; -1: from nothing
+        self._restart_timer: asyncio.TimerHandle | None = None
+        self._failing_since_s: float | None = None  # time.monotonic()
+        self._lease = self._new_lease(timers)
+        self._effects: deque[Effect] = deque()  # to be carried out, in this order
+        self._is_carrying_out = False
+        self._has_code = True
+        self._prepare_run()
+        self._changed = asyncio.Event()  # set and replaced at every change, so that each waiter wakes once per change
+
+    def _prepare_run(self, attempt_number: int = 0) -> None:
         self._metrics: dict[bytes, TaskMetrics] = {}
         self._locations: dict[bytes, TaskManagerLocation] = {}
         self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
-        self._gates = JobGates(job)
-        self._marks = MarkCoordinator(job)
-        self._checkpoints = JobCheckpoints(
-            job, gateway, clock=clock, timers=timers, call_in_background=call_in_background, fail=self._checkpoints_failed
-        )
-        self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
+        self._marks = MarkCoordinator(self.job, attempt_number)
+        self._alignment = WatermarkAnnouncer(self.job, self._allow_watermark)
         self._sources: dict[str, SourceCoordinator] = {}  # by vertex id; filled by start()
         self._plan: DeploymentPlan | None = None
-        self._failing_since_s: float | None = None  # time.monotonic()
-        self._lease = self._new_lease(timers)
-        self._changed = asyncio.Event()  # set and replaced at every change, so that each waiter wakes once per change
 
     def __repr__(self) -> str:
         return f"<JobMaster {self.job.job_id} {self.graph.status.name}>"
@@ -146,8 +184,18 @@ class JobMaster:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the job still waits for its slots."""
-        return self.graph.status is JobStatus.CREATED
+        """Whether the tasks of the newest run are still to be deployed."""
+        return self.graph.status in (JobStatus.CREATED, JobStatus.RESTARTING)
+
+    @property
+    def restored_checkpoint_id(self) -> int:
+        """The checkpoint that the newest run began with; -1: it began with nothing."""
+        return self._restored_checkpoint_id
+
+    @property
+    def last_completed_checkpoint_id(self) -> int:
+        """The newest complete checkpoint; -1: there is none."""
+        return self._checkpoints.last_completed_id
 
     @property
     def view(self) -> JobView:
@@ -156,19 +204,36 @@ class JobMaster:
         return JobView(self.job, self.graph, self._metrics, self._locations, self._gates.documents(), self._stuck, waits_for)
 
     def start(self, locations: Mapping[bytes, TaskManagerLocation]) -> None:
-        """Deploy all tasks; ``locations`` has the TaskManager of every attempt."""
+        """Deploy all tasks of the newest run; ``locations`` has the TaskManager of every attempt."""
+        tm_ids = {attempt: location.tm_id for attempt, location in locations.items()}
         self._locations = dict(locations)
-        self._plan = DeploymentPlan(self.job, self._locations)
+        self._plan = DeploymentPlan(self.job, self._locations, self.graph.attempt_number)
+        self._restored_checkpoint_id = self._checkpoints.last_completed_id
         self._sources = {vertex.id: self._coordinator_of(vertex, vertex.files) for vertex in self.job.vertices if vertex.files is not None}
-        self._handle(SlotsAllocated({attempt: location.tm_id for attempt, location in locations.items()}))
-        self._drop_code()
+        for vertex_id, coordinator in self._sources.items():
+            self._checkpoints.add_source(vertex_id, coordinator.snapshot)
+        self._checkpoints.tasks_deployed(tm_ids)
+        self._handle(SlotsAllocated(tm_ids))
         self._alignment.start()
         for coordinator in self._sources.values():
             coordinator.start()
 
     def fail_scheduling(self, message: str) -> None:
         """Fail the job because it did not get its slots."""
-        self._handle(SchedulingFailed(failures.no_slots(message, self._clock())))
+        original = self.graph.failure
+        if original is None:
+            self._handle(SchedulingFailed(failures.no_slots(message, self._clock())))
+        else:
+            self._handle(SchedulingFailed(failures.no_slots_to_restart(original, message, self._clock())))
+
+    def _restart_after(self, delay_ms: int) -> None:
+        timers = self._timers or asyncio.get_running_loop()
+        self._restart_timer = timers.call_at(timers.time() + delay_ms / 1000, self._restart_due)
+
+    def _restart_due(self) -> None:
+        number = self.graph.attempt_number + 1
+        self._prepare_run(number)
+        self._handle(RestartDue(execution_vertices(self.job, number)))
 
     def cancel(self, reason: str | None = None) -> None:
         """Cancel the job; in every state, idempotent.  ``reason``: why, if nobody asked for it."""
@@ -250,7 +315,8 @@ class JobMaster:
             vertex.parallelism,
             add_splits=lambda subtask, splits, waiting_bytes: self._add_splits(SourceSubtask(vertex.id, subtask), splits, waiting_bytes),
             no_more_splits=lambda subtask: self._no_more_splits(SourceSubtask(vertex.id, subtask)),
-            fail=lambda error: self._handle(SourceFailed(failures.source_failed(error, vertex.name, self._clock()))),
+            fail=lambda error: self._handle(GlobalFailure(failures.source_failed(error, vertex.name, self._clock()))),
+            restored=self._checkpoints.source_state(vertex.id),
         )
 
     def _add_splits(self, reader: SourceSubtask, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
@@ -261,7 +327,7 @@ class JobMaster:
         self._gateway.no_more_splits(*self._place_of(reader))
 
     def _place_of(self, source: SourceSubtask) -> tuple[str, bytes]:
-        attempt = attempt_id(self.job_id, source.source_id, source.subtask)
+        attempt = attempt_id(self.job_id, source.source_id, source.subtask, self.graph.attempt_number)
         return self._locations[attempt].tm_id, attempt
 
     def _source_subtask(self, attempt: bytes) -> SourceSubtask:
@@ -280,7 +346,7 @@ class JobMaster:
         return next((edge for edge in self.job.edges if edge.id == edge_id), None)
 
     def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:
-        """The channels through which the client reads ``edge``; call after ``start``."""
+        """The channels through which the client reads ``edge`` in the newest run; call after ``start``."""
         assert self._plan is not None, "start() made it"
         return self._plan.external_channels(edge)
 
@@ -313,7 +379,7 @@ class JobMaster:
         return self._checkpoints.documents()
 
     def _checkpoints_failed(self, error: Exception) -> None:
-        self._handle(SourceFailed(failures.source_failed(error, "checkpoints", self._clock())))
+        self._handle(GlobalFailure(failures.source_failed(error, "checkpoints", self._clock())))
 
     def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
         for order in orders:
@@ -357,7 +423,8 @@ class JobMaster:
         """What a producer needs to know of a gate; call after ``start``."""
         vertex = self._gate_vertex(name)
         assert vertex.remote_gate is not None, "gate_vertex found it by its gate"
-        attempts = [attempt_id(self.job_id, vertex.id, subtask) for subtask in range(vertex.parallelism)]
+        number = self.graph.attempt_number
+        attempts = [attempt_id(self.job_id, vertex.id, subtask, number) for subtask in range(vertex.parallelism)]
         return gate_document(self.job, vertex.remote_gate, [self._locations[each] for each in attempts], secret, self._clock())
 
     async def wait_until_running(self, timeout_s: float) -> bool:
@@ -375,8 +442,8 @@ class JobMaster:
     async def wait_for_result(self, timeout_s: float, failure_grace_s: float) -> bool:
         """Wait for the job to end, or to have been failing for ``failure_grace_s``; False if neither happened within ``timeout_s``.
 
-        The result of a failing job is known before its tasks have ended: it fails, with this cause.  So is that of a cancelled job, one of
-        whose tasks does not end.
+        A job that restarts has no result yet.  The result of a failing job is known before its tasks have ended: it fails, with this
+        cause.  So is that of a cancelled job, one of whose tasks does not end.
         """
         deadline_s = time.monotonic() + timeout_s
         await self._wait_until(lambda: self._is_result_known or self._failing_since_s is not None, timeout_s)
@@ -390,8 +457,8 @@ class JobMaster:
         return self.is_ended or (self.graph.status is JobStatus.CANCELLING and bool(self._stuck))
 
     async def wait_for_trouble(self, timeout_s: float, cause_timeout_s: float) -> None:
-        """Wait for the job to fail, be cancelled or end; then, if only a symptom is known, for the cause to arrive."""
-        has_trouble = await self._wait_until(lambda: self.graph.status not in (JobStatus.CREATED, JobStatus.RUNNING), timeout_s)
+        """Wait for the job to fail for good, be cancelled or end; then, if only a symptom is known, for the cause to arrive."""
+        has_trouble = await self._wait_until(lambda: not self.is_waiting and self.graph.status is not JobStatus.RUNNING, timeout_s)
         if has_trouble:
             await self._wait_until(lambda: self.is_ended or not self._knows_only_symptom(), cause_timeout_s)
 
@@ -399,9 +466,18 @@ class JobMaster:
         failure = self.graph.failure
         return failure is not None and failure.exception_type in SYMPTOMS
 
-    async def wait_until_deployed(self, timeout_s: float) -> bool:
-        """Wait for the job to get its slots, or to end; False if neither happened within ``timeout_s``."""
-        return await self._wait_until(lambda: not self.is_waiting, timeout_s)
+    async def wait_until_deployed(self, timeout_s: float, after_attempt: int = -1) -> bool:
+        """Wait for a run with a higher number to get its slots, or the job to end; False if neither happened within ``timeout_s``."""
+        return await self._wait_until(
+            lambda: self.is_ended or (not self.is_waiting and self.graph.attempt_number > after_attempt), timeout_s
+        )
+
+    async def wait_for_checkpoint(self, timeout_s: float, attempt: int, after_checkpoint: int) -> bool:
+        """Wait for a newer complete checkpoint, or the end of a run; False if neither happened within ``timeout_s``."""
+        return await self._wait_until(lambda: self._is_over(attempt) or self._checkpoints.last_completed_id > after_checkpoint, timeout_s)
+
+    def _is_over(self, attempt: int) -> bool:
+        return self.graph.status is not JobStatus.RUNNING or self.graph.attempt_number != attempt
 
     async def _wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
         try:
@@ -431,11 +507,21 @@ class JobMaster:
         return next(vertex.name for vertex in self.job.vertices if vertex.id == vertex_id)
 
     def _handle(self, event: Event) -> None:
+        """Apply an event; from within an effect, its own effects follow those that are still to be carried out."""
         effects = self.graph.handle(event, self._clock())
         if effects:
             self._wake_waiters()
-        for effect in effects:
-            self._carry_out(effect)
+        self._effects.extend(effects)
+        if self._is_carrying_out:
+            return
+        self._is_carrying_out = True
+        try:
+            while self._effects:
+                self._carry_out(self._effects.popleft())
+        finally:
+            self._is_carrying_out = False
+        if self._has_code and self.graph.status is JobStatus.RUNNING and not self.graph.strategy.can_restart:
+            self._drop_code()
 
     def _wake_waiters(self) -> None:
         self._changed.set()
@@ -446,35 +532,56 @@ class JobMaster:
             case Deploy(attempt, tm_id):
                 assert self._plan is not None, "start() made it"
                 vertex = self.graph.executions[attempt].vertex
-                self._gateway.deploy(tm_id, self._plan.describe_task(vertex.vertex_id, vertex.subtask))
+                restored = self._checkpoints.restored_state(vertex.vertex_id, vertex.subtask)
+                self._gateway.deploy(tm_id, self._plan.describe_task(vertex.vertex_id, vertex.subtask, restored))
             case CancelExecution(attempt, tm_id):
                 self._gateway.cancel(tm_id, attempt)
             case ExecutionStateChanged(attempt, state):
-                subtask = self.graph.executions[attempt].vertex.subtask
-                if state.is_terminal:
-                    self._stuck.pop(attempt, None)
-                    self._alignment.forget(self._source_subtask(attempt))
-                if state is ExecutionState.FINISHED:
-                    self._send_marks(self._marks.finished(attempt))
-                log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=subtask, state=state.value)
+                self._task_changed(attempt, state)
             case JobStatusChanged(status):
-                self._failing_since_s = time.monotonic() if status is JobStatus.FAILING else None
-                if status is not JobStatus.RUNNING:  # a coordinator must not answer readers on a TaskManager that was just lost
-                    self._close_sources()
-                    self._marks.close()
-                self._log_status(status)
+                self._status_changed(status)
             case ReleaseSlots():
-                self._drop_code()
-                self._alignment.close()
-                if self._lease is not None:
-                    self._lease.close()
-                self._on_ended(self)
+                self._run_ended()
+            case RestartAfter(delay_ms):
+                log.info("job starts again", job=self.job.job_id, name=self.job.name, delay_ms=delay_ms, run=self.graph.attempt_number + 1)
+                self._restart_after(delay_ms)
+            case RequestSlots():
+                self._owner.request_slots(self)
             case _:
                 assert_never(effect)
 
-    def _close_sources(self) -> None:
-        for coordinator in self._sources.values():
-            coordinator.close()
+    def _task_changed(self, attempt: bytes, state: ExecutionState) -> None:
+        subtask = self.graph.executions[attempt].vertex.subtask
+        if state.is_terminal:
+            self._stuck.pop(attempt, None)
+            self._alignment.forget(self._source_subtask(attempt))
+        if state is ExecutionState.FINISHED:
+            self._send_marks(self._marks.finished(attempt))
+        log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=subtask, state=state.value)
+        self._checkpoints.task_state_changed(attempt, state)
+
+    def _status_changed(self, status: JobStatus) -> None:
+        self._failing_since_s = time.monotonic() if status is JobStatus.FAILING else None
+        if self._restart_timer is not None:
+            self._restart_timer.cancel()
+            self._restart_timer = None
+        if status is not JobStatus.RUNNING:  # a coordinator must not answer readers on a TaskManager that was just lost
+            for coordinator in self._sources.values():
+                coordinator.close()
+            self._marks.close()
+            self._checkpoints.stop()
+        self._log_status(status)
+
+    def _run_ended(self) -> None:
+        self._alignment.close()
+        if not self.is_ended:
+            self._owner.release_slots(self)
+            return
+        self._drop_code()
+        self._checkpoints.close()
+        if self._lease is not None:
+            self._lease.close()
+        self._owner.job_ended(self)
 
     def _log_status(self, status: JobStatus) -> None:
         why = self.graph.cancel_reason if self.graph.failure is None else self.graph.failure.message[:1000]
@@ -482,6 +589,7 @@ class JobMaster:
         log.info("job status changed", job=self.job.job_id, name=self.job.name, status=status.name, **cause)
 
     def _drop_code(self) -> None:
+        self._has_code = False
         self.job = without_code(self.job)
         if self._plan is not None:
-            self._plan = DeploymentPlan(self.job, self._locations)
+            self._plan = DeploymentPlan(self.job, self._locations, self.graph.attempt_number)

@@ -13,11 +13,13 @@ from flowlet.rpc.control_messages import EmitMark, JobGraphMessage, MarkComplete
 
 
 class MarkCoordinator:
-    """The completion marks of one job.  Threading: one thread.  Every method returns the orders to send."""
+    """The completion marks of one run of a job.  Threading: one thread.  Every method returns the orders to send."""
 
-    def __init__(self, job: JobGraphMessage) -> None:
+    def __init__(self, job: JobGraphMessage, attempt_number: int = 0) -> None:
         targets = {edge.target for edge in job.edges}
-        attempts = {each.id: [attempt_id(job.job_id, each.id, index) for index in range(each.parallelism)] for each in job.vertices}
+        attempts = {
+            each.id: [attempt_id(job.job_id, each.id, index, attempt_number) for index in range(each.parallelism)] for each in job.vertices
+        }
         self._sources = [each for vertex in job.vertices if vertex.id not in targets for each in attempts[vertex.id]]
         self._gates = [each for vertex in job.vertices if vertex.remote_gate is not None for each in attempts[vertex.id]]
         self._unfinished = {each for of_vertex in attempts.values() for each in of_vertex}

@@ -12,19 +12,21 @@ import msgspec
 from aiohttp import web
 
 from flowlet.errors import JobGraphError
+from flowlet.graph.execution_graph import MAX_FAILED_RUNS
 from flowlet.jm.dispatcher import BusyError, Dispatcher, DuplicateJobError
 from flowlet.jm.gates import gate_names
-from flowlet.jm.job_document import channel_document, job_document
+from flowlet.jm.job_document import channel_document, exceptions_document, job_document
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.authenticating_server import AuthenticatingServer
-from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage
 from flowlet.rpc.http import WallClock, error_response
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 _DEFAULT_LONG_POLL_MS = 10_000
+_MAX_DIGITS = 9
 _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
 
 
@@ -57,7 +59,9 @@ class RestApi:
                 web.patch("/jobs/{job_id}/clientHeartbeat", self.client_heartbeat),
                 web.get("/jobs/{job_id}/checkpoints", self.checkpoints),
                 web.get("/jobs/{job_id}/execution-result", self.execution_result),
+                web.get("/jobs/{job_id}/exceptions", self.exceptions),
                 web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
+                web.get("/jobs/{job_id}/collect/{edge_id}/progress", self.collect_progress),
                 web.get("/gates/{gate}", self.gate),
                 web.patch("/gates/{gate}", self.finish_gate),
                 web.patch("/jobs/{job_id}/gates/{gate}", self.finish_gate_of_job),
@@ -124,17 +128,45 @@ class RestApi:
             return self._document_of(master)
         return web.Response(status=204)
 
-    async def collect(self, request: web.Request) -> web.Response:
-        """The channels of an external edge once its producers are deployed; 204 if not within ``timeout_ms``, 409 if the job has ended."""
+    async def exceptions(self, request: web.Request) -> web.Response:
+        """Why the last runs of a job failed; at most ``maxExceptions``."""
         master = self._find_job(request)
-        edge = master.edge(request.match_info["edge_id"])
-        if edge is None or edge.target is not None:
-            return error_response(404, "the job has no external edge with this id")
-        if not await master.wait_until_deployed(self._long_poll_s(request)):
+        return _json(exceptions_document(master.view, self._number(request, "maxExceptions", MAX_FAILED_RUNS)))
+
+    async def collect(self, request: web.Request) -> web.Response:
+        """The channels of an external edge in the newest run, once it is deployed; 409 if the job has ended.
+
+        ``after_attempt``: of a run with a higher number; 204 if there is none within ``timeout_ms``.
+        """
+        master = self._find_job(request)
+        edge = self._find_external_edge(request, master)
+        after_attempt = self._number(request, "after_attempt", -1)
+        if not await master.wait_until_deployed(self._long_poll_s(request), after_attempt):
             return web.Response(status=204)
         if master.is_ended:
             return error_response(409, f"the job is {master.graph.status.name}")
-        return _json([channel_document(channel) for channel in master.external_channels(edge)])
+        return _json(
+            {
+                "attempt": master.graph.attempt_number,
+                "restored-checkpoint-id": master.restored_checkpoint_id,
+                "channels": [channel_document(channel) for channel in master.external_channels(edge)],
+            }
+        )
+
+    async def collect_progress(self, request: web.Request) -> web.Response:
+        """How far the run ``attempt`` is, once a checkpoint after ``after_checkpoint`` is complete or it is over; 204 if not in time."""
+        master = self._find_job(request)
+        self._find_external_edge(request, master)
+        attempt, after_checkpoint = self._number(request, "attempt", 0), self._number(request, "after_checkpoint", -1)
+        if not await master.wait_for_checkpoint(self._long_poll_s(request), attempt, after_checkpoint):
+            return web.Response(status=204)
+        return _json(
+            {
+                "attempt": master.graph.attempt_number,
+                "state": master.graph.status.name,
+                "last-completed-checkpoint-id": master.last_completed_checkpoint_id,
+            }
+        )
 
     async def gate(self, request: web.Request) -> web.Response:
         """The addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running within ``timeout_ms``.
@@ -191,14 +223,28 @@ class RestApi:
             _fail(web.HTTPNotFound, "no job with this id")
         return master
 
+    def _find_external_edge(self, request: web.Request, master: JobMaster) -> EdgeMessage:
+        edge = master.edge(request.match_info["edge_id"])
+        if edge is None or edge.target is not None:
+            _fail(web.HTTPNotFound, "the job has no external edge with this id")
+        return edge
+
     def _document_of(self, master: JobMaster) -> web.Response:
         return _json(job_document(master.view, self._clock()))
 
     def _long_poll_s(self, request: web.Request) -> float:
-        text = request.query.get("timeout_ms", str(_DEFAULT_LONG_POLL_MS))
-        if not (text.isascii() and text.isdigit() and len(text) <= 9):
-            _fail(web.HTTPBadRequest, "timeout_ms must be a number of milliseconds")
-        return min(int(text), self._config.max_long_poll_ms) / 1000
+        return (
+            min(self._number(request, "timeout_ms", _DEFAULT_LONG_POLL_MS, "a number of milliseconds"), self._config.max_long_poll_ms)
+            / 1000
+        )
+
+    def _number(self, request: web.Request, name: str, default: int, what: str = "a number") -> int:
+        text = request.query.get(name)
+        if text is None or (text == "-1" and default == -1):
+            return default
+        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+            _fail(web.HTTPBadRequest, f"{name} must be {what}")
+        return int(text)
 
 
 def _fail(error: type[web.HTTPError], reason: str) -> NoReturn:

@@ -7,7 +7,7 @@ Rules:      a slot sharing group needs as many slots as its widest vertex has su
             vertex takes the slots with the fewest tasks, so that single sources and sinks do not all run in the first process; but if a
             pointwise edge from a vertex of equal parallelism feeds it, it takes the slots of that vertex.
             A job takes one slot of each TaskManager in turn, in the order of registration.
-Absent:     slots of different sizes; giving back single slots before the job ends.
+Absent:     slots of different sizes; giving back single slots before the run ends.
 """
 
 from collections import Counter
@@ -31,22 +31,22 @@ def needed_slots(job: JobGraphMessage) -> int:
     return sum(slots_by_group(job).values())
 
 
-def execution_vertices(job: JobGraphMessage) -> list[ExecutionVertex]:
-    """Every subtask with the id of its first attempt, in the order of the job's vertices."""
+def execution_vertices(job: JobGraphMessage, attempt_number: int = 0) -> list[ExecutionVertex]:
+    """Every subtask with the id of its attempt in one run, in the order of the job's vertices."""
     return [
-        ExecutionVertex(attempt_id(job.job_id, vertex.id, subtask), vertex.id, subtask)
+        ExecutionVertex(attempt_id(job.job_id, vertex.id, subtask, attempt_number), vertex.id, subtask)
         for vertex in job.vertices
         for subtask in range(vertex.parallelism)
     ]
 
 
-def attempt_id(job_id: str, vertex_id: str, subtask: int) -> bytes:
-    """The id of the first attempt of a subtask."""
-    return execution_attempt_id(bytes.fromhex(job_id), bytes.fromhex(vertex_id), subtask, 0)
+def attempt_id(job_id: str, vertex_id: str, subtask: int, attempt_number: int = 0) -> bytes:
+    """The id of an attempt of a subtask; all attempts of a run have the same number, 0 in the first one."""
+    return execution_attempt_id(bytes.fromhex(job_id), bytes.fromhex(vertex_id), subtask, attempt_number)
 
 
-def assign_tasks(job: JobGraphMessage, slots: list[str]) -> dict[bytes, str]:
-    """The TaskManager id of each attempt; ``slots`` has the TaskManager id of each of the job's slots."""
+def assign_tasks(job: JobGraphMessage, slots: list[str], attempt_number: int = 0) -> dict[bytes, str]:
+    """The TaskManager id of each attempt of a run; ``slots`` has the TaskManager id of each of the job's slots."""
     first: dict[str, int] = {}  # the index of each group's first slot
     num_assigned = 0
     for group, width in slots_by_group(job).items():
@@ -55,7 +55,7 @@ def assign_tasks(job: JobGraphMessage, slots: list[str]) -> dict[bytes, str]:
     assert num_assigned == len(slots), "the job has all its slots"
     places = slot_indices(job)
     return {
-        attempt_id(job.job_id, vertex.id, subtask): slots[first[vertex.slot_sharing_group] + index]
+        attempt_id(job.job_id, vertex.id, subtask, attempt_number): slots[first[vertex.slot_sharing_group] + index]
         for vertex in job.vertices
         for subtask, index in enumerate(places[vertex.id])
     }
@@ -135,7 +135,7 @@ class SlotPool:
 
     def allocate(self, job_id: str, num_slots: int) -> list[str] | None:
         """The TaskManager id of each slot that the job now holds; None, and nothing taken, if too few are free."""
-        assert job_id not in self._taken, "a job allocates once"
+        assert job_id not in self._taken, "release() comes before a job allocates again"
         if num_slots > self.num_free:
             return None
         slots: list[str] = []
@@ -151,7 +151,7 @@ class SlotPool:
         return round_of
 
     def release(self, job_id: str) -> None:
-        """Free the slots of a job that has ended, if it has any."""
+        """Free the slots of a job whose run has ended, if it has any."""
         for tm_id in self._taken.pop(job_id, ()):
             self._task_managers[tm_id].num_free += 1
 

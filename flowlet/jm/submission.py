@@ -10,6 +10,7 @@ from collections import Counter
 import msgspec
 
 from flowlet.common.execution_config import MAX_MAX_PARALLELISM
+from flowlet.common.restart_settings import RestartKind
 from flowlet.errors import JobGraphError
 from flowlet.graph.client_heartbeat import MAX_TIMEOUT_MS
 from flowlet.graph.job_graph import is_id
@@ -48,10 +49,23 @@ def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
         raise JobGraphError(f"the client's heartbeat timeout is {timeout_ms} ms, it must be more than 0 and at most {MAX_TIMEOUT_MS}")
     positions = _check_vertices(job)
     _check_edges(job, positions)
+    _check_restarts(job)
+
+
+def _check_restarts(job: JobGraphMessage) -> None:
+    """What producers pushed into a gate is gone after a failure, and a second run of the tasks would not see it."""
+    gates = [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
+    if not gates:
+        return
+    if job.settings.checkpoints is not None:
+        raise JobGraphError(f"a job with a remote gate ({gates[0]!r}) takes no checkpoints: leave execution.checkpointing.interval unset")
+    if job.settings.restart.kind not in (RestartKind.DEFAULT, RestartKind.NONE):
+        kind = job.settings.restart.kind.value
+        raise JobGraphError(f"a job with a remote gate ({gates[0]!r}) is not restarted: set restart-strategy.type to none, not {kind}")
 
 
 def without_code(job: JobGraphMessage) -> JobGraphMessage:
-    """The same graph with empty blobs: what the JobManager keeps once the tasks are deployed."""
+    """The same graph with empty blobs: what the JobManager keeps once the tasks are deployed for the last time."""
     return msgspec.structs.replace(
         job,
         vertices=[msgspec.structs.replace(vertex, chain=b"", files=None) for vertex in job.vertices],

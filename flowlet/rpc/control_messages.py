@@ -251,6 +251,7 @@ class FailureInfo(msgspec.Struct, frozen=True):
     record_preview: str | None
     tm_id: str
     timestamp_ms: int
+    suppresses_restarts: bool = False  # it would only happen again, such as a state that cannot be restored
 
 
 class RegisterTaskManager(msgspec.Struct, frozen=True, tag=True):

@@ -99,6 +99,7 @@ class JobCheckpoints:
         key: of the MAC of manifests.
         timers: the loop; None: the running one.
         open_storage: called in the background with the directory, the job id and ``key``, for each use.
+        on_completed: called when ``last_completed_id`` has changed.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class JobCheckpoints:
         key: bytes = b"",
         timers: Timers | None = None,
         open_storage: Callable[[str, str, bytes], ManifestStorage] = CheckpointStorage,
+        on_completed: Callable[[], object] = lambda: None,
     ) -> None:
         self._settings = job.settings.checkpoints
         self._gateway = gateway
@@ -123,6 +125,7 @@ class JobCheckpoints:
         job_id = job.job_id  # the closure below must not keep the job's blobs
         directory = "" if self._settings is None else self._settings.directory
         self._open_storage: Callable[[], ManifestStorage] = lambda: open_storage(directory, job_id, key)
+        self._on_completed = on_completed
         self._topology = CheckpointTopology(job)
         self._coordinator = None if self._settings is None else CheckpointCoordinator(self._topology, self._settings)
         self._completed = CompletedCheckpoints(1 if self._settings is None else self._settings.num_retained)
@@ -220,6 +223,7 @@ class JobCheckpoints:
                 log.info("checkpoint completed", job=manifest.job_id, checkpoint=manifest.checkpoint_id)
                 for checkpoint_id in self._completed.add(manifest):
                     self._discard(checkpoint_id)
+                self._on_completed()
             case DiscardCheckpoint(checkpoint_id):
                 self._discard(checkpoint_id)
             case CheckpointFailed():

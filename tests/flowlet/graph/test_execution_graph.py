@@ -15,11 +15,11 @@ from flowlet.graph.execution_graph import (
     ExecutionReported,
     ExecutionStateChanged,
     ExecutionVertex,
+    GlobalFailure,
     JobStatusChanged,
     ReleaseSlots,
     SchedulingFailed,
     SlotsAllocated,
-    SourceFailed,
     TaskManagerLost,
     is_symptom,
 )
@@ -288,7 +288,7 @@ class TestSource:
         graph = graph_in(JobStatus.RUNNING)
         cause = failure(message="cannot read a.txt")
 
-        effects = graph.handle(SourceFailed(cause), 200)
+        effects = graph.handle(GlobalFailure(cause), 200)
 
         assert statuses(effects) == [JobStatus.FAILING]
         assert orders(effects) == [CancelExecution(A, "tm-1"), CancelExecution(B, "tm-2"), CancelExecution(C, "tm-1")]
@@ -299,7 +299,7 @@ class TestSource:
         graph = graph_in(status)
         before = graph.failure
 
-        assert graph.handle(SourceFailed(failure(message="too late")), 200) == []
+        assert graph.handle(GlobalFailure(failure(message="too late")), 200) == []
         assert (graph.status, graph.failure) == (status, before)
 
 
@@ -373,7 +373,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.just(CancelRequested()),
     st.builds(reported, ATTEMPTS, st.sampled_from(REPORTABLE), CAUSES),
     st.builds(ExecutionReported, st.just(A), st.just("tm-2"), st.sampled_from(REPORTABLE), CAUSES),
-    st.builds(SourceFailed, CAUSES),
+    st.builds(GlobalFailure, CAUSES),
     st.builds(TaskManagerLost, st.sampled_from(["tm-1", "tm-2", "tm-3"]), CAUSES),
 )
 

@@ -139,7 +139,7 @@ class TestCreate:
         assert type(create_restart_strategy(JobSettings(restart=RestartSettings(kind)), Random(0))) is expected
 
     def test_checkpoints_bring_exponential_delays_with_flinks_numbers(self) -> None:
-        strategy = create_restart_strategy(JobSettings(checkpoints=CHECKPOINTS, restart=RestartSettings(max_backoff_ms=3)), Random(0))
+        strategy = create_restart_strategy(JobSettings(checkpoints=CHECKPOINTS, restart=RestartSettings(max_backoff_ms=3000)), Random(0))
 
         assert isinstance(strategy, ExponentialDelay)
         assert strategy.settings.max_backoff_ms == 60_000

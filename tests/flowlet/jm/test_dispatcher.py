@@ -1,12 +1,15 @@
 """Tests of ``flowlet.jm.dispatcher``: several jobs and TaskManagers at once."""
 
+import msgspec
 import pytest
 
+from flowlet.common.job_settings import JobSettings
+from flowlet.common.restart_settings import RestartKind, RestartSettings
 from flowlet.errors import JobGraphError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.dispatcher import DuplicateJobError
 from flowlet.jm.job_manager import JobManager
-from flowlet.rpc.control_messages import Heartbeat, RegistrationRefused, TaskMetrics, TaskReport, TaskStateChanged
+from flowlet.rpc.control_messages import Heartbeat, JobGraphMessage, RegistrationRefused, TaskMetrics, TaskReport, TaskStateChanged
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, ScriptedTaskManager, registration, user_failure, word_count
 
@@ -104,3 +107,60 @@ async def test_ended_jobs_do_not_count_as_active(start_job_manager: StartJobMana
         dispatcher.submit(word_count(job_id)).cancel()
 
     assert dispatcher.overview()["jobs-cancelled"] == 3
+
+
+def restartable(job_id: str = JOB_ID) -> JobGraphMessage:
+    settings = JobSettings(restart=RestartSettings(RestartKind.FIXED_DELAY, delay_ms=0))
+    return msgspec.structs.replace(word_count(job_id), settings=settings)
+
+
+async def test_a_job_starts_again_on_another_task_manager(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+    """With attempts of its own, and on slots that nobody else has."""
+    dispatcher = job_managers[0].dispatcher
+    first, second = await connect(address, "tm-1"), await connect(address, "tm-2")
+    job = dispatcher.submit(restartable())
+    before = (await first.expect_deployment()).attempt
+
+    await first.close()
+    after = (await second.expect_deployment()).attempt
+
+    assert (before[:-4], before[-1], after[-1]) == (after[:-4], 0, 1)
+    assert job.graph.status.name == "RUNNING"
+    assert dispatcher.overview()["slots-available"] == 0
+
+
+async def test_a_job_that_restarts_waits_for_a_task_manager(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+    """It is among the jobs that run, and it takes no slot of a job that was there before."""
+    dispatcher = job_managers[0].dispatcher
+    first = await connect(address, "tm-1")
+    job, other = dispatcher.submit(restartable()), dispatcher.submit(word_count(SECOND_ID))
+    await first.expect_deployment()
+
+    await first.close()
+    assert await job._wait_until(lambda: job.graph.attempt_number == 1, 5)
+    numbers = dispatcher.overview()
+    second = await connect(address, "tm-2", 2)
+    started = {(await second.expect_deployment()).job_id for _ in range(4)}
+
+    assert numbers["jobs-running"] == 2
+    assert started == {JOB_ID, SECOND_ID}
+    assert other.graph.status.name == "RUNNING"
+
+
+async def test_without_another_task_manager_it_fails_with_both_reasons(
+    start_job_manager: StartJobManager, connect: Connect, job_managers: list[JobManager]
+) -> None:
+    address = await start_job_manager(slot_request_timeout_s=0.05)
+    task_manager = await connect(address, "tm-1")
+    job = job_managers[0].dispatcher.submit(restartable())
+    await task_manager.expect_deployment()
+
+    await task_manager.close()
+
+    assert await job.wait_until_ended(5)
+    assert job.graph.failure is not None
+    lost, no_slots, *_ = job.graph.failure.message.splitlines()
+    assert lost.startswith("TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost")
+    assert no_slots.startswith(
+        "and the job could not start again: NoResourceAvailable: job needs 1 slot, the cluster has 0 on 0 TaskManagers"
+    )

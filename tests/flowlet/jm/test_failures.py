@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowlet.errors import FlowletError
+from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.graph.execution_graph import is_symptom
 from flowlet.jm import failures
 from flowlet.jm.deployment_plan import TaskManagerLocation
@@ -52,3 +52,18 @@ def test_a_source_that_failed_is_named_with_its_error() -> None:
 def test_they_are_causes_and_not_symptoms(failure: FailureInfo) -> None:
     """So they replace what consumers report about the broken connection."""
     assert not is_symptom(failure)
+
+
+def test_a_job_that_could_not_start_again_failed_for_the_first_reason_and_then_for_slots() -> None:
+    original = failures.task_manager_lost(PLACE, "it closed the connection", 7)
+
+    both = failures.no_slots_to_restart(original, "job needs 4 slots", 9)
+
+    assert both.message.startswith(original.message)
+    assert both.message.endswith("\nand the job could not start again: NoResourceAvailable: job needs 4 slots")
+    assert (both.exception_type, both.tm_id, both.timestamp_ms) == ("TaskManagerLost", "tm-1", 9)
+
+
+def test_only_a_state_that_cannot_be_restored_suppresses_restarts() -> None:
+    assert failures.source_failed(StateRestoreError("damaged"), "read", 7).suppresses_restarts
+    assert not failures.source_failed(FlowletError("no such file"), "read", 7).suppresses_restarts

@@ -1,90 +1,31 @@
 """Tests of ``flowlet.jm.job_master``: effects become orders, and everybody who waits is told."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.control_messages import (
-    CheckpointOrder,
     EmitMark,
     MarkCompleted,
-    MarkOrder,
     MarkPassed,
     MarkRequested,
     RemoteGateMessage,
     SourceWatermarkReported,
     SplitsRequested,
-    TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
     TaskStuck,
     WatermarkAlignmentMessage,
 )
-from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.file_split import FileSet
+from tests.flowlet.jm.recorder import PLACE, Recorder
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, SOURCE_ID, user_failure, word_count
 from tests.flowlet.rpc.manual_timers import ManualTimers
 from tests.waiting import PATIENCE_S
-
-PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
-
-
-class Recorder:
-    """A gateway that notes what it is told, and the owner that is told of the end."""
-
-    def __init__(self) -> None:
-        self.deployed: list[TaskDeploymentDescriptor] = []
-        self.cancelled: list[bytes] = []
-        self.allowed: list[tuple[bytes, int]] = []
-        self.finished_gates: list[bytes] = []
-        self.splits: list[tuple[bytes, list[str], int]] = []
-        self.marks: list[MarkOrder] = []
-        self.checkpoint_orders: list[CheckpointOrder] = []
-        self.was_told = asyncio.Event()
-        self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
-
-    def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
-        assert tm_id == "tm-1"
-        self.deployed.append(task)
-
-    def cancel(self, tm_id: str, attempt: bytes) -> None:
-        assert tm_id == "tm-1"
-        self.cancelled.append(attempt)
-
-    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
-        assert tm_id == "tm-1"
-        self.finished_gates.append(attempt)
-
-    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
-        assert tm_id == "tm-1"
-        self.splits.append((attempt, [split.split_id for split in splits], waiting_bytes))
-        self.was_told.set()
-
-    def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
-        assert tm_id == "tm-1"
-        self.splits.append((attempt, [], 0))
-        self.was_told.set()
-
-    def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
-        assert tm_id == "tm-1"
-        self.allowed.append((attempt, max_allowed))
-        self.was_told.set()
-
-    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
-        assert tm_id == "tm-1"
-        self.marks.append(order)
-
-    def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
-        assert tm_id == "tm-1"
-        self.checkpoint_orders.append(order)
-
-    def on_ended(self, master: JobMaster) -> None:
-        self.ended.append((master, len(self.cancelled)))
 
 
 @pytest.fixture
@@ -95,7 +36,7 @@ async def recorder() -> Recorder:
 @pytest.fixture
 async def master(recorder: Recorder) -> JobMaster:
     """Deployed: a source and a sink."""
-    master = JobMaster(word_count(), recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(word_count(), recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     return master
 
@@ -133,7 +74,7 @@ async def test_the_owner_is_told_once_and_last(master: JobMaster, recorder: Reco
 
 
 async def test_a_job_that_ends_without_slots_drops_its_code_too(recorder: Recorder) -> None:
-    master = JobMaster(word_count(), recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(word_count(), recorder, recorder, lambda: 1_000)
 
     master.fail_scheduling("no slots")
 
@@ -163,7 +104,7 @@ async def test_metrics_from_elsewhere_are_not_taken(master: JobMaster) -> None:
 
 
 async def test_who_waits_for_the_deployment_is_woken_by_the_end_as_well(recorder: Recorder) -> None:
-    master = JobMaster(word_count(), recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(word_count(), recorder, recorder, lambda: 1_000)
 
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(master.wait_until_deployed(10))
@@ -215,7 +156,7 @@ async def test_aligned_sources_are_told_how_far_they_may_be_until_the_job_ends(r
     job = word_count()
     alignment = WatermarkAlignmentMessage("group", 100, 10)
     job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], watermark_alignment=alignment), job.vertices[1]])
-    master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(job, recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     source, sink = master.graph.executions
 
@@ -239,7 +180,7 @@ async def source_job(recorder: Recorder, *paths: Path) -> JobMaster:
     job = word_count()
     files = FileSet(tuple(str(path) for path in paths))
     job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], files=files), job.vertices[1]])
-    master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(job, recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     return master
 
@@ -300,7 +241,7 @@ class TestClientHeartbeats:
     def start(timers: ManualTimers, timeout_ms: int | None) -> tuple[JobMaster, Recorder]:
         recorder = Recorder()
         job = msgspec.structs.replace(word_count(), client_heartbeat_timeout_ms=timeout_ms)
-        master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000, timers)
+        master = JobMaster(job, recorder, recorder, lambda: 1_000, timers)
         master.start(dict.fromkeys(master.graph.executions, PLACE))
         return master, recorder
 
@@ -380,7 +321,7 @@ async def test_a_mark_goes_to_the_sources_and_is_complete_unless_the_job_ends(re
     job = word_count()
     gate = RemoteGateMessage("clicks", "Long", b"F" * 16, b"")
     job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], remote_gate=gate), *job.vertices[1:]])
-    master = JobMaster(job, recorder, recorder.on_ended, lambda: 1_000)
+    master = JobMaster(job, recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     source, sink = master.graph.executions
 

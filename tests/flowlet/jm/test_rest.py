@@ -7,6 +7,8 @@ import aiohttp
 import msgspec
 import pytest
 
+from flowlet.common.job_settings import JobSettings
+from flowlet.common.restart_settings import RestartKind, RestartSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.control_messages import TaskDeploymentDescriptor, TaskManagerEnding, TaskMetrics, TaskStuck
@@ -224,7 +226,7 @@ class TestLifeOfAJob:
             message = (await result(client))["failure"]["message"]
 
         assert "TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost: it closed the connection" in message
-        assert "it is not replaced by itself, so start one" in message
+        assert "and no TaskManager came in its place: start one" in message
 
     async def test_a_silent_task_manager_is_lost(self, start_job_manager: StartJobManager, connect: Connect) -> None:
         address = await start_job_manager(heartbeat_timeout_s=1.0)  # the job comes before
@@ -423,17 +425,49 @@ class TestLongPolls:
         _, sink = await deployed(task_manager, 2)
 
         assert early.status == 204
-        assert parsed(waiting.result()) == [
-            {
-                "partition": sink.partitions[0].partition.hex(),
-                "producer": sink.attempt.hex(),
-                "subpartition": 0,
-                "tm_id": "tm-1",
-                "host": "127.0.0.1",
-                "port": 6000,
-            }
-        ]
+        channel = {
+            "partition": sink.partitions[0].partition.hex(),
+            "producer": sink.attempt.hex(),
+            "subpartition": 0,
+            "tm_id": "tm-1",
+            "host": "127.0.0.1",
+            "port": 6000,
+        }
+        assert parsed(waiting.result()) == {"attempt": 0, "restored-checkpoint-id": -1, "channels": [channel]}
         assert sink.partitions[0].num_subpartitions == 1
+
+    async def test_collect_of_the_next_run_waits_for_the_restart(self, address: Address, client: RpcClient, connect: Connect) -> None:
+        """Nothing is answered that is about the run before."""
+        task_manager = await connect(address)
+        restart = RestartSettings(RestartKind.FIXED_DELAY, delay_ms=0)
+        await submit(client, msgspec.structs.replace(word_count(), settings=JobSettings(restart=restart)))
+        path = f"/jobs/{JOB_ID}/collect/{COLLECT_ID}"
+        source, sink = await deployed(task_manager, 2)
+        early = await client.request("GET", f"{path}?after_attempt=0&timeout_ms=1")
+        running = await client.request("GET", f"{path}/progress?attempt=0&timeout_ms=1")
+
+        async with asyncio.TaskGroup() as group:
+            progress = group.create_task(client.request("GET", f"{path}/progress?attempt=0&after_checkpoint=-1"))
+            waiting = group.create_task(client.request("GET", f"{path}?after_attempt=0"))
+            await task_manager.report(source.attempt, FAILED, user_failure())
+            assert await task_manager.expect_cancel() == sink.attempt
+            await task_manager.report(sink.attempt, CANCELED)
+            _, second_sink = await deployed(task_manager, 2)
+
+        assert (early.status, running.status) == (204, 204)
+        found = parsed(waiting.result())
+        assert (found["attempt"], [each["producer"] for each in found["channels"]]) == (1, [second_sink.attempt.hex()])
+        over = parsed(progress.result())
+        assert (over["state"], over["last-completed-checkpoint-id"]) in (("RESTARTING", -1), ("RUNNING", -1))
+        entries = parsed(await client.request("GET", f"/jobs/{JOB_ID}/exceptions"))["exceptionHistory"]["entries"]
+        assert [entry["exceptionName"] for entry in entries] == ["builtins.ValueError"]
+        assert parsed(await client.request("GET", f"/jobs/{JOB_ID}"))["numRestarts"] == 1
+
+    @pytest.mark.parametrize("query", ["after_attempt=x", "after_attempt=-2", "timeout_ms=-1"])
+    async def test_collect_takes_numbers(self, client: RpcClient, query: str) -> None:
+        await submit(client)
+
+        assert (await client.request("GET", f"/jobs/{JOB_ID}/collect/{COLLECT_ID}?{query}")).status == 400
 
     async def test_collect_from_a_job_that_ended_is_409(self, client: RpcClient) -> None:
         await submit(client)
@@ -458,6 +492,8 @@ class TestErrors:
             ("PATCH", f"/jobs/{JOB_ID}?mode=cancel"),
             ("GET", f"/jobs/{JOB_ID}/execution-result"),
             ("GET", f"/jobs/{JOB_ID}/collect/{COLLECT_ID}"),
+            ("GET", f"/jobs/{JOB_ID}/collect/{COLLECT_ID}/progress"),
+            ("GET", f"/jobs/{JOB_ID}/exceptions"),
             ("GET", "/jobs/..%2f..%2fetc%2fpasswd"),
         ],
     )

@@ -5,10 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowlet.common.checkpoint_settings import CheckpointSettings
+from flowlet.common.job_settings import JobSettings
+from flowlet.common.restart_settings import RestartKind, RestartSettings
 from flowlet.errors import JobGraphError
 from flowlet.jm import submission
 from flowlet.jm.submission import check_job_graph, without_code
-from flowlet.rpc.control_messages import JobGraphMessage, WatermarkAlignmentMessage
+from flowlet.rpc.control_messages import JobGraphMessage, RemoteGateMessage, WatermarkAlignmentMessage
 from flowlet.splits.file_split import FileSet
 from tests.flowlet.jm.scripted_task_manager import EDGE_ID, SINK_ID, SOURCE_ID, edge, word_count
 
@@ -91,6 +94,34 @@ def test_code_too_large_for_one_message_is_refused(monkeypatch: pytest.MonkeyPat
         check_job_graph(with_source(chain=source.chain + b"x"), MAX_TASKS)
     with pytest.raises(JobGraphError, match="vertex 'source': its code and data have"):
         check_job_graph(with_source(files=FileSet(("x",))), MAX_TASKS)
+
+
+GATE = RemoteGateMessage("clicks", "str", bytes(16), b"type")
+FIXED_DELAY = RestartSettings(RestartKind.FIXED_DELAY)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            JobSettings(restart=FIXED_DELAY),
+            "a job with a remote gate ('clicks') is not restarted: set restart-strategy.type to none, not fixed-delay",
+        ),
+        (
+            JobSettings(checkpoints=CheckpointSettings(1000, "/tmp/checkpoints")),
+            "a job with a remote gate ('clicks') takes no checkpoints: leave execution.checkpointing.interval unset",
+        ),
+    ],
+)
+def test_what_producers_pushed_cannot_come_again_so_a_job_with_a_gate_does_not_restart(settings: JobSettings, message: str) -> None:
+    job = msgspec.structs.replace(with_source(remote_gate=GATE), settings=settings)
+
+    with pytest.raises(JobGraphError) as caught:
+        check_job_graph(job, MAX_TASKS)
+
+    assert str(caught.value) == message
+    check_job_graph(msgspec.structs.replace(job, settings=JobSettings()), MAX_TASKS)
+    check_job_graph(msgspec.structs.replace(word_count(), settings=settings), MAX_TASKS)
 
 
 def test_without_code_only_the_blobs_are_gone() -> None:
