@@ -1,33 +1,40 @@
-"""Reads an external edge of a running job into the user's program.
+"""Reads an external edge of a running job into the user's program, over the job's restarts.
 
 Side:       shared.  Values are taken on one thread of the user's; the buffers arrive on the client's loop thread.
-Invariants: the end of data is acknowledged only after the last value was taken, so a job that finished was read to its end; values are
-            given out in the order of their arrival; at most the gate's own buffers wait here, the rest waits in the job.
-Rules:      iteration ends with the data, not with the partition: a task sends the end of its partitions only when all of them were
-            acknowledged, so that a reader of two edges would wait for itself.
+Invariants: a job that finished was read to its end; values of one producer are given out in the order of their arrival, and with
+            exactly-once checkpoints each of them once (``ResultBuffer``, which says when).
+Memory:     without checkpoints at most the gate's own buffers wait here, the rest waits in the job.  With exactly-once checkpoints all that
+            came since the last complete one waits here, too: it is not limited, because a reader that stopped would never see the barrier
+            that it waits for; from ``WARN_BYTES`` on a warning says so.
+Rules:      without checkpoints and restarts iteration ends with the data, not with the partition: a task sends the end of its partitions
+            only when all of them were acknowledged, so that a reader of two edges would wait for itself.  With them it ends when the job
+            has finished: until then a restart may repeat the data, and needs its reader.  So two edges of such a job need two threads.
+            A reader that pauses stops the barriers, and with them the checkpoints, too.
 Source:     Flink ``CollectResultIterator``, with a gate in place of a socket per sink.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from flowlet.client.interrupts import DeferredSignals, Latch
-from flowlet.client.remote import ClusterClient
+from flowlet.client.remote import ClusterClient, RunChannels
+from flowlet.client.result_buffer import BarrierReceived, Event, Guarantee, JobFinished, JobRestarted, LostResultsError, ResultBuffer
+from flowlet.client.run_follower import RunNews, follow_runs
+from flowlet.client.run_reader import RunReader
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
-from flowlet.records import Chunk
-from flowlet.rpc.control_messages import InputChannelDescriptor
-from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_limits import LARGEST_ELEMENT_LIMITS
-from flowlet.tm.task_deployment import channel_spec
-from netstack.config import NetstackConfig
-from netstack.environment import NetworkEnvironment
 from netstack.errors import NetstackError
-from netstack.gate.single_input_gate import SingleInputGate
-from netstack.security import SecurityConfig
-from netstack.wire.events import EndOfData
+from netstack.log_lines import LogLines
+
+_log = LogLines(__name__)
+
+WARN_BYTES: Final = 64 * 1024 * 1024
+# After a channel broke: how long the JobManager may take to notice why, before the reader gives up.  heartbeat.timeout is 50 s.
+_NOTICE_TIMEOUT_S: Final = 60.0
 
 
 class JobHandle(Protocol):
@@ -54,41 +61,49 @@ class CollectedValues(Iterator[Any]):
     Threading: one thread; ``release`` on any.
     Life cycle: ends by itself; ``close`` before the end cancels the job.  ``release`` only frees what it holds; the job calls it when it
     has ended or is closed.
+
+    Args:
+        client: of the cluster that runs the job.
+        edge_id: what to read.
+        run: where it can be read now.
+        job: whose edge it is.
+        guarantee: what holds over restarts; None: the job has no checkpoints and never restarts.
     """
 
-    def __init__(
-        self,
-        client: ClusterClient,
-        channels: Sequence[InputChannelDescriptor],
-        job: JobHandle,
-    ) -> None:
+    def __init__(self, client: ClusterClient, edge_id: str, run: RunChannels, job: JobHandle, guarantee: Guarantee | None = None) -> None:
         self._client = client
+        self._edge_id = edge_id
         self._job = job
+        self._guarantee = guarantee
         self._lock = threading.Lock()
         self._is_released = False  # Guarded by _lock.
+        self._has_job_finished = False  # Written by release(), before it wakes the reader.
         self._wakeup = Latch()  # one per wait
-        self._deserializers = [
-            ElementDeserializer(name=f"{job.name}, producer {index}", limits=LARGEST_ELEMENT_LIMITS) for index in range(len(channels))
-        ]
-        self._network = NetworkEnvironment(NetstackConfig(security=SecurityConfig.hmac(client.secret)), client.loop)
-        try:
-            self._gate = self._open(channels)
-        except BaseException:
-            client.run(self._network.close)
-            raise
+        self._news = RunNews(self._wake)
+        self._attempt = run.attempt
+        self._buffer = ResultBuffer(len(run.channels), guarantee or Guarantee.NONE)
+        if run.attempt:  # the job restarted before anybody read
+            self._buffer.handle(JobRestarted(run.restored_checkpoint_id, run.attempt))
+        self._warn_bytes = WARN_BYTES
+        self._broken: NetstackError | None = None  # why this run cannot be read any further
+        self._broken_s = 0.0  # time.monotonic() of that
+        self._reader = RunReader(client, run.channels, job.name)  # Replaced by the reading thread, under _lock.
         # A job that fails before its partition was found would leave us waiting for the partition.
         self._end_of_job = client.begin(lambda api: api.wait_terminal(job.job_id, None))
-        self._end_of_job.add_done_callback(lambda _future: self._wakeup.open())
-        self._chunk: Iterator[Any] = iter(())  # what is left of the chunk being read
-        self._num_with_data = len(channels)  # channels whose end of data was not reached
+        self._end_of_job.add_done_callback(self._wake)
+        self._following = None
+        if guarantee is not None:
+            self._following = client.begin(lambda api: follow_runs(api, job.job_id, edge_id, run, self._news.tell))
+            self._following.add_done_callback(self._wake)
+        self._values: Iterator[Any] = iter(())  # what was handed out, and not taken yet
         self._is_ended = False
 
     def __repr__(self) -> str:
-        return f"<CollectedValues of {self._gate!r}{' released' if self._is_released else ''}>"
+        return f"<CollectedValues of {self._reader!r}{' released' if self._is_released else ''}>"
 
     def __next__(self) -> Any:
         while True:
-            for value in self._chunk:
+            for value in self._values:
                 return value
             if self._is_ended:
                 raise StopIteration
@@ -98,78 +113,153 @@ class CollectedValues(Iterator[Any]):
         """Take no more values: cancels the job unless the end was reached."""
         if self._is_ended:
             return
-        self._is_ended, self._chunk = True, iter(())
+        self._is_ended, self._values = True, iter(())
         try:
             self._job.cancel_quietly()
         finally:
             self.release()
 
-    def release(self) -> None:
-        """Give back buffers and connections; a reader that waits gets an error."""
+    def release(self, *, has_job_finished: bool = False) -> None:
+        """Give back buffers and connections; a reader that waits gets an error, unless the job has finished and all has arrived."""
         with DeferredSignals():
             with self._lock:
                 if self._is_released:
                     return
                 self._is_released = True
+                self._has_job_finished = has_job_finished
+                reader = self._reader
             self._end_of_job.cancel()
-            self._gate.close()
-            self._client.run(self._network.close)
-            self._wakeup.open()
+            if self._following is not None:
+                self._following.cancel()
+            reader.close()
+            self._wake()
 
-    def _open(self, channels: Sequence[InputChannelDescriptor]) -> SingleInputGate:
-        gate = self._network.create_input_gate(f"client of {self._job.name}", [channel_spec(channel, None) for channel in channels])
-        gate.request_partitions()
-        return gate
+    # ---------------------------------------------------------------- the reading thread
 
     def _read_more(self) -> None:
         try:
-            if self._num_with_data:
-                with DeferredSignals():
-                    is_waiting = not self._poll()
-                if is_waiting:
-                    self._wakeup.wait()  # waits for results; ended by data, the end of the job, or close()
-            else:
-                self._is_ended = True
-        except (NetstackError, _JobIsOverError) as error:
+            with DeferredSignals():
+                timeout_s = self._advance()
+            if timeout_s is not None:
+                # waits for results; ended by data, a new run, a complete checkpoint, the end of the job, close(), or the time allowed for
+                # a broken run
+                self._wakeup.wait(None if timeout_s < 0 else timeout_s)
+        except (NetstackError, LostResultsError, _JobIsOverError) as error:
             self._is_ended = True
             self.release()
+            if isinstance(error, LostResultsError):
+                self._job.cancel_quietly()
+                raise JobExecutionError(f"job {self._job.name!r}: its results could not be read: {error}") from None
             failure = self._job.explain(error)
             raise failure from failure.__cause__
         except KeyboardInterrupt:
             self.close()
             raise
 
-    def _poll(self) -> bool:
-        """Take the next buffer or event; False: there is none, and ``_wakeup`` opens when there may be one."""
-        item = self._gate.poll_next()
-        if item is None:
+    def _advance(self) -> float | None:
+        """Take the next event; returns how long to wait for another one first, in seconds, negative: for ever; None: not at all."""
+        news = self._news.take()
+        if isinstance(news, RunChannels):
+            self._restart(news)
+        elif news is not None:
+            self._handle(news)
+        elif self._may_end:
+            self._is_ended = True
+            self._handle(JobFinished())
+        elif self._broken is not None:
+            return self._wait_for_next_run(self._broken)
+        else:
+            return self._poll()
+        return None
+
+    def _handle(self, event: Event) -> None:
+        released = self._buffer.handle(event)
+        if released:
+            self._values = chain.from_iterable(chain.from_iterable(released))  # what was handed out before has been taken
+        if self._buffer.kept_bytes >= self._warn_bytes:
+            self._warn_bytes *= 2
+            _log.warning(
+                "results wait for a checkpoint and fill the memory of this program; take checkpoints more often, or read at least once",
+                job=self._job.name,
+                megabytes=self._buffer.kept_bytes // 2**20,
+            )
+
+    def _restart(self, run: RunChannels) -> None:
+        former, self._broken = self._reader, None
+        self._handle(JobRestarted(run.restored_checkpoint_id, run.attempt - self._attempt))
+        former.close()
+        self._attempt = run.attempt
+        reader = RunReader(self._client, run.channels, self._job.name)
+        with self._lock:
+            self._reader = reader
+            is_released = self._is_released
+        if is_released:
+            reader.close()
+
+    def _poll(self) -> float | None:
+        try:
+            event = self._reader.poll()
+        except NetstackError as error:
+            if self._guarantee is None or self._is_released:
+                raise
+            self._broken, self._broken_s = error, time.monotonic()
+            return None
+        if event is None:
             self._prepare_to_wait()
-            return False
-        if item.buffer is not None:
-            try:
-                elements = self._deserializers[item.channel_index].feed(item.buffer.view)
-            finally:
-                item.buffer.recycle()
-            self._chunk = chain.from_iterable(element.values for element in elements if isinstance(element, Chunk))
-        elif isinstance(item.event, EndOfData):
-            self._num_with_data -= 1
-            self._gate.acknowledge_all_records_processed(item.channel_index)
-        return True
+            self._reader.call_when_available(self._wakeup.open)
+            return -1.0
+        self._handle(event)
+        if isinstance(event, BarrierReceived):
+            self._report(event)
+        return None
+
+    def _report(self, barrier: BarrierReceived) -> None:
+        """The producer's part of the checkpoint counts once we have what lies before the barrier."""
+        producer, job_id = self._reader.producer(barrier.channel), self._job.job_id
+        told = self._client.begin(lambda api: api.report_barrier(job_id, self._edge_id, producer, barrier.checkpoint_id))
+        told.add_done_callback(_log_untold)
+
+    def _wait_for_next_run(self, error: NetstackError) -> float:
+        """The channels broke: either the job restarts, or it ends; the JobManager knows more than we do."""
+        self._prepare_to_wait()
+        left_s = self._broken_s + _NOTICE_TIMEOUT_S - time.monotonic()
+        if left_s <= 0:
+            raise error
+        return left_s
 
     def _prepare_to_wait(self) -> None:
         self._wakeup = Latch()  # before the looks at what would have opened the former one
-        if self._is_released:
+        if self._is_released and not self._has_job_finished:
             raise FlowletError("the results were released while they were read")
         if self._end_of_job.done() and not self._has_finished():
             raise _JobIsOverError("the job is over, and its results did not come to their end")
-        self._gate.available_future().add_done_callback(self._wakeup.open)
+        if self._following is not None and self._following.done() and not self._following.cancelled():
+            problem = self._following.exception()  # no wait: it is done
+            if problem is not None:
+                raise _JobIsOverError(f"the JobManager does not say how the job goes on: {problem}")
+        if self._news.has_any or self._may_end:
+            self._wakeup.open()
+
+    @property
+    def _may_end(self) -> bool:
+        return self._buffer.are_all_ended and (self._guarantee is None or self._has_finished())
 
     def _has_finished(self) -> bool:
         """Whether the job ended well: then everything is on its way."""
-        if self._end_of_job.cancelled() or self._end_of_job.exception() is not None:
+        if self._has_job_finished:
+            return True
+        if not self._end_of_job.done() or self._end_of_job.cancelled() or self._end_of_job.exception() is not None:
             return False
         document = self._end_of_job.result()  # no wait: it is done
         return document is not None and document["state"] == JobStatus.FINISHED.name
+
+    def _wake(self, _: object = None) -> None:
+        self._wakeup.open()
+
+
+def _log_untold(told: "Future[None]") -> None:
+    if not told.cancelled() and (problem := told.exception()) is not None:
+        _log.warning("the JobManager was not told that a barrier has arrived, so its checkpoint will time out", reason=str(problem))
 
 
 class _JobIsOverError(FlowletError):

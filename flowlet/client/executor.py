@@ -60,7 +60,7 @@ def execute(job_graph: JobGraph, target: Target) -> RunningJob:
 
 
 def _submit(message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None) -> RunningJob:
-    job = RunningJob(client, message.job_id, message.name)
+    job = RunningJob(client, message.job_id, message.name, message.settings)
     if heartbeat is not None:
         message = msgspec.structs.replace(message, client_heartbeat_timeout_ms=heartbeat.timeout_ms)
     try:

@@ -9,7 +9,7 @@ Units:      seconds; on the wire milliseconds.
 import concurrent.futures
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
@@ -55,6 +55,35 @@ class _ChannelDocument(msgspec.Struct, frozen=True):
     def descriptor(self) -> InputChannelDescriptor:
         partition, producer = bytes.fromhex(self.partition), bytes.fromhex(self.producer)
         return InputChannelDescriptor(partition, producer, self.subpartition, self.tm_id, self.host, self.port)
+
+
+class _RunDocument(msgspec.Struct, frozen=True, rename="kebab"):
+    attempt: int
+    restored_checkpoint_id: int
+    channels: list[_ChannelDocument]
+
+
+class JobProgress(msgspec.Struct, frozen=True, rename="kebab"):
+    """Where a job stands: its newest run, and its newest complete checkpoint (-1: there is none)."""
+
+    attempt: int
+    state: str
+    last_completed_checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunChannels:
+    """Where an external edge can be read in one run of its job.
+
+    Args:
+        attempt: the number of the run, from 0.
+        restored_checkpoint_id: what it began with; -1: from nothing.
+        channels: one per producer.
+    """
+
+    attempt: int
+    restored_checkpoint_id: int
+    channels: Sequence[InputChannelDescriptor]
 
 
 class JobManagerApi:
@@ -122,30 +151,46 @@ class JobManagerApi:
         document: JobDocument | None = await self._poll(f"/jobs/{job_id}/execution-result", timeout_s)
         return document
 
-    async def wait_channels(self, job_id: str, edge_id: str) -> list[InputChannelDescriptor]:
-        """Where an external edge can be read, once its producers are deployed.
+    async def wait_channels(self, job_id: str, edge_id: str, after_attempt: int | None = None) -> RunChannels:
+        """Where an external edge can be read, once its producers are deployed, in a run after ``after_attempt`` (None: any).
 
         Raises:
             JobEndedError: the job ended before.
         """
+        after = {} if after_attempt is None else {"after_attempt": after_attempt}
+        document = await self._poll_running(f"/jobs/{job_id}/collect/{edge_id}", **after)
+        run = msgspec.convert(document, _RunDocument)
+        return RunChannels(run.attempt, run.restored_checkpoint_id, [channel.descriptor() for channel in run.channels])
+
+    async def wait_progress(self, job_id: str, edge_id: str, attempt: int, after_checkpoint: int) -> JobProgress:
+        """Where the job stands, once a checkpoint after ``after_checkpoint`` is complete, or run ``attempt`` is over."""
+        path = f"/jobs/{job_id}/collect/{edge_id}/progress"
+        return msgspec.convert(await self._poll(path, None, attempt=attempt, after_checkpoint=after_checkpoint), JobProgress)
+
+    async def report_barrier(self, job_id: str, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
+        """Say that the reader of an external edge has everything that a producer sent before the barrier of a checkpoint."""
+        path = f"/jobs/{job_id}/collect/{edge_id}?producer={attempt.hex()}&checkpoint={checkpoint_id}"
+        (await self._rpc.request("PATCH", path, timeout_s=_ANSWER_MARGIN_S)).raise_for_status()
+
+    async def _poll_running(self, path: str, **query: int) -> Any:
         try:
-            document = await self._poll(f"/jobs/{job_id}/collect/{edge_id}", None)
+            return await self._poll(path, None, **query)
         except RpcStatusError as error:
             if error.status != _CONFLICT:
                 raise
             raise JobEndedError(str(error)) from error
-        return [channel.descriptor() for channel in msgspec.convert(document["channels"], list[_ChannelDocument])]
 
     async def _get(self, path: str) -> JobDocument:
         answer = (await self._rpc.request("GET", path)).raise_for_status()
         document: JobDocument = msgspec.json.decode(answer.body)
         return document
 
-    async def _poll(self, path: str, timeout_s: float | None) -> Any:
+    async def _poll(self, path: str, timeout_s: float | None, **query: int) -> Any:
         left_s = timeout_s
+        more = "".join(f"&{name}={value}" for name, value in query.items())
         while True:
             slice_s = LONG_POLL_S if left_s is None else min(left_s, LONG_POLL_S)
-            url = f"{path}?timeout_ms={round(slice_s * 1000)}"
+            url = f"{path}?timeout_ms={round(slice_s * 1000)}{more}"
             answer = (await self._rpc.request("GET", url, timeout_s=slice_s + _ANSWER_MARGIN_S)).raise_for_status()
             if answer.status != _NO_CONTENT:
                 return msgspec.json.decode(answer.body)

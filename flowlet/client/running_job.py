@@ -15,8 +15,10 @@ import msgspec
 from flowlet.client.collect import CollectedValues
 from flowlet.client.interrupts import DeferredSignals
 from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError
+from flowlet.client.result_buffer import guarantee_of
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
+from flowlet.common.job_settings import JobSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
 from flowlet.graph.execution_state import ExecutionState
@@ -26,6 +28,7 @@ from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
 _INTERRUPT_GRACE_S: Final = 2.0
 # After an error while collecting: how long the job's own failure, which explains it, may take to arrive.
 _EXPLANATION_GRACE_S: Final = 10.0
+_NO_SLOTS: Final = "NoResourceAvailable"  # the TaskManagers of an embedded cluster may be why
 
 
 class RunningJob:
@@ -33,12 +36,22 @@ class RunningJob:
 
     Life cycle: ``close`` it.  That ends an embedded cluster, and the job with it if it still runs; a job on a remote cluster goes on, but
     an attached one (``ClientHeartbeat``) for its timeout only.
+
+    A job that restarts runs, for its client: ``status`` says so, ``wait`` waits on, and the values of ``collect`` go on.  Only a failure
+    after which the job does not restart is an error.
+
+    Args:
+        client: of the cluster; closed with the job.
+        job_id: 32 hex digits.
+        name: for people.
+        settings: the job's; they decide what its readers get over a restart.
     """
 
-    def __init__(self, client: ClusterClient, job_id: str, name: str) -> None:
+    def __init__(self, client: ClusterClient, job_id: str, name: str, settings: JobSettings | None = None) -> None:
         self._client = client
         self._job_id = job_id
         self._name = name
+        self._guarantee = guarantee_of(settings or JobSettings())
         self._lock = threading.Lock()
         self._collecting: list[CollectedValues] = []  # Guarded by _lock.
         self._last_document: JobDocument | None = None  # The terminal one, once seen; written whole, read anywhere.
@@ -97,7 +110,7 @@ class RunningJob:
             raise TimeoutError(f"job {self._name!r} has not ended within {timeout:g} s")
         if document["state"] != JobStatus.FINISHED.name:
             raise self._failure_of(document)
-        self.release_readers()  # a job that finished was read to its end
+        self.release_readers(has_job_finished=True)  # it was read to its end
         return JobExecutionResult(JobID(self._job_id), max(0, int(document["duration"])))
 
     def collect(self, edge_id: str) -> CollectedValues:
@@ -106,11 +119,15 @@ class RunningJob:
         Blocks until the tasks are deployed.  Only what is read is sent: a reader that pauses makes the job pause.  Closing the
         iterator before its end cancels the job.
 
+        A job with exactly-once checkpoints hands values out once a checkpoint behind them is complete, and each of them once whatever
+        fails; with at-least-once checkpoints at once, and after a restart some come again.  Without checkpoints a restart is an error once
+        a value was handed out.
+
         Raises:
             JobExecutionError: the job failed before or, from the iterator, while it was read.
         """
         try:
-            channels = self._client.call(lambda api: api.wait_channels(self._job_id, edge_id))
+            run = self._client.call(lambda api: api.wait_channels(self._job_id, edge_id))
         except JobEndedError as error:
             failure = self.explain(error)
             raise failure from failure.__cause__
@@ -118,7 +135,7 @@ class RunningJob:
             self.cancel_after_interrupt()
             raise
         with DeferredSignals():
-            values = CollectedValues(self._client, channels, self)
+            values = CollectedValues(self._client, edge_id, run, self, self._guarantee)
             with self._lock:
                 self._collecting.append(values)
         return values
@@ -156,12 +173,12 @@ class RunningJob:
             self.release_readers()
             self._client.close()
 
-    def release_readers(self) -> None:
-        """Give back what reading needed; whoever still reads gets an error."""
+    def release_readers(self, *, has_job_finished: bool = False) -> None:
+        """Give back what reading needed; whoever still reads gets an error, unless all that he needs has arrived."""
         with self._lock:
             collecting, self._collecting = self._collecting, []
         for values in collecting:
-            values.release()
+            values.release(has_job_finished=has_job_finished)
 
     def _wait_terminal(self, timeout_s: float | None) -> JobDocument | None:
         if self._last_document is None:
@@ -174,7 +191,7 @@ class RunningJob:
 
     def _failure_of(self, document: JobDocument) -> JobExecutionError:
         failure = document.get("failure")
-        is_lost = failure is not None and failure["exception_type"] == TASK_MANAGER_LOST
+        is_lost = failure is not None and failure["exception_type"] in (TASK_MANAGER_LOST, _NO_SLOTS)
         return failure_of(document, self._client.process_ends() if is_lost else ())
 
     def _remember(self, document: JobDocument) -> JobDocument:

@@ -1,0 +1,262 @@
+"""Records are handed out once no restart can produce them again, each exactly once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from flowlet.client.result_buffer import (
+    NO_CHECKPOINT,
+    BarrierReceived,
+    ChannelEnded,
+    CheckpointCompleted,
+    Event,
+    Guarantee,
+    JobFinished,
+    JobRestarted,
+    LostResultsError,
+    RecordsReceived,
+    ResultBuffer,
+)
+
+EXACTLY_ONCE, AT_LEAST_ONCE, NONE = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.NONE
+
+
+def records(channel: int, name: str) -> RecordsReceived:
+    return RecordsReceived(channel, name, 10)
+
+
+def handed_out(buffer: ResultBuffer, *events: Event) -> list[Any]:
+    """What each event lets go."""
+    found = [buffer.handle(event) for event in events]
+    buffer.check_invariants()
+    return found
+
+
+def test_records_wait_for_the_checkpoint_behind_them() -> None:
+    buffer = ResultBuffer(1, EXACTLY_ONCE)
+
+    before = handed_out(buffer, records(0, "a"), records(0, "b"), BarrierReceived(0, 1), records(0, "c"))
+    kept = buffer.kept_bytes
+    after = handed_out(buffer, CheckpointCompleted(1))
+
+    assert before == [[], [], [], []]
+    assert kept == 30
+    assert after == [["a", "b"]]
+    assert buffer.kept_bytes == 10
+
+
+def test_records_that_arrive_after_the_news_of_their_checkpoint_are_handed_out_at_once() -> None:
+    """Up to its barrier; the news took another way than the records."""
+    buffer = ResultBuffer(1, EXACTLY_ONCE)
+
+    found = handed_out(buffer, CheckpointCompleted(1), records(0, "a"), BarrierReceived(0, 1), records(0, "b"))
+
+    assert found == [[], ["a"], [], []]
+
+
+def test_a_newer_checkpoint_stands_for_one_that_failed() -> None:
+    buffer = ResultBuffer(1, EXACTLY_ONCE)
+
+    handed_out(buffer, records(0, "a"), BarrierReceived(0, 1), records(0, "b"), BarrierReceived(0, 2), records(0, "c"))
+
+    assert handed_out(buffer, CheckpointCompleted(2), CheckpointCompleted(1)) == [["a", "b"], []]
+
+
+def test_each_channel_has_its_own_barrier_and_arrival_order_stays() -> None:
+    buffer = ResultBuffer(2, EXACTLY_ONCE)
+
+    handed_out(buffer, records(0, "a0"), records(1, "b0"), BarrierReceived(1, 1), records(1, "b1"), records(0, "a1"), BarrierReceived(0, 1))
+
+    assert handed_out(buffer, CheckpointCompleted(1), JobFinished()) == [["a0", "b0", "a1"], ["b1"]]
+
+
+def test_a_restart_drops_what_lies_behind_its_checkpoint() -> None:
+    """And hands out the rest, if the news of the checkpoint had not come yet."""
+    buffer = ResultBuffer(2, EXACTLY_ONCE)
+
+    handed_out(buffer, records(0, "a0"), BarrierReceived(0, 1), records(0, "a1"), records(1, "b0"), BarrierReceived(1, 1), records(1, "b1"))
+    found = handed_out(buffer, JobRestarted(1), records(0, "a1 again"), records(1, "b1 again"), BarrierReceived(0, 5), BarrierReceived(1, 5))
+
+    assert found[0] == ["a0", "b0"]
+    assert found[1:] == [[], [], [], []]
+    assert handed_out(buffer, CheckpointCompleted(5)) == [["a1 again", "b1 again"]]
+
+
+def test_a_restart_from_the_beginning_drops_everything() -> None:
+    buffer = ResultBuffer(1, EXACTLY_ONCE)
+
+    handed_out(buffer, records(0, "a"), BarrierReceived(0, 1), records(0, "b"))
+
+    assert handed_out(buffer, JobRestarted(NO_CHECKPOINT), records(0, "a"), JobFinished()) == [[], [], ["a"]]
+
+
+def test_the_end_of_the_job_hands_out_the_rest() -> None:
+    buffer = ResultBuffer(1, EXACTLY_ONCE)
+
+    found = handed_out(buffer, records(0, "a"), ChannelEnded(0), JobFinished())
+
+    assert found == [[], [], ["a"]]
+    assert buffer.kept_bytes == 0
+
+
+def test_all_ended_says_whether_every_channel_of_this_run_has_ended() -> None:
+    buffer = ResultBuffer(2, EXACTLY_ONCE)
+
+    buffer.handle(ChannelEnded(0))
+    first = buffer.are_all_ended
+    buffer.handle(ChannelEnded(1))
+    second = buffer.are_all_ended
+    buffer.handle(JobRestarted(NO_CHECKPOINT))
+
+    assert (first, second, buffer.are_all_ended) == (False, True, False)
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
+def test_records_before_the_checkpoint_that_were_not_read_are_an_error(guarantee: Guarantee) -> None:
+    buffer = ResultBuffer(3, guarantee)
+
+    handed_out(buffer, BarrierReceived(0, 4), ChannelEnded(1), BarrierReceived(2, 3))
+
+    with pytest.raises(LostResultsError, match=r"from checkpoint 4, and results before it were not read yet \(of the producers 2\)"):
+        buffer.handle(JobRestarted(4))
+
+
+def test_a_channel_that_ended_says_nothing_about_runs_that_were_not_read() -> None:
+    buffer = ResultBuffer(1, EXACTLY_ONCE)
+    buffer.handle(ChannelEnded(0))
+
+    with pytest.raises(LostResultsError, match="producers 0"):
+        buffer.handle(JobRestarted(4, num_runs=2))
+
+
+def test_a_run_that_was_not_read_and_completed_nothing_does_no_harm() -> None:
+    buffer = ResultBuffer(1, EXACTLY_ONCE)
+
+    found = handed_out(buffer, records(0, "a"), BarrierReceived(0, 4), records(0, "b"), JobRestarted(4, num_runs=3))
+
+    assert found[-1] == ["a"]
+
+
+def test_at_least_once_hands_out_at_once_and_repeats() -> None:
+    buffer = ResultBuffer(1, AT_LEAST_ONCE)
+
+    found = handed_out(buffer, records(0, "a"), BarrierReceived(0, 1), records(0, "b"), JobRestarted(1), records(0, "b"), JobFinished())
+
+    assert found == [["a"], [], ["b"], [], ["b"], []]
+
+
+def test_without_checkpoints_a_restart_after_the_first_record_is_an_error() -> None:
+    buffer = ResultBuffer(1, NONE)
+
+    assert handed_out(buffer, JobRestarted(NO_CHECKPOINT), records(0, "a")) == [[], ["a"]]
+    with pytest.raises(LostResultsError, match=r"enable checkpoints \(execution.checkpointing.interval\), or no restarts"):
+        buffer.handle(JobRestarted(NO_CHECKPOINT))
+
+
+NUM_CHANNELS = 3
+
+
+class RestartingJob(RuleBasedStateMachine):
+    """Channels that emit 0, 1, 2, ... and barriers; the job restarts from any complete checkpoint; its reader must get each number once.
+
+    A checkpoint is complete once every channel that has not ended has passed its barrier at the reader; its news may come late, or never.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer = ResultBuffer(NUM_CHANNELS, EXACTLY_ONCE)
+        self.next_number = [0] * NUM_CHANNELS
+        self.has_ended = [False] * NUM_CHANNELS
+        self.last_barrier = 0
+        self.pending: dict[int, dict[int, tuple[int, bool]]] = {}  # by checkpoint: what each channel would restore
+        self.completed: tuple[int, Sequence[tuple[int, bool]]] = (NO_CHECKPOINT, [(0, False)] * NUM_CHANNELS)
+        self.got: list[list[int]] = [[] for _ in range(NUM_CHANNELS)]
+
+    def take(self, event: Event) -> None:
+        for channel, number in self.buffer.handle(event):
+            self.got[channel].append(number)
+
+    @rule(channel=st.integers(0, NUM_CHANNELS - 1))
+    def emit(self, channel: int) -> None:
+        if not self.has_ended[channel]:
+            self.take(RecordsReceived(channel, (channel, self.next_number[channel]), 1))
+            self.next_number[channel] += 1
+
+    @rule()
+    def trigger(self) -> None:
+        self.last_barrier += 1
+        self.pending[self.last_barrier] = {}
+
+    @rule(channel=st.integers(0, NUM_CHANNELS - 1))
+    def pass_barrier(self, channel: int) -> None:
+        """The oldest one that this channel has not passed."""
+        for checkpoint_id, passed in self.pending.items():
+            if channel not in passed:
+                passed[channel] = (self.next_number[channel], self.has_ended[channel])
+                self.take(BarrierReceived(channel, checkpoint_id))
+                return
+
+    @rule()
+    def complete(self) -> None:
+        for checkpoint_id, passed in self.pending.items():
+            if len(passed) == NUM_CHANNELS:
+                self.completed = (checkpoint_id, [passed[channel] for channel in range(NUM_CHANNELS)])
+                self.pending = {other: rest for other, rest in self.pending.items() if other > checkpoint_id}
+                return
+
+    @rule()
+    def abort_oldest(self) -> None:
+        """Its barriers that are under way still come, or not at all: both are the same to the reader."""
+        if self.pending:
+            del self.pending[next(iter(self.pending))]
+
+    @rule()
+    def tell_of_completed(self) -> None:
+        self.take(CheckpointCompleted(self.completed[0]))
+
+    @rule(channel=st.integers(0, NUM_CHANNELS - 1))
+    @precondition(lambda self: not all(self.has_ended))
+    def end(self, channel: int) -> None:
+        self.has_ended[channel] = True
+        self.take(ChannelEnded(channel))
+
+    @rule()
+    def restart(self) -> None:
+        checkpoint_id, positions = self.completed
+        self.pending = {}
+        self.next_number = [number for number, _ in positions]
+        self.has_ended = [False] * NUM_CHANNELS
+        self.take(JobRestarted(checkpoint_id))
+        for channel, (_, has_ended) in enumerate(positions):
+            if has_ended:
+                self.end(channel)
+
+    @invariant()
+    def handed_out_is_what_no_restart_repeats(self) -> None:
+        self.buffer.check_invariants()
+        for channel, (number, _) in enumerate(self.completed[1]):
+            assert self.got[channel] == list(range(len(self.got[channel])))
+            assert len(self.got[channel]) <= number
+
+    def teardown(self) -> None:
+        self.take(JobFinished())
+        assert self.got == [list(range(number)) for number in self.next_number]
+
+
+TestRestartingJob = RestartingJob.TestCase
+
+
+@given(
+    names=st.lists(st.tuples(st.integers(0, 2), st.integers()), max_size=30),
+    guarantee=st.sampled_from([AT_LEAST_ONCE, NONE]),
+)
+def test_without_exactly_once_every_record_is_handed_out_as_it_comes(names: list[tuple[int, int]], guarantee: Guarantee) -> None:
+    buffer = ResultBuffer(3, guarantee)
+
+    found = [buffer.handle(RecordsReceived(channel, name, 1)) for channel, name in names]
+
+    assert found == [[name] for _, name in names]
