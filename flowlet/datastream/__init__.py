@@ -8,6 +8,7 @@ from flowlet.datastream.connected_streams import ConnectedStreams
 from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataStreamSink, KeyedStream
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.functions import (
+    AggregateFunction,
     AsyncFunction,
     AsyncRetryPredicate,
     AsyncRetryStrategy,
@@ -34,6 +35,7 @@ from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 
 __all__ = [
+    "AggregateFunction",
     "AsyncDataStream",
     "AsyncFunction",
     "AsyncRetryPredicate",
