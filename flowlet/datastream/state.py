@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from flowlet.common.checks import is_name
 from flowlet.common.typeinfo import ListTypeInfo, MapTypeInfo, TypeInformation
 from flowlet.datastream.argument_checks import checked_object, declared_type
 from flowlet.datastream.functions import AggregateFunction, ReduceFunction
@@ -109,8 +110,8 @@ class ListState(MergingState[T, Iterable[T]]):
     def add_all(self, values: list[T]) -> None:
         """Append values to the list of the current key."""
 
-    def __iter__(self) -> Iterator[T]:
-        return iter(self.get())
+    @abstractmethod
+    def __iter__(self) -> Iterator[T]: ...
 
 
 class MapState(State, Generic[K, V]):
@@ -180,7 +181,7 @@ class StateDescriptor(ABC):  # noqa: B024  # abstract as in PyFlink: only the ki
     """
 
     def __init__(self, name: str, type_info: TypeInformation) -> None:
-        if not isinstance(name, str) or not name:
+        if not is_name(name):
             raise JobGraphError(f"a state needs a name, got {name!r}")
         self.name = name
         self.type_info = declared_type(type_info)
@@ -195,9 +196,10 @@ class StateDescriptor(ABC):  # noqa: B024  # abstract as in PyFlink: only the ki
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
         """Let entries expire.  Raises JobGraphError: it is no ``StateTtlConfig``."""
-        if not isinstance(ttl_config, StateTtlConfig):
-            raise JobGraphError(f"state {self.name!r}: enable_time_to_live() needs a StateTtlConfig, got {ttl_config!r}")
-        self._ttl_config = ttl_config
+        config: object = ttl_config
+        if not isinstance(config, StateTtlConfig):
+            raise JobGraphError(f"state {self.name!r}: enable_time_to_live() needs a StateTtlConfig, got {config!r}")
+        self._ttl_config = config
 
     @property
     def ttl_config(self) -> StateTtlConfig | None:
@@ -234,8 +236,9 @@ class ReducingStateDescriptor(StateDescriptor):
         self, name: str, reduce_function: ReduceFunction | Callable[[Any, Any], Any], type_info: TypeInformation | None = None
     ) -> None:
         super().__init__(name, declared_type(type_info))
-        if not isinstance(reduce_function, ReduceFunction) and (not callable(reduce_function) or isinstance(reduce_function, type)):
-            raise JobGraphError(f"state {name!r} needs a ReduceFunction or a callable of two values, got {reduce_function!r}")
+        function: Any = reduce_function
+        if isinstance(function, type) or not (isinstance(function, ReduceFunction) or callable(function)):
+            raise JobGraphError(f"state {name!r} needs a ReduceFunction or a callable of two values, got {function!r}")
         self._reduce_function = reduce_function
 
     def get_reduce_function(self) -> Any:

@@ -268,7 +268,7 @@ class StateTtlConfig:
 
 def _checked_ttl(ttl: Time | Duration) -> Time:
     """The time as a ``Time``.  Raises JobGraphError: it is none, or not positive."""
-    time = Time.milliseconds(ttl.to_millis()) if isinstance(ttl, Duration) else ttl
+    time: object = Time.milliseconds(ttl.to_millis()) if isinstance(ttl, Duration) else ttl
     if not isinstance(time, Time) or time.to_milliseconds() <= 0:
         raise JobGraphError(f"a time to live is a Time of 1 ms or more, such as Time.days(1), got {ttl!r}")
     return time

@@ -162,7 +162,7 @@ class KeyedOperator(UserFunctionOperator):
         name: for people.
     """
 
-    state_refusal = "the function of an aggregation cannot use keyed state; use process() with a KeyedProcessFunction"
+    state_refusal: str | None = "the function of an aggregation cannot use keyed state; use process() with a KeyedProcessFunction"
 
     def __init__(self, key_selector: Any, name: str) -> None:
         super().__init__(name)

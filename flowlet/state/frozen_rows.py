@@ -53,7 +53,7 @@ def frozen_rows(name: str, kind: StateKind, entries: list[Any]) -> Callable[[], 
     if is_fixed:
         return lambda: rows
     data = _dumped(name, rows)
-    return lambda: loads_record(data)  # type: ignore[no-any-return]  # a list was pickled
+    return lambda: loads_record(data)
 
 
 def thawed_rows(kind: StateKind, values: Sequence[Any]) -> list[Any]:

@@ -18,7 +18,6 @@ from flowlet.datastream.state import (
     ValueStateDescriptor,
 )
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.keys.key_groups import key_group
 from flowlet.state.heap_states import HeapAggregatingState, HeapListState, HeapMapState, HeapReducingState, HeapValueState
 from flowlet.state.incremental_cleanup import IncrementalCleanup
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
@@ -150,6 +149,10 @@ class HeapKeyedStateBackend:
             case MapStateDescriptor():
                 entries = HeapMapState(table)
                 return entries if expiry is None else TtlMapState(entries, expiry)
+            case _:
+                return self._single_value_state(table, descriptor, expiry)
+
+    def _single_value_state(self, table: StateTable, descriptor: StateDescriptor, expiry: Expiry | None) -> State:
         value = HeapValueState(table)
         stored = value if expiry is None else TtlValueState(value, expiry)
         match descriptor:
@@ -201,7 +204,8 @@ class HeapKeyedStateBackend:
             for name, rows in by_name.items():
                 for group, of_group in rows.items():
                     groups.setdefault(group, {})[name] = of_group
-            return KeyedStateSnapshot(descriptions | {name: each for name, (each, _) in undeclared.items()}, groups, VERSION)
+            all_descriptions = descriptions | {name: each for name, (each, _) in undeclared.items()}
+            return KeyedStateSnapshot(all_descriptions, max_parallelism, groups, VERSION)
 
         return finish
 
@@ -215,22 +219,18 @@ class HeapKeyedStateBackend:
             raise RuntimeError(f"state must be restored before the first one is declared: {self!r}")
         if snapshot.version != VERSION:
             raise StateRestoreError(f"keyed state has version {snapshot.version}, this flowlet reads version {VERSION}")
+        if snapshot.max_parallelism != self._max_parallelism:
+            raise StateRestoreError(
+                f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has {self._max_parallelism} now; "
+                f"call set_max_parallelism({snapshot.max_parallelism})"
+            )
         for name, description in snapshot.descriptions.items():
             known, _ = self._restored.setdefault(name, (description, {}))
             if known != description:
                 raise StateRestoreError(f"state {name!r} was written as {known} by one subtask and as {description} by another one")
         for group in self._key_groups:
             for name, rows in snapshot.groups.get(group, {}).items():
-                self._check_group(name, group, rows)
                 self._restored[name][1][group] = rows
-
-    def _check_group(self, name: str, group: int, rows: StateRows) -> None:
-        """One key tells: all were sorted in with the same number of key groups."""
-        if rows.keys and (found := key_group(rows.keys[0], self._max_parallelism)) != group:
-            raise StateRestoreError(
-                f"state {name!r}: a key of key group {group} belongs to key group {found} of {self._max_parallelism}; "
-                "restart the job with the max parallelism with which the state was written"
-            )
 
     def check_invariants(self) -> None:
         """Assert the invariants of the tables."""

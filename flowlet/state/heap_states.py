@@ -9,7 +9,7 @@ Source:     Flink ``HeapValueState``, ``HeapListState``, ``HeapMapState``, ``Hea
             ``SynchronousValueRuntimeState`` and its like.  A map tells keys apart as PyFlink's do, by type and value.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from flowlet.datastream.state import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -115,6 +115,13 @@ class HeapListState(ListState[Any]):
 
     def get(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
+        return self.elements()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.elements())
+
+    def elements(self) -> list[Any]:
+        """The same as ``get``."""
         key = self._context.current_key
         elements = self._get(key if type(key) in PLAIN else self._table.exact(key))
         return [] if elements is None else elements.copy()

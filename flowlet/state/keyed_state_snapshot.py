@@ -57,10 +57,12 @@ class KeyedStateSnapshot:
 
     Args:
         descriptions: by name of the state.
+        max_parallelism: the number of key groups.
         groups: by key group, then by name of the state.
         version: of this format.
     """
 
     descriptions: Mapping[str, StateDescription]
+    max_parallelism: int
     groups: Mapping[int, Mapping[str, StateRows]] = field(default_factory=dict)
     version: int = 1

@@ -11,7 +11,7 @@ Source:     Flink ``StateTable``, ``CopyOnWriteStateMap``.  Flink keeps one map 
             snapshot is finished.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import NoneType
 from typing import Any, Final, Protocol
 
@@ -134,7 +134,7 @@ class StateTable:
         assert all(exact_key(key) == exact for exact, key in self._user_keys.items()), "a key that is another one"
 
 
-def _by_key_group(keys: list[Any], values: list[Any], max_parallelism: int) -> dict[int, StateRows]:
+def _by_key_group(keys: list[Any], values: Sequence[Any], max_parallelism: int) -> dict[int, StateRows]:
     groups: dict[int, tuple[list[Any], list[Any]]] = {}
     for key, value in zip(keys, values, strict=True):
         group = groups.setdefault(key_group(key, max_parallelism), ([], []))

@@ -10,12 +10,13 @@ Source:     Flink ``TtlValueState``, ``TtlListState``, ``TtlMapState``, ``TtlRed
             last two are made of a ``TtlValueState``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from flowlet.datastream.state import ListState, MapState, ValueState
 from flowlet.datastream.state_ttl_config import StateTtlConfig
 from flowlet.state.frozen_rows import MapEntry
+from flowlet.state.heap_states import HeapListState
 from flowlet.state.keyed_state_snapshot import StateKind
 
 
@@ -96,15 +97,21 @@ class TtlListState(ListState[Any]):
 
     __slots__ = ("_expiry", "_stored")
 
-    def __init__(self, stored: ListState[Any], expiry: Expiry) -> None:
+    def __init__(self, stored: HeapListState, expiry: Expiry) -> None:
         self._stored = stored
         self._expiry = expiry
 
     def get(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
+        return self._elements()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._elements())
+
+    def _elements(self) -> list[Any]:
         expiry = self._expiry
         now_ms = expiry.access_ms()
-        pairs = list(self._stored.get())
+        pairs = self._stored.elements()
         live = [pair for pair in pairs if not expiry.has_expired(pair[1], now_ms)]
         if live and expiry.is_extended_by_reads:
             self._stored.update([(value, now_ms) for value, _ in live])
