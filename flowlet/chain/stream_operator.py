@@ -5,7 +5,7 @@ Invariants: ``setup``, then ``initialize_state``, then ``open``, before anything
             was passed on.
 Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``AbstractStreamOperator``, ``Output``,
             ``MailboxExecutorFactory``.
-Absent:     keyed state backends.
+Absent:     operator state.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 from flowlet.chain.loop_code import LoopCode
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.timers.time_api import (
     InternalTimerService,
     InternalTimeServiceManager,
@@ -97,6 +98,7 @@ class OperatorContext:
     executor: MailboxExecutor | None = None
     clock: ProcessingTimeService | None = None
     timers: InternalTimeServiceManager | None = None
+    keyed_state: HeapKeyedStateBackend | None = None
     latency: LatencyReporter | None = None
     report_watermark: Callable[[int], None] | None = None  # tells the JobManager an aligned source's watermark; None: it does not listen
     request_splits: Callable[[], None] | None = None  # asks the JobManager for splits of the source; None: no JobManager has any
@@ -114,6 +116,13 @@ class OperatorContext:
         if self.clock is None:
             raise RuntimeError(f"operator {self.operator_name!r} has no clock: it is not run by a task")
         return self.clock
+
+    @property
+    def keyed_state_backend(self) -> HeapKeyedStateBackend:
+        """The operator's keyed state.  States belong to the key in ``key_context``."""
+        if self.keyed_state is None:
+            raise RuntimeError(f"operator {self.operator_name!r} has no keyed state: it is not run by a task")
+        return self.keyed_state
 
     def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> InternalTimerService:
         """The timer service of that name; the same one for every call.  Timers belong to the key in ``key_context``."""

@@ -2,7 +2,7 @@
 
 Side:       task.
 Invariants: as in Flink, operators prepare for the barrier head first and are asked for their state tail first.  An operator without state
-            is not in the snapshot.  Timers are part of their operator's state and are copied in the synchronous part.
+            is not in the snapshot.  Timers and keyed state are part of their operator's state and are copied in the synchronous part.
 Source:     Flink ``RegularOperatorChain.prepareSnapshotPreBarrier``, ``snapshotState``, ``notifyCheckpointComplete``.
 """
 
@@ -13,6 +13,8 @@ from functools import partial
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorSnapshot, OperatorState
 from flowlet.errors import StateRestoreError
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
+from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.timers.time_api import InternalTimeServiceManager
 from netstack.wire.events import CheckpointOptions
 
@@ -26,6 +28,7 @@ class SnapshotOperator:
     operator_id: str
     operator: StreamOperator
     timers: InternalTimeServiceManager | None = None
+    keyed_state: HeapKeyedStateBackend | None = None
 
 
 class OperatorSnapshots:
@@ -51,15 +54,16 @@ class OperatorSnapshots:
         for each in reversed(self._operators):
             own = each.operator.snapshot_state(metadata.checkpoint_id)
             timers = {} if each.timers is None else each.timers.snapshot()
-            if own is not None or timers:
-                snapshots[each.operator_id] = OperatorSnapshot(partial(_finish, own, timers, each.operator.state_version))
+            keyed = None if each.keyed_state is None else each.keyed_state.snapshot()
+            if own is not None or timers or keyed is not None:
+                snapshots[each.operator_id] = OperatorSnapshot(partial(_finish, own, timers, each.operator.state_version, keyed))
         return snapshots
 
     def restore(self, states: Mapping[str, object]) -> None:
         """Restore state and timers of every operator, tail first (None: it has none); before the operators are opened.
 
         Raises:
-            StateRestoreError: an operator's state has another version than the operator reads.
+            StateRestoreError: an operator's state has another version than the operator reads, or another number of key groups.
         """
         for each in reversed(self._operators):
             state = states.get(each.operator_id, _NOTHING)
@@ -71,6 +75,8 @@ class OperatorSnapshots:
                 )
             if each.timers is not None:
                 each.timers.restore(state.timers)
+            if each.keyed_state is not None and state.keyed is not None:
+                each.keyed_state.restore(state.keyed)
             each.operator.initialize_state(state.own)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -87,5 +93,7 @@ class OperatorSnapshots:
         """Does nothing: operators keep no files that a newer checkpoint makes obsolete."""
 
 
-def _finish(own: object, timers: Mapping[int, Mapping[str, object]], version: int) -> OperatorState:
-    return OperatorState(own() if callable(own) else own, timers, version)
+def _finish(
+    own: object, timers: Mapping[int, Mapping[str, object]], version: int, keyed: Callable[[], KeyedStateSnapshot] | None
+) -> OperatorState:
+    return OperatorState(own() if callable(own) else own, timers, version, None if keyed is None else keyed())

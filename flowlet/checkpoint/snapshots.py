@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from flowlet.checkpoint.barrier_orders import Channel
+from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,13 @@ class OperatorState:
         own: the result of the operator's ``snapshot_state``; None: it has no state.
         timers: by key group, then by the name of the timer service.
         version: ``state_version`` of the operator that gave ``own``.
+        keyed: the keyed state of the operator's functions, by key group; None: they have none.
     """
 
     own: object | None = None
     timers: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
     version: int = 1
+    keyed: KeyedStateSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)

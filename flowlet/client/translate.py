@@ -121,11 +121,11 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case SourceTransformation():
             return _source_of(step, node.name, is_batch=is_batch)
         case MapTransformation():
-            return MapOperator(step.function, name=node.name)
+            return MapOperator(step.function, step.key_selector, name=node.name)
         case FlatMapTransformation():
-            return FlatMapOperator(step.function, name=node.name)
+            return FlatMapOperator(step.function, step.key_selector, name=node.name)
         case FilterTransformation():
-            return FilterOperator(step.function, name=node.name)
+            return FilterOperator(step.function, step.key_selector, name=node.name)
         case AsyncWaitTransformation():
             return AsyncWaitOperator(
                 step.function,

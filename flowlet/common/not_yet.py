@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 _WINDOWS: Final = "windows are not supported yet; collect records by key in a KeyedProcessFunction and emit them in on_timer()"
-_STATE: Final = "keyed state is not supported yet; keep values by ctx.get_current_key() in a dict of the function, which restarts lose"
+_STATE: Final = "state backends cannot be chosen yet: keyed state is kept on the heap; leave it out"
 _BROADCAST: Final = "broadcast state is not supported yet; connect() with a stream that is broadcast()"
 _CHECKPOINTS: Final = "the storage of checkpoints is an option: set execution.checkpointing.dir in a Configuration"
 _SAVEPOINTS: Final = "savepoints are not supported yet; cancel() ends the job"
@@ -44,11 +44,6 @@ _FEATURES: Final = {
     "window_all": _WINDOWS,
     "count_window": _WINDOWS,
     "count_window_all": _WINDOWS,
-    "get_state": _STATE,
-    "get_list_state": _STATE,
-    "get_map_state": _STATE,
-    "get_reducing_state": _STATE,
-    "get_aggregating_state": _STATE,
     "set_state_backend": _STATE,
     "get_state_backend": _STATE,
     "enable_changelog_state_backend": _CHANGELOG,
@@ -86,7 +81,7 @@ MISSING_MODULES: Final = {
     f"flowlet.{name}": feature
     for feature, names in {
         _WINDOWS: "datastream.window",
-        _STATE: "datastream.state datastream.state_backend",
+        _STATE: "datastream.state_backend",
         _CHECKPOINTS: "datastream.checkpoint_storage",
         _SOURCES: "datastream.connectors.number_seq datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
@@ -105,7 +100,7 @@ MISSING_MODULES: Final = {
 MISSING_NAMES: Final = {
     name: feature
     for feature, names in {
-        _WINDOWS: "AggregateFunction CountWindow GlobalWindow MergingWindowAssigner ProcessAllWindowFunction ProcessWindowFunction"
+        _WINDOWS: "CountWindow GlobalWindow MergingWindowAssigner ProcessAllWindowFunction ProcessWindowFunction"
         " TimeWindow Trigger TriggerResult Window WindowAssigner WindowFunction WindowedStream AllWindowFunction AllWindowedStream",
         _STATE: "CustomStateBackend EmbeddedRocksDBStateBackend HashMapStateBackend MemorySize PredefinedOptions StateBackend",
         _CHECKPOINTS: "CheckpointStorage CustomCheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage",

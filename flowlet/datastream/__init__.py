@@ -11,6 +11,7 @@ from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataSt
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 from flowlet.datastream.functions import (
+    AggregateFunction,
     AsyncFunction,
     AsyncRetryPredicate,
     AsyncRetryStrategy,
@@ -37,6 +38,7 @@ from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 
 __all__ = [
+    "AggregateFunction",
     "AsyncDataStream",
     "AsyncFunction",
     "AsyncRetryPredicate",

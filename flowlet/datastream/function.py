@@ -5,6 +5,21 @@ Source: PyFlink ``pyflink.datastream.functions``: ``Function``, ``RuntimeContext
 """
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowlet.datastream.state import (
+        AggregatingState,
+        AggregatingStateDescriptor,
+        ListState,
+        ListStateDescriptor,
+        MapState,
+        MapStateDescriptor,
+        ReducingState,
+        ReducingStateDescriptor,
+        ValueState,
+        ValueStateDescriptor,
+    )
 
 __all__ = ["Function", "RuntimeContext"]
 
@@ -35,6 +50,26 @@ class RuntimeContext(ABC):
     @abstractmethod
     def get_task_name_with_subtasks(self) -> str:
         """The name of the task with the subtask's number, from 1, as in ``Map (3/4)``."""
+
+    @abstractmethod
+    def get_state(self, state_descriptor: "ValueStateDescriptor") -> "ValueState[Any]":
+        """A value per key; only on a keyed stream.  Its methods are called while a record or timer is processed."""
+
+    @abstractmethod
+    def get_list_state(self, state_descriptor: "ListStateDescriptor") -> "ListState[Any]":
+        """A list per key; only on a keyed stream."""
+
+    @abstractmethod
+    def get_map_state(self, state_descriptor: "MapStateDescriptor") -> "MapState[Any, Any]":
+        """A map per key; only on a keyed stream."""
+
+    @abstractmethod
+    def get_reducing_state(self, state_descriptor: "ReducingStateDescriptor") -> "ReducingState[Any]":
+        """The values of each key combined by a function of two; only on a keyed stream."""
+
+    @abstractmethod
+    def get_aggregating_state(self, state_descriptor: "AggregatingStateDescriptor") -> "AggregatingState[Any, Any]":
+        """The values of each key combined by an ``AggregateFunction``; only on a keyed stream."""
 
 
 class Function(ABC):  # noqa: B024  # open and close may, but need not be overridden

@@ -2,7 +2,7 @@
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``.
-Absent: window, aggregate and broadcast functions; Java-backed source and sink functions; state and metrics of a ``RuntimeContext``.
+Absent: window and broadcast functions; Java-backed source and sink functions; metrics of a ``RuntimeContext``.
 """
 
 from abc import abstractmethod
@@ -22,6 +22,7 @@ from flowlet.datastream.process_functions import (
 )
 
 __all__ = [
+    "AggregateFunction",
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
@@ -72,6 +73,26 @@ class ReduceFunction(Function):
     @abstractmethod
     def reduce(self, value1: Any, value2: Any) -> Any:
         """The result so far (``value1``) combined with the next record; neither may be changed in place."""
+
+
+class AggregateFunction(Function):
+    """Combines the values of one key by means of an accumulator."""
+
+    @abstractmethod
+    def create_accumulator(self) -> Any:
+        """The accumulator before the first value."""
+
+    @abstractmethod
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """The accumulator with one more value; may be the same object, changed."""
+
+    @abstractmethod
+    def get_result(self, accumulator: Any) -> Any:
+        """The result so far."""
+
+    @abstractmethod
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        """The accumulator of the values of both; may be either of them, changed."""
 
 
 class Partitioner(Function):

@@ -12,25 +12,28 @@ from typing import Any, Final
 from flowlet.chain.chunking_output import MAX_WAITING
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
+from flowlet.operators.keyed_operator import StatefulRecordOperator
 from flowlet.operators.user_function import RecordOperator
 
 
-class FlatMapOperator(RecordOperator):
+class FlatMapOperator(StatefulRecordOperator):
     """Any number of records for each.
 
     An iterator is not read further before its last result went through the chain, so it may give more than fits into memory.
 
     Args:
         function: a callable, or an object with ``flat_map(value)``; returns an iterable or is a generator function.
+        key_selector: of the keyed stream that it reads, for keyed state; None for a stream without keys.
         name: for people.
     """
 
-    def __init__(self, function: Any, *, name: str = "Flat Map") -> None:
-        super().__init__(name)
+    def __init__(self, function: Any, key_selector: Any = None, *, name: str = "Flat Map") -> None:
+        super().__init__(name, key_selector)
         self.function = self._add(function, "flat_map")
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Go on with each result."""
+        self._write_key(code, record, key)
         call = f"{code.bind(self.function.call, 'flat_map')}({record})"
         write_results(self, code, call, record, lambda result: self.out.write(code, result, timestamp))
 

@@ -12,9 +12,10 @@ from typing import Any
 from flowlet.chain.key_extractor import can_be_key, field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
+from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.exact_keys import exact_key, exact_keys
-from flowlet.operators.user_function import UserFunctionOperator
+from flowlet.operators.user_function import RecordOperator, UserFunctionOperator
 from flowlet.records import Chunk
 
 
@@ -102,6 +103,57 @@ class KeyedInput:
             raise UserFunctionError(self._operator.name, self._operator.ctx.subtask, preview(failed)) from error
 
 
+class StatefulRecordOperator(RecordOperator):
+    """A ``RecordOperator`` whose function may use keyed state.
+
+    The key of each record is taken only if the function asked for a state in ``open``.
+
+    Args:
+        name: for people.
+        key_selector: a callable, or an object with ``get_key(value)``; None for a stream without keys.
+    """
+
+    def __init__(self, name: str, key_selector: Any) -> None:
+        super().__init__(name)
+        self._key_input = None if key_selector is None else KeyedInput(self, key_selector)
+        self._used_keys: KeyedInput | None = None  # set by open, if the function uses keyed state
+        if key_selector is not None:
+            self.state_refusal = None
+
+    def open(self) -> None:
+        """Open the functions; from now on it is known whether they use keyed state."""
+        super().open()
+        states = self.ctx.keyed_state
+        if self._key_input is not None and states is not None:
+            if states.is_used:
+                self._used_keys = self._key_input
+            else:
+                states.refuse_new_states("the function must ask for its states in open(), so that the key of each record is known")
+
+    def set_key_context(self, record: object) -> None:
+        """Make the record's key the current one, if the function uses keyed state."""
+        if self._used_keys is not None:
+            self.ctx.key_context.current_key = self._used_keys.keys([record])[0]
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Take each record through the chain."""
+        if len(chunk):
+            keys = None if self._used_keys is None else self._used_keys.keys_of(chunk)
+            self._loop.run(chunk.records(), chunk.timestamps, len(chunk), keys)
+
+    def _write_key(self, code: LoopCode, record: str, key: str | None) -> None:
+        """The statements that make the key of the record the current one, if the function uses keyed state."""
+        if self._used_keys is not None:
+            write_current_key(code, self.ctx, self._used_keys.write_key(code, record) if key is None else key)
+
+
+def write_current_key(code: LoopCode, ctx: OperatorContext, key: str) -> None:
+    """The statements that make a key the current one."""
+    code.line(f"{code.bind(ctx.key_context, 'key_context')}.current_key = {key}")
+    if ctx.keyed_state is not None and ctx.keyed_state.cleans_at_records:
+        code.line(f"{code.bind(ctx.keyed_state.clean, 'clean')}()")
+
+
 class KeyedOperator(UserFunctionOperator):
     """An operator that sees its records by key.
 
@@ -109,6 +161,8 @@ class KeyedOperator(UserFunctionOperator):
         key_selector: a callable, or an object with ``get_key(value)``.
         name: for people.
     """
+
+    state_refusal: str | None = "the function of an aggregation cannot use keyed state; use process() with a KeyedProcessFunction"
 
     def __init__(self, key_selector: Any, name: str) -> None:
         super().__init__(name)

@@ -8,7 +8,7 @@ Invariants: while a user's method runs, key, timestamp and context are those of 
             Results have the timestamp of their record or timer.  A generator is resumed when its last result went through the chain.
 Source:     Flink ``ProcessOperator``, ``KeyedProcessOperator``, ``CoProcessOperator``, ``KeyedCoProcessOperator``,
             ``ProcessFunction.Context``, ``OnTimerContext``.
-Absent:     keyed state.
+Absent:     broadcast state.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.operators.keyed_operator import KeyedInput
+from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.user_function import UserFunction, UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
@@ -230,7 +230,7 @@ class _ProcessOperator(UserFunctionOperator):
         if timestamp is not None:
             code.line(f"{context}.record_timestamp = {timestamp}")
         if key is not None:
-            code.line(f"{code.bind(self.ctx.key_context, 'key_context')}.current_key = {key}")
+            write_current_key(code, self.ctx, key)
         results, result = code.variable("results"), code.variable("v")
         call = Blame(self.name, self.ctx.subtask, record)
         code.line(f"{results} = {code.bind(method, 'process')}({record}, {context})", call)
@@ -274,6 +274,8 @@ class ProcessOperator(_ProcessOperator):
         super().__init__(name)
         self._is_batch = is_batch
         self._is_keyed = key_selector is not None
+        if self._is_keyed:
+            self.state_refusal = None
         self._keys = KeyedInput(self, key_selector) if self._is_keyed else None
         self._function = self._add(function, "process_element")
 
@@ -316,6 +318,8 @@ class CoProcessOperator(_ProcessOperator, TwoInputStreamOperator):
         super().__init__(name)
         self._is_batch = is_batch
         self._is_keyed = key_selectors is not None
+        if self._is_keyed:
+            self.state_refusal = None
         self._keys = None if key_selectors is None else tuple(KeyedInput(self, selector) for selector in key_selectors)
         self._function = self._add(function, "process_element1", "process_element2")
 

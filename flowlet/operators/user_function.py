@@ -3,11 +3,11 @@
 Side:       task.
 Invariants: an error message about a record can itself never fail; nothing is counted per record to know which one failed.
 Source:     PyFlink's function objects (``MapFunction.map`` and so on), Flink ``StreamingRuntimeContext``, ``FunctionUtils``.
-Absent:     coroutine functions; state and metrics in the runtime context.
+Absent:     coroutine functions; operator state and metrics in the runtime context.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.operator_output import output_for
@@ -15,15 +15,34 @@ from flowlet.chain.preview import last_of, preview
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.not_yet import missing_attribute
-from flowlet.errors import JobGraphError, UserFunctionError
+from flowlet.datastream.state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
 from flowlet.records import Chunk
+
+_NEEDS_KEYS: Final = "keyed state needs a keyed stream: call key_by(...) before the operator"
 
 
 class RuntimeContext:
-    """What ``open`` is given; the names are PyFlink's."""
+    """What ``open`` is given; the names are PyFlink's.
 
-    def __init__(self, ctx: OperatorContext) -> None:
+    ``state_refusal``: why the operator has no keyed state; None: it has.
+    """
+
+    def __init__(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
         self._ctx = ctx
+        self._state_refusal = state_refusal
 
     def get_task_name(self) -> str:
         """The name of the task."""
@@ -48,6 +67,36 @@ class RuntimeContext:
     def get_attempt_number(self) -> int:
         """How often the subtask was started before."""
         return self._ctx.attempt
+
+    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState[Any]:
+        """A value per key.
+
+        Raises:
+            FlowletError: the operator has no keyed state, or the name is taken by another kind of state.
+            StateRestoreError: the checkpoint has a state of this name of another kind or type.
+        """
+        return cast("ValueState[Any]", self._state(state_descriptor, ValueStateDescriptor))
+
+    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
+        """A list per key; raises as ``get_state``."""
+        return cast("ListState[Any]", self._state(state_descriptor, ListStateDescriptor))
+
+    def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+        """A map per key; raises as ``get_state``."""
+        return cast("MapState[Any, Any]", self._state(state_descriptor, MapStateDescriptor))
+
+    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
+        """The values of each key combined by a function of two; raises as ``get_state``."""
+        return cast("ReducingState[Any]", self._state(state_descriptor, ReducingStateDescriptor))
+
+    def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
+        """The values of each key combined by an ``AggregateFunction``; raises as ``get_state``."""
+        return cast("AggregatingState[Any, Any]", self._state(state_descriptor, AggregatingStateDescriptor))
+
+    def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+        if self._state_refusal is not None:
+            raise FlowletError(f"operator {self._ctx.operator_name!r}: {self._state_refusal}")
+        return self._ctx.keyed_state_backend.state(descriptor, kind)
 
     if not TYPE_CHECKING:
 
@@ -92,9 +141,9 @@ class UserFunction:
         found = None if isinstance(self._function, type) else getattr(self._function, name, None)
         return found if callable(found) else None
 
-    def open(self, ctx: OperatorContext) -> None:
-        """Call the object's ``open``, if it has one."""
-        self._run("open", RuntimeContext(ctx), ctx=ctx)
+    def open(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
+        """Call the object's ``open``, if it has one; ``state_refusal``: see ``RuntimeContext``."""
+        self._run("open", RuntimeContext(ctx, state_refusal), ctx=ctx)
 
     def close(self, ctx: OperatorContext) -> None:
         """Call the object's ``close``, if it has one."""
@@ -116,6 +165,8 @@ class UserFunctionOperator(StreamOperator):
     Subclasses call ``_add`` in their constructor and bind ``call`` of what it returns in ``open``: bound methods are not pickled.
     """
 
+    state_refusal: str | None = _NEEDS_KEYS  # why the functions have no keyed state; None: they have
+
     def __init__(self, name: str) -> None:
         self.name = name
         self._functions: list[UserFunction] = []
@@ -132,7 +183,7 @@ class UserFunctionOperator(StreamOperator):
         for function in self._functions:
             # Counted first: what a failing open() took must be given back too.
             self._num_open += 1
-            function.open(self.ctx)
+            function.open(self.ctx, self.state_refusal)
 
     def close(self) -> None:
         """Close the functions that were opened."""

@@ -33,7 +33,8 @@ _NS_PER_MS = 1_000_000
 def operator_snapshots(chain: OperatorChain, is_closed: Callable[[], bool]) -> OperatorSnapshots:
     """The operators of a chain for checkpoints, by their ids in hex."""
     members = [
-        SnapshotOperator(ctx.operator_id.hex(), operator, ctx.timers) for ctx, operator in zip(chain.contexts, chain.operators, strict=True)
+        SnapshotOperator(ctx.operator_id.hex(), operator, ctx.timers, ctx.keyed_state)
+        for ctx, operator in zip(chain.contexts, chain.operators, strict=True)
     ]
     return OperatorSnapshots(members, is_closed)
 

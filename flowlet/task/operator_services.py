@@ -16,6 +16,7 @@ from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.records import OPERATOR_ID_BYTES
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
@@ -84,6 +85,7 @@ class OperatorServices:
             executor=executor,
             clock=clock,
             timers=timers,
+            keyed_state=HeapKeyedStateBackend(key_context, clock.current_time_ms, key_groups, environment.max_parallelism),
             latency=latency,
             report_watermark=environment.report_watermark,
             request_splits=environment.request_splits,

@@ -47,11 +47,11 @@ def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
         case StreamOperator():
             return function
         case MapFunction():
-            return MapOperator(function)
+            return MapOperator(function, *key_selectors)
         case FlatMapFunction():
-            return FlatMapOperator(function)
+            return FlatMapOperator(function, *key_selectors)
         case FilterFunction():
-            return FilterOperator(function)
+            return FilterOperator(function, *key_selectors)
         case AsyncFunction():
             return AsyncWaitOperator(function, timeout_ms=_ASYNC_TIMEOUT_MS, capacity=_ASYNC_CAPACITY, is_ordered=True)
         case ProcessFunction():

@@ -13,6 +13,7 @@ from flowlet.async_io.async_calls import CallRunner
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.keys.key_groups import key_group_range
 from flowlet.operators.latency_stats import LatencyStats
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.testing.mailbox_harness import MailboxHarness
 from flowlet.testing.mailed_timers import MailedProcessingTimeService
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
@@ -55,6 +56,7 @@ class HarnessEnvironment:
         self.timers = KeyedTimerServiceManager(
             key_context, service, place.key_groups, place.max_parallelism, should_interrupt=lambda: self.executor.should_interrupt
         )
+        self.keyed_state = HeapKeyedStateBackend(key_context, service.current_time_ms, place.key_groups, place.max_parallelism)
         self.ctx = OperatorContext(
             task_name="harness",
             subtask=place.subtask,
@@ -67,6 +69,7 @@ class HarnessEnvironment:
             executor=self.executor,
             clock=service,
             timers=self.timers,
+            keyed_state=self.keyed_state,
             latency=self.latency,
         )
 

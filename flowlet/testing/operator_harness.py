@@ -5,7 +5,7 @@ Invariants: nothing happens unless the test says so.  The operator uses the real
             coroutines run on the test's thread.
 Units:      milliseconds.
 Source:     Flink ``AbstractStreamOperatorTestHarness``, ``OneInputStreamOperatorTestHarness``, ``TwoInputStreamOperatorTestHarness``.
-Absent:     keyed state backends; chains of operators: use a ``MiniCluster`` for whole jobs.
+Absent:     chains of operators: use a ``MiniCluster`` for whole jobs.
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ class HarnessState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorSnapshot:
-    """An operator's state and timers as bytes, as in a checkpoint."""
+    """An operator's state, keyed state and timers as bytes, as in a checkpoint."""
 
     payload: bytes
 
@@ -126,8 +126,10 @@ class OperatorHarness:
         self.setup()
         state = None
         if snapshot is not None:
-            state, timers = PickledSerializer().deserialize(DataInput(snapshot.payload))
+            state, timers, keyed = PickledSerializer().deserialize(DataInput(snapshot.payload))
             self.environment.timers.restore(timers)
+            if keyed is not None:
+                self.environment.keyed_state.restore(keyed)
         self.operator.initialize_state(state)
         self.state = HarnessState.INITIALIZED
 
@@ -295,13 +297,15 @@ class OperatorHarness:
     # -- checkpoints
 
     def snapshot(self, checkpoint_id: int = 1) -> OperatorSnapshot:
-        """State and timers, for ``initialize_state`` of another harness."""
+        """State, keyed state and timers, for ``initialize_state`` of another harness."""
         self._check_open()
         self.operator.prepare_snapshot_pre_barrier(checkpoint_id)
         state = self.operator.snapshot_state(checkpoint_id)
         timers: TimersByKeyGroup = self.environment.timers.snapshot()
+        keyed = self.environment.keyed_state.snapshot()
         output = DataOutput()
-        PickledSerializer().serialize((state() if callable(state) else state, timers), output)
+        parts = (state() if callable(state) else state, timers, None if keyed is None else keyed())
+        PickledSerializer().serialize(parts, output)
         return OperatorSnapshot(bytes(output.buffer))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

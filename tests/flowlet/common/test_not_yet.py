@@ -21,7 +21,7 @@ def asked(request: pytest.FixtureRequest) -> tuple[Any, str, str]:
         "environment": (environment, "set_default_savepoint_directory", "savepoints"),
         "stream": (stream, "window_all", "windows"),
         "keyed stream": (stream.key_by(abs), "window", "windows"),
-        "runtime context": (RuntimeContext(None), "get_state", "keyed state"),  # type: ignore[arg-type]  # it is not asked
+        "runtime context": (RuntimeContext(None), "get_metrics_group", "metrics of users"),  # type: ignore[arg-type]  # it is not asked
     }[request.param]
 
 
@@ -64,8 +64,8 @@ def test_broadcast_state_is_refused_where_it_is_asked_for() -> None:
             "'flowlet.datastream' has no 'CheckpointStorage': .*checkpointing.dir",
         ),
         (
-            "from flowlet.datastream.functions import AggregateFunction",
-            "has no 'AggregateFunction': windows",
+            "from flowlet.datastream.functions import ProcessWindowFunction",
+            "has no 'ProcessWindowFunction': windows",
         ),
         ("from flowlet.datastream.connectors.file_system import RollingPolicy", "rolling file sinks .* yet; use FileSink"),
         ("from flowlet.common import SimpleStringSchema", "'flowlet.common' has no 'SimpleStringSchema': serialization schemas .* yet"),

@@ -1,0 +1,1 @@
+"""Keyed state: values of users per key, kept on the heap."""

@@ -1,0 +1,238 @@
+"""``HeapKeyedStateBackend``: all keyed state of one operator, in dictionaries.
+
+Side:       task.
+Invariants: one table per name.  State that was restored and not declared again yet stays in every snapshot.
+Source:     Flink ``HeapKeyedStateBackend``, ``StateBackend.createKeyedStateBackend``; PyFlink's ``RuntimeContext.get_state`` and its like.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flowlet.datastream.state import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    State,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.state.heap_states import HeapAggregatingState, HeapListState, HeapMapState, HeapReducingState, HeapValueState
+from flowlet.state.incremental_cleanup import IncrementalCleanup
+from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
+from flowlet.state.state_table import StateTable
+from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
+from flowlet.timers.time_api import KeyContext
+
+_KINDS = {
+    ValueStateDescriptor: StateKind.VALUE,
+    ListStateDescriptor: StateKind.LIST,
+    MapStateDescriptor: StateKind.MAP,
+    ReducingStateDescriptor: StateKind.REDUCING,
+    AggregatingStateDescriptor: StateKind.AGGREGATING,
+}
+VERSION = 1
+
+
+class HeapKeyedStateBackend:
+    """The keyed states of one operator of one subtask.
+
+    Threading: task thread only; what ``snapshot`` returns is called on any thread.
+    Life cycle: ``restore``, if at all, before the first ``state``.
+
+    Args:
+        key_context: the operator's.
+        now_ms: processing time.
+        key_groups: this subtask's.
+        max_parallelism: the number of key groups.
+    """
+
+    def __init__(self, key_context: KeyContext, now_ms: Callable[[], int], key_groups: range, max_parallelism: int) -> None:
+        self._key_context = key_context
+        self._now_ms = now_ms
+        self._key_groups = key_groups
+        self._max_parallelism = max_parallelism
+        self._tables: dict[str, StateTable] = {}
+        self._states: dict[str, State] = {}
+        self._expiries: dict[str, Expiry] = {}  # of tables whose snapshots leave out expired entries
+        self._restored: dict[str, tuple[StateDescription, dict[int, StateRows]]] = {}  # for states that were not declared yet
+        self._cleanups: list[Callable[[], None]] = []
+        self._refusal: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<HeapKeyedStateBackend of {list(self._tables.values())!r}, not declared yet: {sorted(self._restored)}>"
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a state was declared."""
+        return bool(self._tables)
+
+    @property
+    def cleans_at_records(self) -> bool:
+        """Whether ``clean`` must be called for every record."""
+        return bool(self._cleanups)
+
+    def clean(self) -> None:
+        """Remove some expired entries of the states that want that for every record."""
+        for clean in self._cleanups:
+            clean()
+
+    def refuse_new_states(self, reason: str) -> None:
+        """From now on ``state`` raises FlowletError with this reason."""
+        self._refusal = reason
+
+    # -- states
+
+    def state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+        """The state of a descriptor, which must be of the class ``kind``; the same one for every call with the same name.
+
+        Raises:
+            FlowletError: it is another descriptor, or the name is taken by a state of another kind or type.
+            StateRestoreError: the state was restored, and is of another kind or type there.
+        """
+        if not isinstance(descriptor, kind):
+            raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
+        description = StateDescription(_KINDS[kind], repr(descriptor.type_info), descriptor.ttl_config is not None)
+        name = descriptor.name
+        table = self._tables.get(name)
+        if table is None:
+            return self._new_state(descriptor, description)
+        if table.description != description:
+            raise FlowletError(f"state {name!r} is declared twice: as {table.description} and as {description}; use two names")
+        return self._states[name]
+
+    def _new_state(self, descriptor: StateDescriptor, description: StateDescription) -> State:
+        name = descriptor.name
+        if self._refusal is not None:
+            raise FlowletError(f"state {name!r}: {self._refusal}")
+        table = StateTable(name, description, self._key_context)
+        if name in self._restored:
+            table.restore(self._compatible_rows(name, description))
+            del self._restored[name]
+        self._tables[name] = table
+        self._states[name] = self._state_of(table, descriptor)
+        return self._states[name]
+
+    def _compatible_rows(self, name: str, declared: StateDescription) -> Iterable[StateRows]:
+        written, groups = self._restored[name]
+        if (written.kind, written.type_name) != (declared.kind, declared.type_name):
+            raise StateRestoreError(
+                f"state {name!r} was written as {written}, and is declared as {declared} now; "
+                "declare it as it was written, or use another name"
+            )
+        for rows in groups.values():
+            yield rows if written.has_ttl == declared.has_ttl else self._with_other_ttl(rows, declared)
+
+    def _with_other_ttl(self, rows: StateRows, declared: StateDescription) -> StateRows:
+        """The rows where entries begin, or cease, to expire; those that begin were last used now."""
+        now_ms = self._now_ms()
+
+        def converted(entry: Any) -> Any:
+            return (entry, now_ms) if declared.has_ttl else entry[0]
+
+        match declared.kind:
+            case StateKind.LIST:
+                values = [tuple(map(converted, row)) for row in rows.values]
+            case StateKind.MAP:
+                values = [tuple((key, converted(entry)) for key, entry in row) for row in rows.values]
+            case _:
+                values = list(map(converted, rows.values))
+        return StateRows(rows.keys, tuple(values))
+
+    def _state_of(self, table: StateTable, descriptor: StateDescriptor) -> State:
+        expiry = self._expiry_of(table, descriptor)
+        match descriptor:
+            case ListStateDescriptor():
+                elements = HeapListState(table)
+                return elements if expiry is None else TtlListState(elements, expiry)
+            case MapStateDescriptor():
+                entries = HeapMapState(table)
+                return entries if expiry is None else TtlMapState(entries, expiry)
+            case _:
+                return self._single_value_state(table, descriptor, expiry)
+
+    def _single_value_state(self, table: StateTable, descriptor: StateDescriptor, expiry: Expiry | None) -> State:
+        value = HeapValueState(table)
+        stored = value if expiry is None else TtlValueState(value, expiry)
+        match descriptor:
+            case ReducingStateDescriptor():
+                function = descriptor.get_reduce_function()
+                return HeapReducingState(stored, getattr(function, "reduce", function))
+            case AggregatingStateDescriptor():
+                return HeapAggregatingState(stored, descriptor.get_agg_function())
+            case _:
+                return stored
+
+    def _expiry_of(self, table: StateTable, descriptor: StateDescriptor) -> Expiry | None:
+        config = descriptor.ttl_config
+        if config is None:
+            return None
+        expiry = Expiry(config, self._now_ms)
+        cleanups = config.get_cleanup_strategies()
+        if cleanups.in_full_snapshot():
+            self._expiries[table.name] = expiry
+        steps = cleanups.get_incremental_cleanup_strategy()
+        if steps is not None:
+            cleanup = IncrementalCleanup(table, expiry, steps.get_cleanup_size())
+            expiry.clean = cleanup.clean
+            if steps.run_cleanup_for_every_record():
+                self._cleanups.append(cleanup.clean)
+        return expiry
+
+    # -- checkpoints
+
+    def snapshot(self) -> Callable[[], KeyedStateSnapshot] | None:
+        """Copy what may change; what is returned makes the snapshot on any thread.  None: there is no state.
+
+        Raises:
+            FlowletError: a value cannot be copied; names the state.
+        """
+        if not self._tables and not self._restored:
+            return None
+        for name, expiry in self._expiries.items():
+            self._tables[name].retain_all(expiry, self._now_ms())
+        frozen = {name: table.freeze() for name, table in self._tables.items()}
+        descriptions = {name: table.description for name, table in self._tables.items()}
+        undeclared = dict(self._restored)
+        max_parallelism = self._max_parallelism
+
+        def finish() -> KeyedStateSnapshot:
+            by_name = {name: rows(max_parallelism) for name, rows in frozen.items()}
+            by_name |= {name: groups for name, (_, groups) in undeclared.items()}
+            groups: dict[int, dict[str, StateRows]] = {}
+            for name, rows in by_name.items():
+                for group, of_group in rows.items():
+                    groups.setdefault(group, {})[name] = of_group
+            all_descriptions = descriptions | {name: each for name, (each, _) in undeclared.items()}
+            return KeyedStateSnapshot(all_descriptions, max_parallelism, groups, VERSION)
+
+        return finish
+
+    def restore(self, snapshot: KeyedStateSnapshot) -> None:
+        """Take over the state of this subtask's key groups; may be called for several snapshots, of subtasks of one job.
+
+        Raises:
+            StateRestoreError: the snapshot has another version, another number of key groups, or two snapshots differ about a state.
+        """
+        if self._tables:
+            raise RuntimeError(f"state must be restored before the first one is declared: {self!r}")
+        if snapshot.version != VERSION:
+            raise StateRestoreError(f"keyed state has version {snapshot.version}, this flowlet reads version {VERSION}")
+        if snapshot.max_parallelism != self._max_parallelism:
+            raise StateRestoreError(
+                f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has {self._max_parallelism} now; "
+                f"call set_max_parallelism({snapshot.max_parallelism})"
+            )
+        for name, description in snapshot.descriptions.items():
+            known, _ = self._restored.setdefault(name, (description, {}))
+            if known != description:
+                raise StateRestoreError(f"state {name!r} was written as {known} by one subtask and as {description} by another one")
+        for group in self._key_groups:
+            for name, rows in snapshot.groups.get(group, {}).items():
+                self._restored[name][1][group] = rows
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of the tables."""
+        for table in self._tables.values():
+            table.check_invariants()

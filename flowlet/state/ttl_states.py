@@ -1,0 +1,213 @@
+"""States whose entries expire.
+
+Each kind keeps its entries in a state without expiry, as pairs of what the user stored and when it was last used.
+
+Side:       task.
+Invariants: an entry has expired once ``ttl`` milliseconds have passed since it was last used.  One that is found expired is removed at
+            once, even where it is still returned.
+Units:      milliseconds of processing time.
+Source:     Flink ``TtlValueState``, ``TtlListState``, ``TtlMapState``, ``TtlReducingState``, ``TtlAggregatingState``, ``TtlUtils``.  The
+            last two are made of a ``TtlValueState``.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from flowlet.datastream.state import ListState, MapState, ValueState
+from flowlet.datastream.state_ttl_config import StateTtlConfig
+from flowlet.state.frozen_rows import MapEntry
+from flowlet.state.heap_states import HeapListState
+from flowlet.state.keyed_state_snapshot import StateKind
+
+
+class Expiry:
+    """Decides which entries have expired.
+
+    Args:
+        config: how long they live.
+        now_ms: the clock.
+    """
+
+    def __init__(self, config: StateTtlConfig, now_ms: Callable[[], int]) -> None:
+        self._ttl_ms = config.get_ttl().to_milliseconds()
+        self.now_ms = now_ms
+        self.clean: Callable[[], None] | None = None  # called at every access
+        self.is_extended_by_reads = config.get_update_type() is StateTtlConfig.UpdateType.OnReadAndWrite
+        self.returns_expired = config.get_state_visibility() is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
+
+    def access_ms(self) -> int:
+        """The time of an access of the state, which may first remove some expired entries of any key."""
+        if self.clean is not None:
+            self.clean()
+        return self.now_ms()
+
+    def has_expired(self, used_ms: int, now_ms: int) -> bool:
+        """Whether an entry that was last used at ``used_ms`` has expired."""
+        return now_ms - used_ms >= self._ttl_ms
+
+    def live(self, kind: StateKind, stored: Any, now_ms: int) -> Any:
+        """What is left of what is stored for a key: the same object if nothing expired, None if nothing is left."""
+        match kind:
+            case StateKind.LIST:
+                kept: Any = [pair for pair in stored if not self.has_expired(pair[1], now_ms)]
+            case StateKind.MAP:
+                kept = {key: each for key, each in stored.items() if not self.has_expired(_used_ms(each), now_ms)}
+            case _:
+                return None if self.has_expired(stored[1], now_ms) else stored
+        return (stored if len(kept) == len(stored) else kept) if kept else None
+
+
+class TtlValueState(ValueState[Any]):
+    """A value per key that expires."""
+
+    __slots__ = ("_expiry", "_stored")
+
+    def __init__(self, stored: ValueState[Any], expiry: Expiry) -> None:
+        self._stored = stored
+        self._expiry = expiry
+
+    def value(self) -> Any:
+        """The value of the current key; None if it has none."""
+        expiry = self._expiry
+        if expiry.clean is not None:
+            expiry.clean()
+        pair = self._stored.value()
+        if pair is None:
+            return None
+        value, used_ms = pair
+        now_ms = expiry.now_ms()
+        if expiry.has_expired(used_ms, now_ms):
+            self._stored.clear()
+            return value if expiry.returns_expired else None
+        if expiry.is_extended_by_reads and now_ms != used_ms:
+            self._stored.update((value, now_ms))
+        return value
+
+    def update(self, value: Any) -> None:
+        """Replace the value of the current key; None clears it."""
+        self._stored.update(None if value is None else (value, self._expiry.access_ms()))
+
+    def clear(self) -> None:
+        """Forget the value of the current key."""
+        self._stored.clear()
+
+
+class TtlListState(ListState[Any]):
+    """A list per key, each of whose elements expires."""
+
+    __slots__ = ("_expiry", "_stored")
+
+    def __init__(self, stored: HeapListState, expiry: Expiry) -> None:
+        self._stored = stored
+        self._expiry = expiry
+
+    def get(self) -> list[Any]:
+        """The elements of the current key's list, in a list of the caller's own."""
+        return self._elements()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._elements())
+
+    def _elements(self) -> list[Any]:
+        expiry = self._expiry
+        now_ms = expiry.access_ms()
+        pairs = self._stored.elements()
+        live = [pair for pair in pairs if not expiry.has_expired(pair[1], now_ms)]
+        if live and expiry.is_extended_by_reads:
+            self._stored.update([(value, now_ms) for value, _ in live])
+        elif len(live) < len(pairs):
+            self._stored.update(live)
+        return [value for value, _ in (pairs if expiry.returns_expired else live)]
+
+    def add(self, value: Any) -> None:
+        """Append to the list of the current key."""
+        self._stored.add((value, self._expiry.access_ms()))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append values to the list of the current key."""
+        now_ms = self._expiry.access_ms()
+        self._stored.add_all([(value, now_ms) for value in values])
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the list of the current key; an empty one clears it."""
+        now_ms = self._expiry.access_ms()
+        self._stored.update([(value, now_ms) for value in values])
+
+    def clear(self) -> None:
+        """Forget the list of the current key."""
+        self._stored.clear()
+
+
+class TtlMapState(MapState[Any, Any]):
+    """A map per key of the stream, each of whose entries expires."""
+
+    __slots__ = ("_expiry", "_stored")
+
+    def __init__(self, stored: MapState[Any, Any], expiry: Expiry) -> None:
+        self._stored = stored
+        self._expiry = expiry
+
+    def get(self, key: Any) -> Any:
+        """The value of a key of the map; None if there is none."""
+        found = self._found(key)
+        return None if found is None else found[0]
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key of the map."""
+        self._stored.put(key, (value, self._expiry.access_ms()))
+
+    def put_all(self, dict_value: Any) -> None:
+        """Set the values of many keys of the map: a dictionary or pairs."""
+        for key, value in dict_value.items() if hasattr(dict_value, "items") else dict_value:
+            self.put(key, value)
+
+    def remove(self, key: Any) -> None:
+        """Remove a key of the map, if it is there."""
+        self._stored.remove(key)
+
+    def contains(self, key: Any) -> bool:
+        """Whether the map has a key."""
+        return self._found(key) is not None
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Keys and values of the map, in a list of the caller's own."""
+        now_ms = self._expiry.access_ms()
+        found = [(key, self._seen(key, pair, now_ms)) for key, pair in self._stored.items()]
+        return [(key, pair[0]) for key, pair in found if pair is not None]
+
+    def keys(self) -> list[Any]:
+        """The keys of the map, in a list of the caller's own."""
+        return [key for key, _ in self.items()]
+
+    def values(self) -> list[Any]:
+        """The values of the map, in a list of the caller's own."""
+        return [value for _, value in self.items()]
+
+    def is_empty(self) -> bool:
+        """Whether the map has no keys."""
+        return not self.items()
+
+    def clear(self) -> None:
+        """Forget the map of the current key."""
+        self._stored.clear()
+
+    def _found(self, key: Any) -> Any:
+        now_ms = self._expiry.access_ms()
+        pair = self._stored.get(key)
+        return None if pair is None else self._seen(key, pair, now_ms)
+
+    def _seen(self, key: Any, pair: Any, now_ms: int) -> Any:
+        """What a reader of an entry gets: the pair itself, or None."""
+        expiry = self._expiry
+        if expiry.has_expired(pair[1], now_ms):
+            self._stored.remove(key)
+            return pair if expiry.returns_expired else None
+        if expiry.is_extended_by_reads and now_ms != pair[1]:
+            self._stored.put(key, (pair[0], now_ms))
+        return pair
+
+
+def _used_ms(stored: Any) -> int:
+    """When an entry of a map was last used."""
+    used_ms: int = (stored.value if type(stored) is MapEntry else stored)[1]
+    return used_ms

@@ -1,0 +1,424 @@
+"""Keyed state against a dictionary per key, and what its snapshots hold."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.common import Time, Types
+from flowlet.datastream import AggregateFunction
+from flowlet.datastream.state import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.keys.exact_keys import exact_key
+from flowlet.keys.key_groups import key_group, key_group_range
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
+from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
+from flowlet.timers.time_api import KeyContext
+
+MAX_PARALLELISM = 8
+KEYS = st.sampled_from(["a", "b", 1, 1.0, True, None, 0.0, -0.0, (1, "x"), (True, "x"), b"a", [1], [True]])
+VALUES = st.one_of(st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2), st.booleans())
+
+
+class Backend:
+    """A back end of one subtask, and the clock and key that a task would give it."""
+
+    def __init__(self, key_groups: range = range(MAX_PARALLELISM), *snapshots: KeyedStateSnapshot, max_parallelism: int = MAX_PARALLELISM):
+        self.context = KeyContext()
+        self.now_ms = 1_000
+        self.backend = HeapKeyedStateBackend(self.context, lambda: self.now_ms, key_groups, max_parallelism)
+        for snapshot in snapshots:
+            self.backend.restore(snapshot)
+
+    def state(self, descriptor: StateDescriptor) -> Any:
+        return self.backend.state(descriptor, type(descriptor))
+
+    def at(self, key: Any) -> None:
+        self.context.current_key = key
+
+    def snapshot(self) -> KeyedStateSnapshot:
+        finish = self.backend.snapshot()
+        assert finish is not None
+        stored: KeyedStateSnapshot = pickle.loads(pickle.dumps(finish()))  # as in a file
+        return stored
+
+
+def describe(kind: str) -> StateDescriptor:
+    match kind:
+        case "value":
+            return ValueStateDescriptor("s")
+        case "list":
+            return ListStateDescriptor("s")
+        case "map":
+            return MapStateDescriptor("s")
+        case "reducing":
+            return ReducingStateDescriptor("s", pair_of)
+        case _:
+            return AggregatingStateDescriptor("s", Collecting())
+
+
+def pair_of(first: Any, second: Any) -> Any:
+    return [first, second]
+
+
+class Collecting(AggregateFunction):
+    """Its accumulator is a list that it changes."""
+
+    def create_accumulator(self) -> list[Any]:
+        return []
+
+    def add(self, value: Any, accumulator: list[Any]) -> list[Any]:
+        accumulator.append(value)
+        return accumulator
+
+    def get_result(self, accumulator: list[Any]) -> Any:
+        return list(accumulator)
+
+    def merge(self, acc_a: list[Any], acc_b: list[Any]) -> list[Any]:
+        return acc_a + acc_b
+
+
+def content_of(state: Any, kind: str) -> Any:
+    match kind:
+        case "value":
+            return state.value()
+        case "map":
+            return {exact_key(key): (key, value) for key, value in state.items()}
+        case _:
+            return state.get()
+
+
+def step(state: Any, kind: str, model: Any, value: Any) -> Any:
+    """Do one thing to a state and to its model, which is what ``content_of`` must give then."""
+    match kind:
+        case "value":
+            state.update(value)
+            return value
+        case "list":
+            state.add(value)
+            return [*(model or []), value]
+        case "map":
+            state[value] = value
+            return {**(model or {}), exact_key(value): ((model or {}).get(exact_key(value), (value,))[0], value)}
+        case "reducing":
+            state.add(value)
+            return value if model is None else [model, value]
+        case _:
+            state.add(value)
+            return [*(model or []), value]
+
+
+KINDS = ["value", "list", "map", "reducing", "aggregating"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.lists(st.tuples(KEYS, st.one_of(st.just("clear"), VALUES), st.booleans()), max_size=20))
+def test_each_key_has_its_own_state_before_and_after_a_restart(kind: str, steps: list[tuple[Any, Any, bool]]) -> None:
+    """A dictionary by exact key says what each state holds; a restart at any step, into two subtasks, changes nothing."""
+    models: dict[Any, Any] = {}
+    nothing: Any = {"value": None, "list": [], "map": {}, "reducing": None, "aggregating": None}[kind]
+    subtasks = [Backend()]
+    states = [subtasks[0].state(describe(kind))]
+
+    for key, value, restarts in steps:
+        if restarts:
+            snapshots = [each.snapshot() for each in subtasks]
+            number = 3 - len(subtasks)
+            ranges = [key_group_range(MAX_PARALLELISM, number, subtask) for subtask in range(number)]
+            subtasks = [Backend(each, *snapshots) for each in ranges]
+            states = [each.state(describe(kind)) for each in subtasks]
+        owner = 0 if len(subtasks) == 1 or key_group(key, MAX_PARALLELISM) < MAX_PARALLELISM // 2 else 1
+        subtasks[owner].at(key)
+        if value == "clear":
+            states[owner].clear()
+            models.pop(exact_key(key), None)
+        else:
+            models[exact_key(key)] = step(states[owner], kind, models.get(exact_key(key)), value)
+        content = content_of(states[owner], kind)
+        assert repr(content) == repr(models.get(exact_key(key), nothing))
+        for each in subtasks:
+            each.backend.check_invariants()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_snapshot_does_not_see_what_a_user_changes_in_place_afterwards(kind: str) -> None:
+    running = Backend()
+    running.at("k")
+    state = running.state(describe(kind))
+    value = {"n": [1]}
+    if kind == "map":
+        state.put("x", value)
+    elif kind == "value":
+        state.update(value)
+    else:
+        state.add(value)
+
+    finish = running.backend.snapshot()
+    value["n"].append(2)
+    if kind == "map":
+        state.put("y", 5)
+    elif kind != "value":
+        state.add(5)
+    assert finish is not None
+    restored = Backend(range(MAX_PARALLELISM), finish())
+    restored.at("k")
+
+    expected = {"value": {"n": [1]}, "map": {"x": ("x", {"n": [1]})}, "reducing": {"n": [1]}}.get(kind, [{"n": [1]}])
+    assert content_of(restored.state(describe(kind)), kind) == expected
+
+
+def test_one_snapshot_serves_two_restarts() -> None:
+    """What the first one does to its lists does not reach the second one."""
+    running = Backend()
+    running.at("k")
+    running.state(describe("value")).update([1])
+    finish = running.backend.snapshot()
+    assert finish is not None
+    snapshot = finish()
+
+    for _ in range(2):
+        restored = Backend(range(MAX_PARALLELISM), snapshot)
+        restored.at("k")
+        state = restored.state(describe("value"))
+        assert state.value() == [1]
+        state.value().append(2)
+
+
+def test_state_that_was_not_declared_again_stays_in_the_next_snapshot() -> None:
+    running = Backend()
+    running.at("k")
+    running.state(ValueStateDescriptor("old")).update(1)
+
+    second = Backend(range(MAX_PARALLELISM), running.snapshot())
+    second.at("k")
+    second.state(ValueStateDescriptor("new")).update(2)
+    third = Backend(range(MAX_PARALLELISM), second.snapshot())
+    third.at("k")
+
+    assert third.state(ValueStateDescriptor("old")).value() == 1
+    assert third.state(ValueStateDescriptor("new")).value() == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "declared", "message"),
+    [
+        (ValueStateDescriptor("s", Types.INT()), ListStateDescriptor("s", Types.INT()), "as a ValueState of type .*as a ListState of type"),
+        (ValueStateDescriptor("s", Types.INT()), ValueStateDescriptor("s", Types.STRING()), "as a ValueState of type .*Integer.*String"),
+        (
+            MapStateDescriptor("s", Types.INT(), Types.INT()),
+            MapStateDescriptor("s", Types.STRING(), Types.INT()),
+            "of type .*Integer.*of type .*String",
+        ),
+    ],
+)
+def test_a_changed_descriptor_is_refused_with_both_named(written: StateDescriptor, declared: StateDescriptor, message: str) -> None:
+    running = Backend()
+    running.state(written)
+    snapshot = running.snapshot()
+
+    with pytest.raises(StateRestoreError, match=message):
+        Backend(range(MAX_PARALLELISM), snapshot).state(declared)
+    with pytest.raises(FlowletError, match="declared twice"):
+        running.state(declared)
+
+
+def test_a_snapshot_with_another_number_of_key_groups_is_refused() -> None:
+    running = Backend()
+    for key in range(100):
+        running.at(key)
+        running.state(describe("value")).update(key)
+
+    with pytest.raises(StateRestoreError, match=r"call set_max_parallelism\(8\)"):
+        Backend(range(4), running.snapshot(), max_parallelism=4)
+
+
+def test_a_value_that_cannot_be_pickled_is_named_by_its_state() -> None:
+    running = Backend()
+    running.at("k")
+    running.state(describe("value")).update(number for number in range(3))
+
+    with pytest.raises(FlowletError, match="state 's' holds a value that cannot be pickled"):
+        running.backend.snapshot()
+
+
+def test_a_wrong_descriptor_and_a_missing_key_are_refused() -> None:
+    running = Backend()
+
+    with pytest.raises(FlowletError, match="needs a ListStateDescriptor"):
+        running.backend.state(describe("value"), ListStateDescriptor)
+    with pytest.raises(FlowletError, match="state 's' was used without a current key"):
+        running.state(describe("value")).update(1)
+
+
+def test_none_clears_a_value_and_is_kept_in_lists_and_maps() -> None:
+    running = Backend()
+    running.at("k")
+    value, elements = running.state(ValueStateDescriptor("v")), running.state(ListStateDescriptor("l"))
+    entries = running.state(MapStateDescriptor("m"))
+
+    value.update(1)
+    value.update(None)
+    elements.add(None)
+    elements.add_all([1, None])
+    entries.put("x", None)
+
+    assert value.value() is None
+    assert list(elements) == [None, 1, None]
+    assert entries.contains("x")
+    assert "y" not in entries
+    assert list(entries) == ["x"]
+    del entries["x"]
+    assert entries.is_empty()
+    elements.update([])
+    assert elements.get() == []
+
+
+def test_a_map_tells_keys_of_different_types_apart() -> None:
+    running = Backend()
+    running.at("k")
+    entries = running.state(MapStateDescriptor("m"))
+
+    entries.put_all({1: "int", "1": "str"})
+    entries.put_all([(True, "bool"), (1.0, "float"), ((1,), "tuple")])
+
+    assert [entries[key] for key in (1, "1", True, 1.0, (1,))] == ["int", "str", "bool", "float", "tuple"]
+    assert list(map(repr, entries.keys())) == ["1", "'1'", "True", "1.0", "(1,)"]
+    entries.remove(True)
+    assert entries.values() == ["int", "str", "float", "tuple"]
+
+
+# ---------------------------------------------------------------- time to live
+
+OnReadAndWrite, OnCreateAndWrite = StateTtlConfig.UpdateType.OnReadAndWrite, StateTtlConfig.UpdateType.OnCreateAndWrite
+Configure = Callable[[StateTtlConfig.Builder], Any]
+
+
+def expiring(descriptor: StateDescriptor, configure: Configure = lambda builder: builder) -> StateDescriptor:
+    builder = StateTtlConfig.new_builder(Time.milliseconds(10)).disable_cleanup_in_background()
+    configure(builder)
+    descriptor.enable_time_to_live(builder.build())
+    return descriptor
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reads_extend", [True, False])
+@pytest.mark.parametrize("returns_expired", [True, False])
+def test_an_entry_lives_as_long_as_it_is_used(kind: str, reads_extend: bool, returns_expired: bool) -> None:
+    """Until 10 ms after the last write, or use; then it is returned once more at most, and never again."""
+
+    def configure(builder: StateTtlConfig.Builder) -> None:
+        builder.set_update_type(OnReadAndWrite if reads_extend else OnCreateAndWrite)
+        if returns_expired:
+            builder.return_expired_if_not_cleaned_up()
+
+    running = Backend()
+    running.at("k")
+    state = running.state(expiring(describe(kind), configure))
+    content = step(state, kind, None, 5)
+    nothing: Any = {"value": None, "list": [], "map": {}, "reducing": None, "aggregating": None}[kind]
+
+    running.now_ms += 9
+    assert content_of(state, kind) == content
+    running.now_ms += 9
+    if reads_extend:
+        assert content_of(state, kind) == content
+        running.now_ms += 10
+    assert content_of(state, kind) == (content if returns_expired else nothing)
+    assert content_of(state, kind) == nothing
+    running.backend.check_invariants()
+
+
+def test_elements_and_entries_expire_one_by_one() -> None:
+    running = Backend()
+    running.at("k")
+    elements = running.state(expiring(ListStateDescriptor("l")))
+    entries = running.state(expiring(MapStateDescriptor("m")))
+
+    for number in range(3):
+        elements.add(number)
+        entries.put(number, number)
+        running.now_ms += 4
+
+    assert elements.get() == [1, 2]
+    assert (entries.get(0), entries.keys(), entries.contains(0)) == (None, [1, 2], False)
+    running.now_ms += 100
+    assert entries.is_empty()
+
+
+def num_keys(snapshot: KeyedStateSnapshot) -> int:
+    return sum(len(rows.keys) for group in snapshot.groups.values() for rows in group.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clean_ups_remove_what_nobody_asks_for(kind: str) -> None:
+    """Without one it stays; with one for snapshots they leave it out; in steps it goes at accesses of other keys, or at records."""
+
+    def left(configure: Configure, use: Callable[[Backend, Any], None]) -> int:
+        running = Backend()
+        state = running.state(expiring(describe(kind), configure))
+        for number in range(20):
+            running.at(number)
+            step(state, kind, None, 5)
+        running.now_ms += 10
+        running.at("other")
+        use(running, state)
+        return num_keys(running.snapshot())
+
+    def read_often(_: Backend, state: Any) -> None:
+        for _number in range(12):
+            content_of(state, kind)
+
+    def see_records(running: Backend, _: Any) -> None:
+        assert running.backend.cleans_at_records
+        for _number in range(12):
+            running.backend.clean()
+
+    def nothing(_running: Backend, _state: Any) -> None:
+        return
+
+    assert left(lambda builder: builder, read_often) == 20
+    assert left(lambda builder: builder.cleanup_full_snapshot(), nothing) == 0
+    assert left(lambda builder: builder.cleanup_incrementally(2, False), read_often) == 0
+    assert left(lambda builder: builder.cleanup_incrementally(2, False), nothing) == 20
+    assert left(lambda builder: builder.cleanup_incrementally(2, True), see_records) == 0
+
+
+def test_the_default_clean_up_of_the_heap_looks_at_five_keys_per_access() -> None:
+    config = StateTtlConfig.new_builder(Time.seconds(1)).build()
+    chosen = config.get_cleanup_strategies().get_incremental_cleanup_strategy()
+
+    assert chosen is not None
+    assert (chosen.get_cleanup_size(), chosen.run_cleanup_for_every_record()) == (5, False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restart_may_let_entries_begin_or_cease_to_expire(kind: str) -> None:
+    """What begins to expire was last used at the restart; a snapshot of entries that expire keeps their age."""
+    running = Backend()
+    running.at("k")
+    content = step(running.state(describe(kind)), kind, None, 5)
+
+    second = Backend(range(MAX_PARALLELISM), running.snapshot())
+    second.at("k")
+    state = second.state(expiring(describe(kind)))
+    second.now_ms += 9
+    snapshot = second.snapshot()
+    third, fourth = Backend(range(MAX_PARALLELISM), snapshot), Backend(range(MAX_PARALLELISM), snapshot)
+    third.at("k")
+    fourth.at("k")
+    fourth.now_ms = second.now_ms + 1
+
+    assert content_of(state, kind) == content
+    assert content_of(third.state(describe(kind)), kind) == content
+    assert not content_of(fourth.state(expiring(describe(kind))), kind)
