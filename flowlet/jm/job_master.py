@@ -33,6 +33,7 @@ from flowlet.jm import failures
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.jm.alignment.watermark_announcer import WatermarkAnnouncer
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
+from flowlet.jm.checkpoints.reader_acknowledgements import ReaderAcknowledgements, reader_acknowledgements
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gate_writes import GateWrites
@@ -121,6 +122,7 @@ class JobMaster:
         self._gates = JobGates(job)
         self._marks = MarkCoordinator(job)
         self._checkpoints = JobCheckpoints(job, gateway)
+        self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
         self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
         self._sources: dict[str, SourceCoordinator] = {}  # by vertex id; filled by start()
         self._plan: DeploymentPlan | None = None
@@ -157,6 +159,7 @@ class JobMaster:
         self._locations = dict(locations)
         self._plan = DeploymentPlan(self.job, self._locations)
         self._sources = {vertex.id: self._coordinator_of(vertex, vertex.files) for vertex in self.job.vertices if vertex.files is not None}
+        self._readers = reader_acknowledgements(self.job, self.graph.executions)
         self._handle(SlotsAllocated({attempt: location.tm_id for attempt, location in locations.items()}))
         self._drop_code()
         self._alignment.start()
@@ -303,7 +306,14 @@ class JobMaster:
 
     def checkpoint_reported(self, tm_id: str, message: CheckpointReport) -> bool:
         """A task acknowledges or declines a checkpoint; False if that task does not run there."""
-        return self._is_running_on(tm_id, message.attempt) and self._checkpoints.report(tm_id, message)
+        if not self._is_running_on(tm_id, message.attempt):
+            return False
+        return not self._readers.reported(tm_id, message) or self._checkpoints.report(tm_id, message)
+
+    def barrier_read(self, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
+        """The client has what a producer of an external edge sent before a barrier; reports about former runs do nothing."""
+        for tm_id, message in self._readers.barrier_read(edge_id, attempt, checkpoint_id):
+            self.checkpoint_reported(tm_id, message)
 
     def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
         for order in orders:

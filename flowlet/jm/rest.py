@@ -6,6 +6,7 @@ Units:  ``timeout_ms`` of long polls in milliseconds, cut to ``max_long_poll_ms`
 Absent: metrics, checkpoints, savepoints, the web page.
 """
 
+import re
 from typing import NoReturn
 
 import msgspec
@@ -25,6 +26,8 @@ from flowlet.rpc.http import WallClock, error_response
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 _DEFAULT_LONG_POLL_MS = 10_000
+_PRODUCER = re.compile(r"(?:[0-9a-f]{2}){1,64}")
+_CHECKPOINT = re.compile(r"[0-9]{1,18}")
 _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
 
 
@@ -57,6 +60,7 @@ class RestApi:
                 web.patch("/jobs/{job_id}/clientHeartbeat", self.client_heartbeat),
                 web.get("/jobs/{job_id}/execution-result", self.execution_result),
                 web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
+                web.patch("/jobs/{job_id}/collect/{edge_id}", self.barrier_read),
                 web.get("/gates/{gate}", self.gate),
                 web.patch("/gates/{gate}", self.finish_gate),
                 web.patch("/jobs/{job_id}/gates/{gate}", self.finish_gate_of_job),
@@ -130,6 +134,15 @@ class RestApi:
         if master.is_ended:
             return error_response(409, f"the job is {master.graph.status.name}")
         return _json([channel_document(channel) for channel in master.external_channels(edge)])
+
+    async def barrier_read(self, request: web.Request) -> web.Response:
+        """The client has read an external edge up to the barrier of ``checkpoint`` from ``producer``: 202, also if that run is over."""
+        master = self._find_job(request)
+        producer, checkpoint = request.query.get("producer", ""), request.query.get("checkpoint", "")
+        if not (_PRODUCER.fullmatch(producer) and _CHECKPOINT.fullmatch(checkpoint)):
+            return error_response(400, "say which producer (hex) and which checkpoint (a number): ?producer=...&checkpoint=...")
+        master.barrier_read(request.match_info["edge_id"], bytes.fromhex(producer), int(checkpoint))
+        return _json({}, status=202)
 
     async def gate(self, request: web.Request) -> web.Response:
         """The addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running within ``timeout_ms``.
