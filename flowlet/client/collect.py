@@ -27,7 +27,7 @@ from flowlet.client.run_follower import RunNews, follow_runs
 from flowlet.client.run_reader import RunReader
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
-from netstack.errors import NetstackError
+from netstack.errors import NetstackError, ProtocolError
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
@@ -200,8 +200,8 @@ class CollectedValues(Iterator[Any]):
         try:
             event = self._reader.poll()
         except NetstackError as error:
-            if self._guarantee is None or self._is_released:
-                raise
+            if self._guarantee is None or self._is_released or isinstance(error, ProtocolError):
+                raise  # no restart explains it
             self._broken, self._broken_s = error, time.monotonic()
             return None
         if event is None:

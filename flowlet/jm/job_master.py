@@ -42,6 +42,7 @@ from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.jm.alignment.watermark_announcer import WatermarkAnnouncer
 from flowlet.jm.background_call import call_in_background
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
+from flowlet.jm.checkpoints.reader_acknowledgements import ReaderAcknowledgements, reader_acknowledgements
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gate_writes import GateWrites
@@ -165,6 +166,7 @@ class JobMaster:
         self._locations: dict[bytes, TaskManagerLocation] = {}
         self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self._marks = MarkCoordinator(self.job, attempt_number)
+        self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
         self._alignment = WatermarkAnnouncer(self.job, self._allow_watermark)
         self._sources: dict[str, SourceCoordinator] = {}  # by vertex id; filled by start()
         self._plan: DeploymentPlan | None = None
@@ -210,6 +212,7 @@ class JobMaster:
         self._plan = DeploymentPlan(self.job, self._locations, self.graph.attempt_number)
         self._restored_checkpoint_id = self._checkpoints.last_completed_id
         self._sources = {vertex.id: self._coordinator_of(vertex, vertex.files) for vertex in self.job.vertices if vertex.files is not None}
+        self._readers = reader_acknowledgements(self.job, self.graph.executions)
         for vertex_id, coordinator in self._sources.items():
             self._checkpoints.add_source(vertex_id, coordinator.snapshot)
         self._checkpoints.tasks_deployed(tm_ids)
@@ -372,7 +375,14 @@ class JobMaster:
 
     def checkpoint_reported(self, tm_id: str, message: CheckpointReport) -> bool:
         """A task acknowledges or declines a checkpoint; False if that task does not run there."""
-        return self._is_running_on(tm_id, message.attempt) and self._checkpoints.report(tm_id, message)
+        if not self._is_running_on(tm_id, message.attempt):
+            return False
+        return not self._readers.reported(tm_id, message) or self._checkpoints.report(tm_id, message)
+
+    def barrier_read(self, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
+        """The client has what a producer of an external edge sent before a barrier; reports about former runs do nothing."""
+        for tm_id, message in self._readers.barrier_read(edge_id, attempt, checkpoint_id):
+            self.checkpoint_reported(tm_id, message)
 
     def checkpoints_document(self) -> Document:
         """The job's checkpoints for people."""

@@ -6,6 +6,7 @@ Units:  ``timeout_ms`` of long polls in milliseconds, cut to ``max_long_poll_ms`
 Absent: metrics, savepoints, the web page.
 """
 
+import re
 from typing import NoReturn
 
 import msgspec
@@ -27,6 +28,8 @@ from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 _DEFAULT_LONG_POLL_MS = 10_000
 _MAX_DIGITS = 9
+_PRODUCER = re.compile(r"(?:[0-9a-f]{2}){1,64}")
+_CHECKPOINT = re.compile(r"[0-9]{1,18}")
 _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
 
 
@@ -62,6 +65,7 @@ class RestApi:
                 web.get("/jobs/{job_id}/exceptions", self.exceptions),
                 web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
                 web.get("/jobs/{job_id}/collect/{edge_id}/progress", self.collect_progress),
+                web.patch("/jobs/{job_id}/collect/{edge_id}", self.barrier_read),
                 web.get("/gates/{gate}", self.gate),
                 web.patch("/gates/{gate}", self.finish_gate),
                 web.patch("/jobs/{job_id}/gates/{gate}", self.finish_gate_of_job),
@@ -167,6 +171,15 @@ class RestApi:
                 "last-completed-checkpoint-id": master.last_completed_checkpoint_id,
             }
         )
+
+    async def barrier_read(self, request: web.Request) -> web.Response:
+        """The client has read an external edge up to the barrier of ``checkpoint`` from ``producer``: 202, also if that run is over."""
+        master = self._find_job(request)
+        producer, checkpoint = request.query.get("producer", ""), request.query.get("checkpoint", "")
+        if not (_PRODUCER.fullmatch(producer) and _CHECKPOINT.fullmatch(checkpoint)):
+            return error_response(400, "say which producer (hex) and which checkpoint (a number): ?producer=...&checkpoint=...")
+        master.barrier_read(request.match_info["edge_id"], bytes.fromhex(producer), int(checkpoint))
+        return _json({}, status=202)
 
     async def gate(self, request: web.Request) -> web.Response:
         """The addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running within ``timeout_ms``.

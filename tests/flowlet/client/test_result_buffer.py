@@ -79,7 +79,9 @@ def test_a_restart_drops_what_lies_behind_its_checkpoint() -> None:
     buffer = ResultBuffer(2, EXACTLY_ONCE)
 
     handed_out(buffer, records(0, "a0"), BarrierReceived(0, 1), records(0, "a1"), records(1, "b0"), BarrierReceived(1, 1), records(1, "b1"))
-    found = handed_out(buffer, JobRestarted(1), records(0, "a1 again"), records(1, "b1 again"), BarrierReceived(0, 5), BarrierReceived(1, 5))
+    found = handed_out(
+        buffer, JobRestarted(1), records(0, "a1 again"), records(1, "b1 again"), BarrierReceived(0, 5), BarrierReceived(1, 5)
+    )
 
     assert found[0] == ["a0", "b0"]
     assert found[1:] == [[], [], [], []]

@@ -483,6 +483,24 @@ class TestLongPolls:
 
         assert (await client.request("GET", f"/jobs/{JOB_ID}/collect/{edge_id}")).status == 404
 
+    async def test_a_reader_reports_its_barriers(self, client: RpcClient) -> None:
+        """Also about a producer of a run that is over: its reader is late, not wrong."""
+        await submit(client)
+
+        answer = await client.request("PATCH", f"/jobs/{JOB_ID}/collect/{COLLECT_ID}?producer={'ab' * 40}&checkpoint=7")
+
+        assert answer.status == 202
+
+    @pytest.mark.parametrize(
+        "query", ["", "producer=ab", "checkpoint=1", "producer=xy&checkpoint=1", "producer=a&checkpoint=1", "producer=ab&checkpoint=-1"]
+    )
+    async def test_a_report_without_producer_or_barrier_is_refused(self, client: RpcClient, query: str) -> None:
+        await submit(client)
+
+        answer = await client.request("PATCH", f"/jobs/{JOB_ID}/collect/{COLLECT_ID}?{query}")
+
+        assert answer.status == 400
+
 
 class TestErrors:
     @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ Source:     Flink keeps the records in the state of ``CollectSinkFunction`` inst
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointReport
+from flowlet.graph.execution_graph import Execution
+from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointReport, JobGraphMessage
 
 MAX_HELD: Final = 16  # more than checkpoints can be under way; the older ones have failed
 
@@ -57,3 +58,11 @@ class ReaderAcknowledgements:
 
     def _has_read(self, attempt: bytes, checkpoint_id: int) -> bool:
         return all(self._read[attempt, edge_id] >= checkpoint_id for edge_id in self._edges.get(attempt, ()))
+
+
+def reader_acknowledgements(job: JobGraphMessage, executions: Mapping[bytes, Execution]) -> ReaderAcknowledgements:
+    """Those of the run that has these attempts."""
+    external = [edge for edge in job.edges if edge.target is None]
+    return ReaderAcknowledgements(
+        {attempt: [edge.id for edge in external if edge.source == each.vertex.vertex_id] for attempt, each in executions.items()}
+    )

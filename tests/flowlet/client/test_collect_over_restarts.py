@@ -1,0 +1,263 @@
+"""A reader goes on over a restart of its job, and gets each record as often as the job's checkpoints promise."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flowlet.client.collect import CollectedValues
+from flowlet.client.result_buffer import Guarantee
+from flowlet.common.job_status import JobStatus
+from flowlet.errors import FlowletError, JobExecutionError
+from tests.flowlet.client.scripted_job import EDGE, ScriptedJob
+from tests.waiting import PATIENCE_S
+
+EXACTLY_ONCE, AT_LEAST_ONCE, NONE = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.NONE
+
+
+class Reader:
+    """Reads a scripted job on a thread of its own, so that the test can say meanwhile how the job goes on."""
+
+    def __init__(self, job: ScriptedJob, guarantee: Guarantee | None) -> None:
+        self.values = CollectedValues(job.client, EDGE, job.channels, job, guarantee)
+        self.taken: list[Any] = []
+        self.error: Exception | None = None
+        self._condition = threading.Condition()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for value in self.values:
+                with self._condition:
+                    self.taken.append(value)
+                    self._condition.notify()
+        except Exception as error:  # noqa: BLE001  # the test looks at it
+            self.error = error
+
+    def wait_for(self, number: int) -> list[Any]:
+        """What was taken once it is so many."""
+        with self._condition:
+            assert self._condition.wait_for(lambda: len(self.taken) >= number, PATIENCE_S)
+            return list(self.taken)
+
+    def end(self) -> list[Any]:
+        """What was taken when the iteration has ended."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        return self.taken
+
+
+@pytest.fixture
+def job() -> Iterator[ScriptedJob]:
+    made = ScriptedJob()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def wide_job() -> Iterator[ScriptedJob]:
+    made = ScriptedJob(num_producers=2)
+    yield made
+    made.close()
+
+
+def finish(job: ScriptedJob) -> None:
+    job.run.end_data()
+    job.end(JobStatus.FINISHED)
+
+
+def test_records_are_handed_out_when_the_checkpoint_behind_them_is_complete(job: ScriptedJob) -> None:
+    reader = Reader(job, EXACTLY_ONCE)
+
+    job.run.send(0, 1, 2)
+    job.run.barrier(1)
+    job.run.send(0, 3)
+    job.wait_for_reports((0, 1))
+    assert reader.taken == []
+    job.complete(1)
+    assert reader.wait_for(2) == [1, 2]
+    finish(job)
+
+    assert reader.end() == [1, 2, 3]
+    assert reader.error is None
+
+
+def test_a_restart_repeats_and_loses_nothing(wide_job: ScriptedJob) -> None:
+    """Of both producers; one of them had passed the barrier of a checkpoint that was never complete."""
+    job = wide_job
+    reader = Reader(job, EXACTLY_ONCE)
+
+    job.run.send(0, "a1")
+    job.run.send(1, "b1")
+    job.run.barrier(1)
+    job.wait_for_reports((0, 1), (1, 1))
+    job.complete(1)
+    job.run.send(0, "a2")
+    job.run.barrier(2, 0)
+    job.run.send(0, "a3")
+    job.wait_for_reports((0, 2))
+    job.fail_run()
+    run = job.start_run(1)
+    run.send(0, "a2")
+    run.send(1, "b2")
+    run.barrier(3)
+    job.wait_for_reports((0, 3), (1, 3))
+    job.complete(3)
+    run.send(0, "a3")
+    finish(job)
+
+    taken = reader.end()
+    assert reader.error is None
+    assert [value for value in taken if value[0] == "a"] == ["a1", "a2", "a3"]
+    assert [value for value in taken if value[0] == "b"] == ["b1", "b2"]
+
+
+def test_a_restart_before_the_first_checkpoint_begins_anew(job: ScriptedJob) -> None:
+    reader = Reader(job, EXACTLY_ONCE)
+
+    job.run.send(0, 1)
+    job.run.barrier(1)
+    job.wait_for_reports((0, 1))
+    job.fail_run()
+    job.start_run(-1).send(0, 1, 2)
+    finish(job)
+
+    assert reader.end() == [1, 2]
+    assert reader.error is None
+
+
+def test_a_job_that_fails_after_the_end_of_data_is_read_again(job: ScriptedJob) -> None:
+    """The end of the data is not the end of the job: another task may still fail."""
+    reader = Reader(job, EXACTLY_ONCE)
+
+    job.run.send(0, 1)
+    job.run.end_data()
+    job.run.barrier(1)
+    job.wait_for_reports((0, 1))
+    job.fail_run()
+    job.start_run(-1).send(0, 1)
+    finish(job)
+
+    assert reader.end() == [1]
+    assert reader.error is None
+
+
+def test_barriers_go_on_after_the_end_of_data_and_let_the_records_go(job: ScriptedJob) -> None:
+    """Of the final checkpoint, for which the tasks wait."""
+    reader = Reader(job, EXACTLY_ONCE)
+
+    job.run.send(0, 1)
+    job.run.end_data()
+    job.run.barrier(1)
+    job.wait_for_reports((0, 1))
+    job.complete(1)
+    assert reader.wait_for(1) == [1]
+    job.run.barrier(2)
+    job.wait_for_reports((0, 2))
+    job.end(JobStatus.FINISHED)
+
+    assert reader.end() == [1]
+
+
+def test_at_least_once_hands_out_at_once_and_repeats(job: ScriptedJob) -> None:
+    reader = Reader(job, AT_LEAST_ONCE)
+
+    job.run.send(0, 1)
+    assert reader.wait_for(1) == [1]
+    job.fail_run()
+    job.start_run(-1).send(0, 1, 2)
+    finish(job)
+
+    assert reader.end() == [1, 1, 2]
+    assert reader.error is None
+
+
+def test_without_checkpoints_a_restart_after_the_first_record_is_an_error(job: ScriptedJob) -> None:
+    reader = Reader(job, NONE)
+
+    job.run.send(0, 1)
+    reader.wait_for(1)
+    job.fail_run()
+    job.start_run(-1)
+
+    assert reader.end() == [1]
+    assert isinstance(reader.error, JobExecutionError)
+    assert "job 'scripted': its results could not be read: the job restarted after results were read" in str(reader.error)
+    assert job.was_cancelled
+
+
+def test_without_checkpoints_a_restart_before_the_first_record_is_none(job: ScriptedJob) -> None:
+    reader = Reader(job, NONE)
+
+    job.fail_run()
+    job.start_run(-1).send(0, 1)
+    finish(job)
+
+    assert reader.end() == [1]
+
+
+def test_records_that_were_not_read_before_their_checkpoint_are_an_error(job: ScriptedJob) -> None:
+    reader = Reader(job, EXACTLY_ONCE)
+
+    job.fail_run()
+    job.start_run(4)
+
+    assert reader.end() == []
+    assert "restarted from checkpoint 4, and results before it were not read yet" in str(reader.error)
+
+
+def test_a_failure_for_good_is_the_jobs_own(job: ScriptedJob) -> None:
+    """What waits for a checkpoint is not handed out."""
+    reader = Reader(job, EXACTLY_ONCE)
+
+    job.run.send(0, 1)
+    job.run.barrier(1)
+    job.wait_for_reports((0, 1))
+    job.fail_run()
+    job.end(JobStatus.FAILED)
+
+    assert reader.end() == []
+    assert str(reader.error) == "explained: the job is over, and its results did not come to their end"
+
+
+def test_what_has_arrived_stays_readable_when_the_finished_job_is_released(job: ScriptedJob) -> None:
+    """``wait`` of another thread has seen the end, and gives back what reading needed."""
+    reader = Reader(job, EXACTLY_ONCE)
+    acknowledged = threading.Event()
+    job.run.partitions[0].all_data_processed.add_done_callback(acknowledged.set)
+
+    job.run.send(0, *range(1000))
+    job.run.end_data()
+    assert acknowledged.wait(PATIENCE_S)
+    reader.values.release(has_job_finished=True)
+
+    assert reader.end() == list(range(1000))
+    assert reader.error is None
+
+
+def test_a_release_of_a_job_that_goes_on_is_an_error(job: ScriptedJob) -> None:
+    reader = Reader(job, EXACTLY_ONCE)
+
+    job.run.barrier(1)
+    job.wait_for_reports((0, 1))
+    reader.values.release()
+
+    reader.end()
+    assert isinstance(reader.error, FlowletError)
+
+
+def test_what_waits_too_long_is_told(job: ScriptedJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("flowlet.client.collect.WARN_BYTES", 1000)
+    reader = Reader(job, EXACTLY_ONCE)
+
+    job.run.send(0, "x" * 1500)
+    job.run.send(0, "x" * 100)
+    job.run.barrier(1)
+    job.wait_for_reports((0, 1))
+    finish(job)
+
+    assert len(reader.end()) == 2
+    (line,) = [record.getMessage() for record in caplog.records if "wait for a checkpoint" in record.getMessage()]
+    assert "scripted" in line
