@@ -12,12 +12,15 @@ Source:     Flink ``StateTable``, ``CopyOnWriteStateMap``.  Flink keeps one map 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from types import NoneType
 from typing import Any, Final, Protocol
 
+import numpy as np
+
 from flowlet.errors import FlowletError
-from flowlet.keys.exact_keys import exact_key
-from flowlet.keys.key_groups import key_group
+from flowlet.keys.exact_keys import exact_key, exact_keys
+from flowlet.keys.key_columns import column_key_groups
 from flowlet.state.frozen_rows import frozen_rows, thawed_rows
 from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
 from flowlet.timers.time_api import NO_KEY, KeyContext
@@ -121,12 +124,11 @@ class StateTable:
     def restore(self, rows: Iterable[StateRows]) -> None:
         """Take over entries; keys that are there already are replaced."""
         for each in rows:
-            values = thawed_rows(self.description.kind, each.values)
-            for key, value in zip(each.keys, values, strict=True):
-                exact = exact_key(key)
-                if exact is not key:
-                    self._user_keys[exact] = key
-                self.entries[exact] = value
+            keys = list(each.keys)
+            exact = exact_keys(keys)
+            self.entries.update(zip(exact, thawed_rows(self.description.kind, each.values), strict=True))
+            if exact is not keys:
+                self._user_keys.update((stored, key) for stored, key in zip(exact, keys, strict=True) if stored is not key)
 
     def check_invariants(self) -> None:
         """Assert the invariants of the module header."""
@@ -135,9 +137,16 @@ class StateTable:
 
 
 def _by_key_group(keys: list[Any], values: Sequence[Any], max_parallelism: int) -> dict[int, StateRows]:
-    groups: dict[int, tuple[list[Any], list[Any]]] = {}
-    for key, value in zip(keys, values, strict=True):
-        group = groups.setdefault(key_group(key, max_parallelism), ([], []))
-        group[0].append(key)
-        group[1].append(value)
-    return {group: StateRows(tuple(keys), tuple(values)) for group, (keys, values) in groups.items()}
+    if not keys:
+        return {}
+    groups = column_key_groups(keys, max_parallelism)
+    # Stable, so that the keys of a group stay in the order in which they were first stored.
+    order = np.argsort(groups, kind="stable")
+    sorted_groups = groups[order]
+    starts = [0, *(np.flatnonzero(np.diff(sorted_groups)) + 1).tolist(), len(keys)]
+    places = order.tolist()
+    sorted_keys, sorted_values = [keys[place] for place in places], [values[place] for place in places]
+    return {
+        int(sorted_groups[start]): StateRows(tuple(sorted_keys[start:end]), tuple(sorted_values[start:end]))
+        for start, end in pairwise(starts)
+    }

@@ -29,7 +29,7 @@ class Expiry:
     """
 
     def __init__(self, config: StateTtlConfig, now_ms: Callable[[], int]) -> None:
-        self._ttl_ms = config.get_ttl().to_milliseconds()
+        self.ttl_ms = config.get_ttl().to_milliseconds()
         self.now_ms = now_ms
         self.clean: Callable[[], None] | None = None  # called at every access
         self.is_extended_by_reads = config.get_update_type() is StateTtlConfig.UpdateType.OnReadAndWrite
@@ -43,7 +43,7 @@ class Expiry:
 
     def has_expired(self, used_ms: int, now_ms: int) -> bool:
         """Whether an entry that was last used at ``used_ms`` has expired."""
-        return now_ms - used_ms >= self._ttl_ms
+        return now_ms - used_ms >= self.ttl_ms
 
     def live(self, kind: StateKind, stored: Any, now_ms: int) -> Any:
         """What is left of what is stored for a key: the same object if nothing expired, None if nothing is left."""
