@@ -82,5 +82,11 @@ class _FinishedReader:
     def poll_chunk(self) -> Chunk | None:
         return None
 
+    def snapshot_position(self) -> None:
+        return None
+
+    def restore_position(self, position: object) -> None:
+        pass
+
     def close(self) -> None:
         pass
