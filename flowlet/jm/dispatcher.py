@@ -45,6 +45,7 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.rpc.http import WallClock
 from flowlet.splits.file_split import FileSplit
+from flowlet.storage.manifest_codec import manifest_key
 from netstack.log_lines import LogLines
 
 _JOB_ID_BYTES: Final = 16  # an attempt's id begins with the id of its job
@@ -99,7 +100,7 @@ class Dispatcher:
         if self._is_closing or num_active >= self._config.max_active_jobs:
             limit = f"{num_active} jobs have not ended yet, which is the limit; wait for one to end, or cancel one"
             raise BusyError("the JobManager is stopping" if self._is_closing else limit)
-        master = JobMaster(job, self, self, self._clock)
+        master = JobMaster(job, self, self, self._clock, checkpoint_key=manifest_key(self._config.secret))
         self._jobs[job.job_id] = master
         log.info("job submitted", job=job.job_id, name=job.name, slots=needed_slots(job))
         self.request_slots(master)
@@ -155,8 +156,10 @@ class Dispatcher:
         self._sessions[tm_id].send(order)
 
     def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
-        """Send an order about a checkpoint."""
-        self._sessions[tm_id].send(order)
+        """Send an order about a checkpoint; one to a TaskManager that was just lost is dropped: its tasks are about to be failed."""
+        session = self._sessions.get(tm_id)
+        if session is not None:
+            session.send(order)
 
     def task_manager_registered(self, session: TaskManagerSession) -> str | None:
         """Add the TaskManager and its slots, and end its former session if it has one; return the reason if it is refused."""

@@ -133,6 +133,8 @@ class JobMaster:
         clock: WallClock,
         timers: Timers | None = None,
         random: Random | None = None,
+        *,
+        checkpoint_key: bytes = b"",
     ) -> None:
         self.job = job  # its blobs are dropped once the tasks are deployed and no restart may follow
         strategy = create_restart_strategy(job.settings, random or SystemRandom())
@@ -150,6 +152,7 @@ class JobMaster:
             call_in_background=call_in_background,
             fail=self._checkpoints_failed,
             on_completed=self._wake_waiters,
+            key=checkpoint_key,
         )
         self._restored_checkpoint_id = -1  # what the newest run began with; -1: from nothing
         self._restart_timer: asyncio.TimerHandle | None = None

@@ -6,7 +6,6 @@ Invariants: the file is never readable by others, not even while it is created; 
 Format:     64 hex digits (32 random bytes) and a newline.
 """
 
-import hmac
 import os
 import secrets
 import signal
@@ -21,7 +20,6 @@ from flowlet.rpc.early_signals import STOP_SIGNALS
 
 _ENVIRONMENT_VARIABLE: Final = "FLOWLET_SECRET_FILE"
 _MAX_FILE_BYTES: Final = 256
-_CHECKPOINT_LABEL: Final = b"flowlet checkpoints v1"
 
 
 def default_secret_file() -> Path:
@@ -61,11 +59,6 @@ def load_secret(path: Path | None = None) -> bytes:
         ) from error
     except OSError as error:
         raise ConfigError(f"secret file {path}: {error.strerror or error}") from error
-
-
-def checkpoint_key(secret: bytes) -> bytes:
-    """The key of ``CheckpointStorage``: the same in all processes of a cluster, and of no use to find out the secret; no secret, no key."""
-    return hmac.digest(secret, _CHECKPOINT_LABEL, "sha256") if secret else b""
 
 
 def _create(path: Path) -> None:

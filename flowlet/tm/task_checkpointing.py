@@ -68,8 +68,7 @@ class CheckpointServices:
 
     pool: SnapshotPool
     report: Callable[[CheckpointReport], None]  # sends to the JobManager; called on the loop thread
-    key: bytes = b""  # of the storage's manifests, see ``checkpoint_key``
-    open_storage: Callable[[str, str, bytes], CheckpointStorage] = CheckpointStorage  # URL, job id, key
+    open_storage: Callable[[str, str], CheckpointStorage] = CheckpointStorage  # URL, job id; only manifests need the key
     clock_ns: Callable[[], int] = time.monotonic_ns
 
 
@@ -124,7 +123,7 @@ class TaskCheckpointing:
             if descriptor.restored is not None:
                 raise StateRestoreError(f"task {self._name} shall be restored, but its job names no directory of checkpoints")
             return None
-        storage = self._storage = self._services.open_storage(settings.directory, descriptor.job_id, self._services.key)
+        storage = self._storage = self._services.open_storage(settings.directory, descriptor.job_id)
         self._names = names
         restored = descriptor.restored
         return Checkpointing(

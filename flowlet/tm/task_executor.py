@@ -36,7 +36,6 @@ from flowlet.rpc.control_messages import (
     TaskStuck,
 )
 from flowlet.rpc.http import RpcClient
-from flowlet.rpc.secret import checkpoint_key
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
 from flowlet.tm.latency.busy_tasks import BusyTasks, PeriodicLoadCheck, TaskLoad
 from flowlet.tm.latency.latency_policy import LatencyPolicy
@@ -96,7 +95,6 @@ class TaskExecutor:
         self._poller = self._network.busy_poller
         self._load_check: PeriodicLoadCheck | None = None  # while there are tasks
         self._snapshot_pool = SnapshotPool(f"snapshots of {tm_id}")
-        secret = b"" if config.network.security is None else config.network.security.secret
         self._context = TaskContext(
             tm_id,
             self._network,
@@ -112,7 +110,7 @@ class TaskExecutor:
             self._request_splits,
             self._report_stuck,
             self._report_mark,
-            CheckpointServices(self._snapshot_pool, self._report_checkpoint, checkpoint_key(secret)),
+            CheckpointServices(self._snapshot_pool, self._report_checkpoint),
         )
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None

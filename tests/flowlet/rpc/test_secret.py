@@ -11,7 +11,7 @@ import pytest
 from flowlet.errors import ConfigError
 from flowlet.rpc import secret as secret_module
 from flowlet.rpc.early_signals import STOP_SIGNALS
-from flowlet.rpc.secret import checkpoint_key, default_secret_file, load_or_create_secret, load_secret
+from flowlet.rpc.secret import default_secret_file, load_or_create_secret, load_secret
 
 
 def written(path: Path, text: str, mode: int = 0o600) -> Path:
@@ -162,15 +162,3 @@ def test_without_it_the_file_is_in_the_home_directory(tmp_path: Path, monkeypatc
         monkeypatch.setenv("FLOWLET_SECRET_FILE", value)
 
     assert default_secret_file() == tmp_path / ".flowlet" / "secret"
-
-
-def test_all_processes_have_the_same_key_of_checkpoints_and_other_clusters_another_one() -> None:
-    """It shows nothing of the secret."""
-    secret = bytes(range(32))
-
-    key = checkpoint_key(secret)
-
-    assert key == checkpoint_key(bytes(range(32))) != checkpoint_key(bytes(32))
-    assert len(key) == 32
-    assert key != secret
-    assert checkpoint_key(b"") == b"", "a cluster without a secret"

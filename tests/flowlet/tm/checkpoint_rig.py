@@ -41,15 +41,15 @@ class MemoryStorage(CheckpointStorage):
 
     def __init__(self) -> None:
         super().__init__("/in/memory", JOB_ID)
-        self.opened_with: list[tuple[str, str, bytes]] = []
+        self.opened_with: list[tuple[str, str]] = []
         self.states: dict[str, bytes] = {}
         self.reading: list[str] = []  # the names of the threads that read
         self.error: Exception | None = None
         self.is_writing, self.release = threading.Event(), threading.Event()
         self.release.set()
 
-    def open(self, url: str, job_id: str, key: bytes) -> CheckpointStorage:
-        self.opened_with.append((url, job_id, key))
+    def open(self, url: str, job_id: str) -> CheckpointStorage:
+        self.opened_with.append((url, job_id))
         return self
 
     def write_state(self, checkpoint_id: int, name: str, content: bytes) -> StateHandle:
@@ -80,7 +80,7 @@ class Rig:
         self.changes: list[TaskStateChanged] = []
         self._changed = asyncio.Event()
         self.now_ns = 0
-        self.services = CheckpointServices(pool, self._reported, b"key", self.storage.open, lambda: self.now_ns)
+        self.services = CheckpointServices(pool, self._reported, self.storage.open, lambda: self.now_ns)
         self.context = TaskContext("tm-1", network, loop, self._task_changed, lambda _task, _report: None, checkpoints=self.services)
         self.tasks: list[Task] = []
 

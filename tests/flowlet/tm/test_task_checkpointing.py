@@ -85,7 +85,7 @@ async def test_an_acknowledgement_is_sent_when_its_state_is_written(rig: Rig) ->
     assert not report.is_finished
     assert responder.statistics.num_acknowledged == 1
     assert responder.statistics.last == replace(METRICS, async_duration_ns=16_000_000)
-    assert rig.storage.opened_with == [("memory", JOB_ID, b"key")]
+    assert rig.storage.opened_with == [("memory", JOB_ID)]
 
 
 @pytest.mark.parametrize("is_finished", [False, True])

@@ -352,7 +352,7 @@ async def test_a_job_runs_on_it_from_end_to_end(cluster: Cluster) -> None:
     job_graph, edge_id = word_count()
 
     await cluster.api.submit(to_message(job_graph))
-    channels = await cluster.api.wait_channels(job_graph.job_id, edge_id)
+    channels = (await cluster.api.wait_channels(job_graph.job_id, edge_id)).channels
     await cluster.api.cancel(job_graph.job_id)
     document = await cluster.api.wait_terminal(job_graph.job_id, PATIENCE_S)
 
