@@ -72,6 +72,9 @@ class ProcessHooks:
     idle: Callable[[], None] = lambda: None  # the last task has ended
     failed: Callable[[str], None] = lambda _reason: None  # this TaskManager cannot go on
     loaded: Callable[[TaskLoad], None] = lambda _load: None  # at each look at watched tasks, and when the last one has ended
+    deploying: Callable[[str, str], None] = lambda _job, _task: None  # a task is about to be deployed
+    ended: Callable[[str, str], None] = lambda _job, _task: None  # a task has ended, which was not reported yet
+    heartbeat: Callable[[set[str]], None] = lambda _jobs: None  # a heartbeat is made while tasks of these jobs run
 
 
 class TaskExecutor:
@@ -178,6 +181,7 @@ class TaskExecutor:
             _log.warning("an attempt was deployed twice; the second one is ignored", task=message.task.task_name)
             return
         task = Task(message.task, self._context)
+        self._hooks.deploying(message.task.job_name, task.name)
         if not self._tasks:
             self._hooks.busy()
             if self._busy_tasks is not None:
@@ -225,6 +229,8 @@ class TaskExecutor:
 
     def heartbeat(self) -> Heartbeat:
         """The metrics of all tasks."""
+        if self._tasks:
+            self._hooks.heartbeat({task.descriptor.job_name for task in self._tasks.values()})
         for task in self._tasks.values():
             task.check_thread()
         return Heartbeat(self.tm_id, [TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()])
@@ -239,6 +245,8 @@ class TaskExecutor:
     # ---------------------------------------------------------------- the tasks' reports
 
     def _report(self, task: Task, change: TaskStateChanged) -> None:
+        if change.state.is_terminal:
+            self._hooks.ended(task.descriptor.job_name, task.name)
         if self._connection is not None:
             self._connection.send(change)
         if not change.state.is_terminal:

@@ -253,6 +253,47 @@ def test_it_ends_when_its_parent_is_killed(start: Start, secret_file: Path) -> N
     assert child.wait(PATIENCE_S) in (0, None)
 
 
+@pytest.mark.slow
+def test_what_a_function_spoils_for_all_is_mended_before_the_next_job(start: Start, secret_file: Path) -> None:
+    """Its process goes on: the next job has modules, descriptors and streams, and the log says what was done."""
+    port, (task_manager,) = start_cluster(start)
+
+    def spoil(value: int) -> int:
+        import os
+        import resource
+        import sys
+
+        print("before")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        for fd in (0, 1, 2):
+            os.close(fd)
+        sys.stderr.close()
+        sys.stdout.buffer.close()
+        for name in [name for name in sys.modules if name.startswith(("flowlet", "netstack", "json"))]:
+            del sys.modules[name]
+        return value
+
+    def say(value: int) -> int:
+        import os
+
+        print("after")
+        os.system("echo child")  # noqa: S605, S607 - writes to descriptor 1
+        return value
+
+    for function in (spoil, say):
+        job_graph, edge_id = mapped([1], function)
+        job = execute(job_graph, RemoteTarget("127.0.0.1", port, secret_file))
+        assert list(job.collect(edge_id)) == [1]
+        job.close()
+    task_manager.interrupt()
+    code, out, err = task_manager.result()
+
+    assert (code, out) == (0, "before\nafter\nchild\n")
+    warning = "\n".join(line for line in err.splitlines() if "was spoilt" in line)
+    for part in ("flowlet", "descriptor 0 again", "descriptor 1 again", "descriptor 2 again", "from 10 to", "sys.stdout again"):
+        assert part in warning
+
+
 def wait_until_running(job: object) -> None:
     from flowlet.client.executor import RunningJob
 
