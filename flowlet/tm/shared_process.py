@@ -1,7 +1,7 @@
 """What users' functions share with the process of their TaskManager, and what is mended when one has spoilt it.
 
-Modules, standard streams, their descriptors and the limit of descriptors belong to the whole process.  A function that spoils them would harm the tasks
-beside it and every later job, which could not tell why.
+Modules, standard streams, their descriptors and the limit of descriptors belong to the whole process.  A function that spoils them would
+harm the tasks beside it and every later job, which could not tell why.
 
 Side:       loop.  For ``python -m flowlet.tm`` only: a user's own process must not be changed.
 Invariants: log lines and ``print`` go to duplicates of descriptors 1 and 2, so that they never go into a socket that got such a number
