@@ -204,7 +204,7 @@ class SharedProcess:
         self._mend("at the end of this task", job=job, task=task)
 
     def at_heartbeat(self, jobs: Collection[str]) -> None:
-        """A heartbeat is sent while tasks of these jobs run."""
+        """A heartbeat is sent; tasks of these jobs run."""
         mended = self._limit.mend() + self._free.look()
         if mended:
             _log.warning(f"{_SPOILT} while tasks ran", jobs=sorted(jobs), mended="; ".join(mended))

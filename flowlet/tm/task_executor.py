@@ -74,7 +74,7 @@ class ProcessHooks:
     loaded: Callable[[TaskLoad], None] = lambda _load: None  # at each look at watched tasks, and when the last one has ended
     deploying: Callable[[str, str], None] = lambda _job, _task: None  # a task is about to be deployed
     ended: Callable[[str, str], None] = lambda _job, _task: None  # a task has ended, which was not reported yet
-    heartbeat: Callable[[set[str]], None] = lambda _jobs: None  # a heartbeat is made while tasks of these jobs run
+    heartbeat: Callable[[set[str]], None] = lambda _jobs: None  # a heartbeat is made; tasks of these jobs run
 
 
 class TaskExecutor:
@@ -229,8 +229,7 @@ class TaskExecutor:
 
     def heartbeat(self) -> Heartbeat:
         """The metrics of all tasks."""
-        if self._tasks:
-            self._hooks.heartbeat({task.descriptor.job_name for task in self._tasks.values()})
+        self._hooks.heartbeat({task.descriptor.job_name for task in self._tasks.values()})
         for task in self._tasks.values():
             task.check_thread()
         return Heartbeat(self.tm_id, [TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()])

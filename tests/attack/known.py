@@ -11,7 +11,6 @@ from typing import Final
 # Pattern of the test's name -> what is wrong.
 KNOWN: Final = {
     r"test_control_links.*(still|swallows all) to client.$": "a JobManager that is not heard is noticed by pings after 30 s, which is late",
-    r"test_misdeeds.*fds_used_up": "the reader of results is told of a failed authentication, and does not try again",
 }
 
 
