@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 import typer
-import uvloop
 
 from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
 from flowlet.errors import ConfigError, FlowletError
@@ -65,6 +64,7 @@ from netstack.eventloop import EventLoopThread
 from netstack.forks import serving_thread
 from netstack.log_lines import LogLines
 from netstack.security import SecurityConfig
+from netstack.uv_loop import UvLoop
 
 _log = LogLines(__name__)
 
@@ -178,7 +178,7 @@ def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake |
         FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
     """
     keep_apart(STOP_SIGNALS)
-    with SharedProcess(SHIPPED_MODULES.brings) as shared, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with SharedProcess(SHIPPED_MODULES.brings) as shared, asyncio.Runner(loop_factory=UvLoop) as runner:
         failure = runner.run(_Process(process, config, shared, keeper).run())
     if failure is not None:
         raise FlowletError(failure)

@@ -265,8 +265,10 @@ def test_what_a_function_spoils_for_all_is_mended_before_the_next_job(start: Sta
         import os
         import resource
         import sys
+        import warnings
 
         print("before")
+        warnings.simplefilter("error")  # with it uvloop's loop would not close
         resource.setrlimit(resource.RLIMIT_NOFILE, (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         for fd in (0, 1, 2):  # no connection is made that could get one of them: nobody reads results
             os.close(fd)
