@@ -47,7 +47,8 @@ def _client_handlers(
 
 def backoff_s(config: NetstackConfig, num_failed: int) -> float:
     """The pause before the next attempt to connect, after so many have failed in a row."""
-    return min(config.connect_backoff_ms * 2 ** (num_failed - 1), config.max_request_backoff_ms) / 1000
+    pause_ms: int = min(config.connect_backoff_ms << (num_failed - 1), config.max_request_backoff_ms)
+    return pause_ms / 1000
 
 
 class _Connection:

@@ -9,9 +9,7 @@ import re
 from typing import Final
 
 # Pattern of the test's name -> what is wrong.
-KNOWN: Final = {
-    r"test_control_links.*(still|swallows all) to client.$": "a JobManager that is not heard is noticed by pings after 30 s, which is late",
-}
+KNOWN: Final[dict[str, str]] = {}
 
 
 def known_fault(nodeid: str) -> str | None:
