@@ -6,6 +6,7 @@ Invariants: one line on standard output when ready; SIGINT, SIGTERM, SIGHUP and 
 """
 
 import asyncio
+import faulthandler
 import os
 import secrets
 import signal
@@ -179,6 +180,7 @@ def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake |
     """
     keep_apart(STOP_SIGNALS)
     with SharedProcess(SHIPPED_MODULES.brings) as shared, asyncio.Runner(loop_factory=UvLoop) as runner:
+        faulthandler.enable()  # after standard error is what it stays
         failure = runner.run(_Process(process, config, shared, keeper).run())
     if failure is not None:
         raise FlowletError(failure)

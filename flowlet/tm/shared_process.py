@@ -19,7 +19,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from io import TextIOWrapper
 from types import ModuleType, TracebackType
 from typing import Final, Self, TextIO
@@ -67,7 +67,7 @@ class KeptModules:
         package, _, last = name.rpartition(".")
         parent = self._kept.get(package)
         # An import of the replacement has also made it an attribute of its package.
-        if other is not None and parent is not None and vars(parent).get(last) is other:
+        if other is not None and isinstance(parent, ModuleType) and vars(parent).get(last) is other:
             setattr(parent, last, module)
 
 
@@ -165,7 +165,10 @@ class FreeDescriptors:
 class SharedProcess:
     """Mends what tasks have spoilt.
 
-    Threading: one thread, the loop's.  Life cycle: a context manager; ``mend`` between.
+    Threading: one thread, the loop's.  Life cycle: a context manager.
+
+    Args:
+        is_users_module: whether a job has brought the module of that name.
     """
 
     def __init__(self, is_users_module: Callable[[str], bool]) -> None:
@@ -187,7 +190,6 @@ class SharedProcess:
             if (stream := self._opened(name, descriptor)) is not None:
                 self._stack.callback(self._restore, name, getattr(sys, name))
                 setattr(sys, name, stream)
-        faulthandler.enable()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
@@ -234,14 +236,15 @@ class SharedProcess:
         return _StandardStream(*self._opened_as[name])
 
     def _restore(self, name: str, before: TextIO) -> None:
-        getattr(sys, name).flush()
+        with suppress(OSError, ValueError, AttributeError):  # the reader is gone, or a function has closed or replaced it
+            getattr(sys, name).flush()
         setattr(sys, name, before)
-        if name == "stderr":
-            faulthandler.enable()
+        if name == "stderr" and faulthandler.is_enabled():
+            faulthandler.enable()  # not on a descriptor that is closed now
 
     def _mend_streams(self) -> list[str]:
         """Open ``sys.stdout`` and ``sys.stderr`` again where they were closed; what a function has put in their place stays."""
-        closed = [name for name in self._opened_as if getattr(getattr(sys, name), "closed", True)]
+        closed = [name for name in self._opened_as if getattr(getattr(sys, name, None), "closed", True)]
         for name in closed:
             setattr(sys, name, _StandardStream(*self._opened_as[name]))
         return [f"opened sys.{name} again, which was closed" for name in closed]

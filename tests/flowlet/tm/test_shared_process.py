@@ -8,6 +8,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -102,6 +103,18 @@ def test_an_attribute_that_only_has_the_name_of_a_module_stays() -> None:
     keeper.mend()
 
     assert vars(modules["package"])["function"] is len
+
+
+def test_a_table_may_have_what_is_no_module() -> None:
+    """A function has put it there; ``vars`` of it would fail."""
+    modules: dict[str, Any] = {"odd": object(), "odd.module": ModuleType("odd.module")}
+    before = modules.copy()
+    keeper = kept(modules)
+
+    modules["odd.module"] = ModuleType("odd.module")
+    keeper.mend()
+
+    assert modules == before
 
 
 # ---------------------------------------------------------------- descriptors
