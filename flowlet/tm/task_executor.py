@@ -89,6 +89,7 @@ class TaskExecutor:
         policy = replace(config.latency, busy_poll_us=config.latency.busy_poll_us or config.network.busy_poll_us)
         self._network = NetworkEnvironment(replace(config.network, busy_poll_us=policy.busy_poll_us), loop)
         self._tasks: dict[bytes, Task] = {}
+        self._has_lost_port = False  # and has said so
         self._busy_tasks = policy.busy_tasks()
         self._poller = self._network.busy_poller
         self._load_check: PeriodicLoadCheck | None = None  # while there are tasks
@@ -229,10 +230,23 @@ class TaskExecutor:
 
     def heartbeat(self) -> Heartbeat:
         """The metrics of all tasks."""
-        self._hooks.heartbeat({task.descriptor.job_name for task in self._tasks.values()})
+        jobs = {task.descriptor.job_name for task in self._tasks.values()}
+        self._hooks.heartbeat(jobs)
+        self._end_without_port(jobs)
         for task in self._tasks.values():
             task.check_thread()
         return Heartbeat(self.tm_id, [TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()])
+
+    def _end_without_port(self, jobs: set[str]) -> None:
+        """Without its data port this TaskManager would go on to take tasks whose results nobody can read."""
+        if self._network.has_lost_port and not self._has_lost_port:
+            self._has_lost_port = True
+            reason = (
+                "its data port is gone: a function has closed or replaced file descriptors that are not its own; "
+                f"jobs that run here: {', '.join(sorted(jobs)) or 'none'}"
+            )
+            self.announce_end(reason)
+            self._hooks.failed(reason)
 
     async def session_lost(self, reason: str) -> None:
         """Cancel all tasks: the JobManager has failed their jobs.  Returns when they have ended: until then their slots are not free."""
