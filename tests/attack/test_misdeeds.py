@@ -73,7 +73,7 @@ MISDEEDS = [
     Misdeed(misdeeds.sigstop, LOST, ends=True),
     Misdeed(misdeeds.segfault, LOST, ends=True),
     Misdeed(misdeeds.close_all_fds, LOST, ends=True),
-    Misdeed(misdeeds.sockets_replaced, LOST, ends=True),
+    Misdeed(misdeeds.sockets_replaced, LOST, ends=True, spoils=True),
     Misdeed(misdeeds.event_fds_replaced, LOST, ends=True),
     Misdeed(misdeeds.fork_into_engine, "runs or fork"),
     Misdeed(misdeeds.fork_and_exit, "runs"),
