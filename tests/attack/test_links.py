@@ -148,6 +148,7 @@ def _heal(proxies: list[TcpProxy]) -> None:
         proxy.hold.clear()
         proxy.swallow.clear()
         proxy.delay_s = 0.0
+        proxy.change = None  # of a direction in which nothing came: it would hit the new job
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
