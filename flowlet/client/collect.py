@@ -11,7 +11,7 @@ Source:     Flink ``CollectResultIterator``, with a gate in place of a socket pe
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from flowlet.client.interrupts import DeferredSignals, Latch
 from flowlet.client.remote import ClusterClient
@@ -28,6 +28,11 @@ from netstack.errors import NetstackError
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.security import SecurityConfig
 from netstack.wire.events import EndOfData
+
+# A TaskManager that has no file descriptors left for a moment must not cost the job: five pauses of together 3 s.  All attempts together
+# take no longer than the one of 120 s that is the default of the network stack.
+_CONNECT_RETRIES: Final = 5
+_CONNECT_TIMEOUT_S: Final = 20.0
 
 
 class JobHandle(Protocol):
@@ -70,7 +75,12 @@ class CollectedValues(Iterator[Any]):
         self._deserializers = [
             ElementDeserializer(name=f"{job.name}, producer {index}", limits=LARGEST_ELEMENT_LIMITS) for index in range(len(channels))
         ]
-        self._network = NetworkEnvironment(NetstackConfig(security=SecurityConfig.hmac(client.secret)), client.loop)
+        self._network = NetworkEnvironment(
+            NetstackConfig(
+                security=SecurityConfig.hmac(client.secret), connect_timeout_s=_CONNECT_TIMEOUT_S, connect_retries=_CONNECT_RETRIES
+            ),
+            client.loop,
+        )
         try:
             self._gate = self._open(channels)
         except BaseException:
