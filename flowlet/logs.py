@@ -5,6 +5,7 @@ Invariants: one line per event, on standard error.  A line from a task thread ca
             wrote it.  Standard output is left to the user's own prints.
 """
 
+import contextlib
 import logging
 import sys
 from typing import Final, TextIO
@@ -104,6 +105,11 @@ class _StandardErrorHandler(logging.StreamHandler[TextIO]):
     @property
     def stream(self) -> TextIO:  # type: ignore[override]  # a plain attribute in the base class
         return sys.stderr
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
+        """A line that cannot be written is lost; the base class would raise what a closed stream raises, into whoever logs."""
+        with contextlib.suppress(ValueError):
+            super().handleError(record)
 
 
 def _replace_handlers(logger: logging.Logger, handler: logging.Handler, level: int) -> None:

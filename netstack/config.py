@@ -27,6 +27,7 @@ _LEAST: Final = {
     "max_buffers_per_channel": 3,
     "max_overdraft_buffers_per_gate": 0,
     "connect_retries": 0,
+    "connect_backoff_ms": 0,
     "max_waiting_requests": 1,
     "max_cancels_per_s": 1,
     "max_readers": 1,
@@ -78,7 +79,9 @@ class NetstackConfig:
     max_gather_bytes: int = 1024 * 1024
     read_buffer_bytes: int = 1024 * 1024
     connect_timeout_s: float = 120.0
+    # Flink's taskmanager.network.retries.  A peer that failed to authenticate is not tried again.
     connect_retries: int = 0
+    connect_backoff_ms: int = 100  # before the first retry; doubles up to ``max_request_backoff_ms``
     # Keep a connection that no channel uses any more for the next job; otherwise its last channel closes it (CloseRequest).
     reuse_connections: bool = True
     partition_request_timeout_s: float = 10.0

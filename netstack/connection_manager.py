@@ -16,7 +16,7 @@ from typing import Concatenate, ParamSpec, TypeAlias
 
 from netstack.busy_poll import NewsHandler
 from netstack.config import NetstackConfig
-from netstack.errors import ConnectError, NetstackError, ResourceClosedError
+from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
@@ -43,6 +43,12 @@ def _client_handlers(
     """The pipeline of an outgoing connection, head to tail."""
     decoder = MessageDecoder.of(config, handler, accepted_ids=CLIENT_MESSAGE_IDS)
     return (MessageEncoder(), decoder, *(() if on_news is None else (NewsHandler(on_news),)), handler)
+
+
+def backoff_s(config: NetstackConfig, num_failed: int) -> float:
+    """The pause before the next attempt to connect, after so many have failed in a row."""
+    pause_ms: int = min(config.connect_backoff_ms << (num_failed - 1), config.max_request_backoff_ms)
+    return pause_ms / 1000
 
 
 class _Connection:
@@ -142,11 +148,15 @@ class _Connection:
         while True:
             try:
                 return await self._connect_once()
+            except AuthenticationError:
+                raise  # the secret or the certificate stays wrong
             except ConnectError as error:
                 num_failed += 1
                 if num_failed > self._config.connect_retries:
                     raise
+                pause_s = backoff_s(self._config, num_failed)
                 _log.warning("cannot connect, trying again", peer=str(self.connection_id), num_failed=num_failed, error=str(error))
+            await asyncio.sleep(pause_s)
 
     async def _connect_once(self) -> tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]:
         handler = CreditBasedPartitionRequestClientHandler(self._loop.after_batch)

@@ -102,6 +102,11 @@ class NetworkEnvironment:
         server = self._server
         return 0 if server is None else server.num_channels
 
+    @property
+    def has_lost_port(self) -> bool:
+        """Loop thread: whether a function of this process has closed or replaced the socket that listens."""
+        return self._server is not None and self._server.has_lost_port
+
     def reader_statistics(self) -> list[ViewReaderStatistics]:
         """One row per remote reader of this process's partitions, for a dump; loop thread.
 

@@ -22,6 +22,9 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from netstack.errors import LocalProtocolError, ResourceBrokenError, ResourceClosedError
 from netstack.forks import forget_in_children, keep_in_children, serving_thread
+from netstack.log_lines import LogLines
+
+_log = LogLines(__name__)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -264,8 +267,18 @@ class EventLoopThread:
             _cancel_all_tasks(self.loop)
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
-            self.loop.close()
+            self._close_loop()
             forget_in_children(self.loop)
+
+    def _close_loop(self) -> None:
+        try:
+            self.loop.close()
+        except (OSError, RuntimeError) as error:  # libuv has a handle that is open, or a callback came meanwhile
+            _log.warning(
+                "the event loop of a thread that has ended could not be closed; its connections stay open until the process ends",
+                loop=self.name,
+                error=f"{type(error).__name__}: {error}",
+            )
 
     def _stop(self) -> None:
         self._drain_and_detach()
@@ -281,9 +294,9 @@ def _place_of(thread: threading.Thread) -> str:
 
 def _new_loop(*, use_uvloop: bool) -> asyncio.AbstractEventLoop:
     if use_uvloop and sys.platform != "win32":
-        import uvloop
+        from netstack.uv_loop import UvLoop
 
-        return uvloop.new_event_loop()
+        return UvLoop()
     return asyncio.new_event_loop()
 
 

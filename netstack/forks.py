@@ -46,6 +46,14 @@ class ClosedInChildren:
     def __repr__(self) -> str:
         return f"<ClosedInChildren {self._descriptor} of {self._owner!r}>"
 
+    @property
+    def is_intact(self) -> bool:
+        """Whether the descriptor still is the socket that it was."""
+        try:
+            return _identity(self._descriptor) == self._identity
+        except OSError:
+            return False
+
     def release(self) -> None:
         """Forget the descriptor, which is or will be closed; a second call does nothing."""
         _guarded.discard(self)

@@ -6,7 +6,7 @@ Invariants: an end of data is acknowledged, and a channel that a barrier blocks 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from flowlet.client.remote import ClusterClient
 from flowlet.client.result_buffer import BarrierReceived, ChannelEnded, RecordsReceived
@@ -22,6 +22,11 @@ from netstack.security import SecurityConfig
 from netstack.wire.events import CheckpointBarrier, EndOfData
 
 ChannelEvent = RecordsReceived | BarrierReceived | ChannelEnded
+
+# A TaskManager that has no file descriptors left for a moment must not cost the job: five pauses of together 3 s.  All attempts together
+# take no longer than the one of 120 s that is the default of the network stack.
+_CONNECT_RETRIES: Final = 5
+_CONNECT_TIMEOUT_S: Final = 20.0
 
 
 class RunReader:
@@ -42,7 +47,12 @@ class RunReader:
         self._deserializers = [
             ElementDeserializer(name=f"{job_name}, producer {index}", limits=LARGEST_ELEMENT_LIMITS) for index in range(len(channels))
         ]
-        self._network = NetworkEnvironment(NetstackConfig(security=SecurityConfig.hmac(client.secret)), client.loop)
+        self._network = NetworkEnvironment(
+            NetstackConfig(
+                security=SecurityConfig.hmac(client.secret), connect_timeout_s=_CONNECT_TIMEOUT_S, connect_retries=_CONNECT_RETRIES
+            ),
+            client.loop,
+        )
         try:
             self._gate = self._network.create_input_gate(f"client of {job_name}", [channel_spec(channel, None) for channel in channels])
             self._gate.request_partitions()

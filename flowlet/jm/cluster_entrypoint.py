@@ -20,6 +20,7 @@ from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_logging
 from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.secret import load_or_create_secret
+from netstack.uv_loop import UvLoop
 
 _PROGRAM = "python -m flowlet.jm"
 _EXIT_BAD_OPTION = 2
@@ -45,7 +46,7 @@ def jobmanager(
     config = JobManagerConfig(
         secret=load_or_create_secret(secret_file), advertised_addresses=tuple(advertise or ()), slot_request_timeout_s=slot_request_timeout
     )
-    uvloop.run(serve(config, host, port))
+    uvloop.run(serve(config, host, port), loop_factory=UvLoop)
 
 
 async def serve(config: JobManagerConfig, host: str, port: int) -> None:

@@ -13,11 +13,9 @@ import signal
 import sys
 from contextlib import closing
 from dataclasses import dataclass, field
-from io import TextIOWrapper
 from typing import Final, NoReturn
 
 import typer
-import uvloop
 
 from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
 from flowlet.errors import ConfigError, FlowletError
@@ -57,6 +55,8 @@ from flowlet.tm.latency.keep_awake import KeepAwake
 from flowlet.tm.latency.latency_policy import Goal, LatencyPolicy, TaskDriver
 from flowlet.tm.latency.switch_interval import SwitchInterval
 from flowlet.tm.process_model import DEFAULT_GC_THRESHOLD, GarbageCollectorTuning, ParentWatch, TaskScheduling, pin_to_cpu
+from flowlet.tm.shared_process import SharedProcess
+from flowlet.tm.shipped_modules import SHIPPED_MODULES
 from flowlet.tm.task import CancellationConfig
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
@@ -65,6 +65,7 @@ from netstack.eventloop import EventLoopThread
 from netstack.forks import serving_thread
 from netstack.log_lines import LogLines
 from netstack.security import SecurityConfig
+from netstack.uv_loop import UvLoop
 
 _log = LogLines(__name__)
 
@@ -177,12 +178,10 @@ def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake |
     Raises:
         FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
     """
-    faulthandler.enable()
     keep_apart(STOP_SIGNALS)
-    if isinstance(sys.stdout, TextIOWrapper):  # a user's print() shall appear when it happens, also through a pipe
-        sys.stdout.reconfigure(line_buffering=True)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        failure = runner.run(_Process(process, config, keeper).run())
+    with SharedProcess(SHIPPED_MODULES.brings) as shared, asyncio.Runner(loop_factory=UvLoop) as runner:
+        faulthandler.enable()  # after standard error is what it stays
+        failure = runner.run(_Process(process, config, shared, keeper).run())
     if failure is not None:
         raise FlowletError(failure)
 
@@ -190,8 +189,9 @@ def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake |
 class _Process:
     """The life of the process on its loop."""
 
-    def __init__(self, options: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake | None = None) -> None:
+    def __init__(self, options: ProcessOptions, config: TaskExecutorConfig, shared: SharedProcess, keeper: KeepAwake | None = None) -> None:
         self._options = options
+        self._shared = shared
         self._keeper = keeper
         self._config = config
         self._stop = asyncio.Event()
@@ -220,7 +220,15 @@ class _Process:
         def busy() -> None:  # the collector is tuned after the whole batch of deployments was taken in, not in the middle of it
             event_loop.loop.call_soon(gc_tuning.freeze)
 
-        hooks = ProcessHooks(busy=busy, idle=gc_tuning.thaw, failed=self._failed, loaded=self._loaded)
+        hooks = ProcessHooks(
+            busy=busy,
+            idle=gc_tuning.thaw,
+            failed=self._failed,
+            loaded=self._loaded,
+            deploying=self._shared.before_deployment,
+            ended=self._shared.after_task,
+            heartbeat=self._shared.at_heartbeat,
+        )
         executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", self._config, event_loop, hooks)
         self._executor = executor
         async with RpcClient(options.jobmanager_host, options.jobmanager_port, options.secret) as rpc:

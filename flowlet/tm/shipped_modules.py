@@ -45,6 +45,10 @@ class ShippedModules(importlib.abc.MetaPathFinder):
     def __repr__(self) -> str:
         return f"<ShippedModules {sorted(self._versions)}>"
 
+    def brings(self, name: str) -> bool:
+        """Whether a job has brought the module of that name, or one above it."""
+        return name.partition(".")[0] in self._versions
+
     @contextmanager
     def in_use(self, modules: Modules, job_name: str) -> Iterator[None]:
         """Let ``modules`` be imported, and keep them as they are, while the block runs.

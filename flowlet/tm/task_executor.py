@@ -77,6 +77,9 @@ class ProcessHooks:
     idle: Callable[[], None] = lambda: None  # the last task has ended
     failed: Callable[[str], None] = lambda _reason: None  # this TaskManager cannot go on
     loaded: Callable[[TaskLoad], None] = lambda _load: None  # at each look at watched tasks, and when the last one has ended
+    deploying: Callable[[str, str], None] = lambda _job, _task: None  # a task is about to be deployed
+    ended: Callable[[str, str], None] = lambda _job, _task: None  # a task has ended, which was not reported yet
+    heartbeat: Callable[[set[str]], None] = lambda _jobs: None  # a heartbeat is made; tasks of these jobs run
 
 
 class TaskExecutor:
@@ -91,6 +94,7 @@ class TaskExecutor:
         policy = replace(config.latency, busy_poll_us=config.latency.busy_poll_us or config.network.busy_poll_us)
         self._network = NetworkEnvironment(replace(config.network, busy_poll_us=policy.busy_poll_us), loop)
         self._tasks: dict[bytes, Task] = {}
+        self._has_lost_port = False  # and has said so
         self._busy_tasks = policy.busy_tasks()
         self._poller = self._network.busy_poller
         self._load_check: PeriodicLoadCheck | None = None  # while there are tasks
@@ -187,6 +191,7 @@ class TaskExecutor:
             _log.warning("an attempt was deployed twice; the second one is ignored", task=message.task.task_name)
             return
         task = Task(message.task, self._context)
+        self._hooks.deploying(message.task.job_name, task.name)
         if not self._tasks:
             self._hooks.busy()
             if self._busy_tasks is not None:
@@ -240,9 +245,23 @@ class TaskExecutor:
 
     def heartbeat(self) -> Heartbeat:
         """The metrics of all tasks."""
+        jobs = {task.descriptor.job_name for task in self._tasks.values()}
+        self._hooks.heartbeat(jobs)
+        self._end_without_port(jobs)
         for task in self._tasks.values():
             task.check_thread()
         return Heartbeat(self.tm_id, [TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()])
+
+    def _end_without_port(self, jobs: set[str]) -> None:
+        """Without its data port this TaskManager would go on to take tasks whose results nobody can read."""
+        if self._network.has_lost_port and not self._has_lost_port:
+            self._has_lost_port = True
+            reason = (
+                "its data port is gone: a function has closed or replaced file descriptors that are not its own; "
+                f"jobs that run here: {', '.join(sorted(jobs)) or 'none'}"
+            )
+            self.announce_end(reason)
+            self._hooks.failed(reason)
 
     async def session_lost(self, reason: str) -> None:
         """Cancel all tasks: the JobManager has failed their jobs.  Returns when they have ended: until then their slots are not free."""
@@ -254,6 +273,8 @@ class TaskExecutor:
     # ---------------------------------------------------------------- the tasks' reports
 
     def _report(self, task: Task, change: TaskStateChanged) -> None:
+        if change.state.is_terminal:
+            self._hooks.ended(task.descriptor.job_name, task.name)
         if self._connection is not None:
             self._connection.send(change)
         if not change.state.is_terminal:

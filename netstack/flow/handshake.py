@@ -205,6 +205,11 @@ class Handshake:
         """Whether this end dialled."""
         return self._is_client
 
+    @property
+    def is_consumer(self) -> bool:
+        """Whether this end dialled in order to read partitions."""
+        return isinstance(self._mine, Hello) and self._mine.role == Role.CONSUMER
+
     def seal_keys(self) -> tuple[bytes, bytes] | None:
         """The keys of the seals of what this end sends and of what it receives, 32 bytes each; None with TLS, which needs none."""
         if self._tls_binding:

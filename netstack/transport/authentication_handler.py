@@ -5,6 +5,9 @@ Invariants: until the handshake is over, the decoder accepts nothing but its mes
             handler seals the connection (without TLS), fires ``channel_active`` and leaves the pipeline: it costs nothing per message.
             A peer that fails learns neither the reason nor the moment: the server sends nothing more, reads nothing more and closes the
             connection ``failure_delay_s`` later.
+Rules:      a server that hangs up before its hello has not judged the secret, which it was not shown yet: that is a ``ConnectError``, and
+            another attempt may help.  A certificate or a producer's token can be refused there, so with these it stays an
+            ``AuthenticationError``.
 Source:     modelled on Netty's ``SslHandler`` and ``ProtocolNegotiationHandler``.
 """
 
@@ -12,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from netstack.errors import AuthenticationError, ConnectionLostError, LocalProtocolError, NetstackError
+from netstack.errors import AuthenticationError, ConnectError, ConnectionLostError, LocalProtocolError, NetstackError
 from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
 from netstack.log_lines import LogLines
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
@@ -77,6 +80,7 @@ class AuthenticationHandler(ChannelHandler):
         self._timer: asyncio.TimerHandle | None = None
         self._decoder: MessageDecoder | None = None
         self._has_failed = False
+        self._is_judged_late = False  # the peer judges this end only after its first message, which has not come yet
 
     def __repr__(self) -> str:
         return f"<AuthenticationHandler of {self._handshake!r}>"
@@ -101,7 +105,9 @@ class AuthenticationHandler(ChannelHandler):
         self._timer = self._loop.call_later(self._timeout_s, self._on_timeout, ctx)
         try:
             authority = ctx.channel.peer if self._handshake.is_client else ctx.channel.local_address
-            messages = self._handshake.connected(tls_binding=self._tls_binding(ctx), authority=authority)
+            binding = self._tls_binding(ctx)
+            self._is_judged_late = self._handshake.is_consumer and binding is None
+            messages = self._handshake.connected(tls_binding=binding, authority=authority)
         except NetstackError as error:
             self._fail(ctx, error)
         else:
@@ -118,6 +124,7 @@ class AuthenticationHandler(ChannelHandler):
         if self._has_failed:
             return
         assert isinstance(message, (Hello, GateHello, Proof, Ready)), "the decoder understands nothing else"
+        self._is_judged_late = False
         try:
             messages = self._handshake.receive(message)
         except NetstackError as error:
@@ -185,11 +192,16 @@ class AuthenticationHandler(ChannelHandler):
         peer, reason = ctx.channel.peer, str(error)[:_MAX_REASON_CHARACTERS]
         if self._logs is None or self._logs.take():
             # A peer that went away may just be shutting down; a peer that was refused may be an attacker.
-            tell = _log.info if isinstance(error, (_PeerGoneError, ConnectionLostError)) else _log.warning
+            tell = _log.info if _is_gone(error) else _log.warning
             tell("a connection was not authenticated", peer=peer, reason=repr(reason))
-        failure = AuthenticationError(
+        failure: NetstackError = AuthenticationError(
             f"{peer} did not authenticate: {reason}; do both processes use the same secret file, and is nothing between them?"
         )
+        if _is_gone(error) and self._is_judged_late:
+            failure = ConnectError(
+                f"{peer} closed the connection before it said anything: it has no file descriptors left, has too many connections, serves "
+                "another address than this one, or ends just now; see its log"
+            )
         failure.__cause__ = error
         self._on_failed(failure)
 
@@ -205,3 +217,8 @@ class _RefusedError(NetstackError):
 
 class _PeerGoneError(_RefusedError):
     """The peer closed the connection during the handshake."""
+
+
+def _is_gone(error: Exception) -> bool:
+    """Whether the peer ended the connection, for whatever reason."""
+    return isinstance(error, (_PeerGoneError, ConnectionLostError))

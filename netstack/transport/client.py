@@ -47,7 +47,7 @@ async def connect(
         AuthenticationError: one end did not prove that it knows the secret, or TLS failed.
         ConfigError: ``config.security`` is not set, its certificates cannot be read, or the kernel does not offer
             ``config.congestion_control``.
-        ConnectError: the peer does not listen, the address is not allowed, or ``timeout_s`` is over.
+        ConnectError: the peer does not listen or hangs up at once, the address is not allowed, or ``timeout_s`` is over.
     """
     security = required_security(config.security)
     if security.tls is None and not is_loopback(connection_id.host):

@@ -140,6 +140,12 @@ class NetworkServer:
         """How many connections failed their handshake."""
         return self._num_failed
 
+    @property
+    def has_lost_port(self) -> bool:
+        """Whether somebody else in this process has closed or replaced a socket that listens, so that no connection comes any more."""
+        guards = () if self._group.is_closed else self._guards
+        return not all(guard.is_intact for guard in guards if isinstance(guard, ClosedInChildren))
+
     def admission_statistics(self) -> AdmissionStatistics:
         """Connections now, and those that were cut or refused because there were too many."""
         return self._group.admission.statistics()

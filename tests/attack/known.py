@@ -9,12 +9,7 @@ import re
 from typing import Final
 
 # Pattern of the test's name -> what is wrong.
-KNOWN: Final = {
-    r"test_control_links.*(still|swallows all) to client.$": "a JobManager that is not heard is noticed by pings after 30 s, which is late",
-    r"test_misdeeds.*(modules_cleared|own_modules_removed)": "a TaskManager without its modules goes on to take tasks, which fail",
-    r"test_misdeeds.*standard_fds_closed": "log lines are written into sockets",
-    r"test_misdeeds.*fds_used_up": "the reader of results is told of a failed authentication, and does not try again",
-}
+KNOWN: Final[dict[str, str]] = {}
 
 
 def known_fault(nodeid: str) -> str | None:

@@ -524,6 +524,10 @@ def fds_used_up() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def fd_limit_lowered() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
 def large_records() -> Any:
     return bytes(100 * 2**20)
 

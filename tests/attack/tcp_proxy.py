@@ -132,8 +132,8 @@ class TcpProxy:
                 if direction in self.swallow:
                     continue
                 self.num_bytes[direction] += len(data)
-                if self.change is not None:
-                    data = self.change(direction, data)
+                if (change := self.change) is not None:
+                    data = change(direction, data)
                 self._send(data, source, target)
             if source not in self._doomed:
                 target.shutdown(socket.SHUT_WR)

@@ -17,6 +17,8 @@ from tests.attack.routed import ROUTES, routed_loops
 from tests.attack.tcp_proxy import Change, Direction, OnceAfter, TcpProxy
 
 TOLD_S: Final = 30.0  # from the fault to the failure of the job, or its going on
+# Flink's heartbeat.timeout.  A control connection is pinged every 20 s and lost when no pong has come for 10 s: after 30 s at the latest.
+CONTROL_TOLD_S: Final = 50.0
 TOLD: Final = r"(?i)lost|connection|corrupt|broken|heartbeat|silent|answer|in time|authenticat|refused|ended|failed|could not be read"
 Where = Literal["data", "control"]
 BIG_S: Final = 1.5
@@ -118,7 +120,7 @@ def break_links(arena: Arena, where: Where, fault: Fault) -> None:
     with through_proxies(arena, where) as proxies:
         if where == "control":
             arena.replace_task_managers([each.process.pid for each in arena.task_managers])
-        with arena.attack(f"{where} link {fault.name}", may_fail=may_fail, end_s=TOLD_S) as it:
+        with arena.attack(f"{where} link {fault.name}", may_fail=may_fail, end_s=TOLD_S if where == "data" else CONTROL_TOLD_S) as it:
             assert it.bystander is not None
             began_s = time.monotonic()
             for proxy in proxies:
@@ -130,9 +132,19 @@ def break_links(arena: Arena, where: Where, fault: Fault) -> None:
             if changes:  # a job does not use every link in both directions all the time
                 within(BIG_S * 10, lambda: any(change.has_happened for change in changes), "no bytes passed that could be changed")
                 _heal(proxies)
-            told_s = it.bystander.wait_failed(BIG_S if fault.lasts_s or fault.must_go_on else 12.0 if where == "control" else 4.0)
+            told_s = it.bystander.wait_failed(patience_s(where, fault))
             it.outcome("went on" if told_s is None else f"told after {time.monotonic() - began_s:.1f} s")
             it.release = lambda: _heal(proxies)
+
+
+def patience_s(where: Where, fault: Fault) -> float:
+    """How long the bystander is watched before it is told to end; then it may fail, too."""
+    if fault.lasts_s or fault.must_go_on:
+        return BIG_S
+    if where == "data":
+        return 4.0
+    # The JobManager misses heartbeats after 8 s; a TaskManager that hears nothing more learns it from its pings.
+    return CONTROL_TOLD_S if fault.name.endswith("to client") else 12.0
 
 
 def _heal(proxies: list[TcpProxy]) -> None:
@@ -140,7 +152,7 @@ def _heal(proxies: list[TcpProxy]) -> None:
         proxy.hold.clear()
         proxy.swallow.clear()
         proxy.delay_s = 0.0
-        proxy.change = None
+        proxy.change = None  # of a direction in which nothing came: it would hit the new job
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

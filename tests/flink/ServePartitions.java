@@ -1,7 +1,7 @@
 // Serves two partitions of Flink's own classes to a foreign consumer: a sort-merge partition with LZ4, and a pipelined one with a large barrier.
 //
 // In Flink's package, because a subpartition can be made only there.  Arguments: a folder for files, the number of records, the number of
-// bytes of the savepoint's location.  Prints the port and the ids, and ends with its standard input.
+// bytes of the savepoint's location and of a segment.  Prints the port and the ids, and ends with its standard input.
 package org.apache.flink.runtime.io.network.partition;
 
 import java.net.InetAddress;
@@ -31,13 +31,14 @@ import org.apache.flink.shaded.netty4.io.netty.buffer.ByteBuf;
 import org.apache.flink.shaded.netty4.io.netty.buffer.Unpooled;
 
 public final class ServePartitions {
-    private static final int SEGMENT = 32 * 1024;
+    private static int segment;
 
     public static void main(String[] args) throws Exception {
+        segment = Integer.parseInt(args[3]);
         int numRecords = Integer.parseInt(args[1]);
-        NetworkBufferPool pool = new NetworkBufferPool(1024, SEGMENT);
+        NetworkBufferPool pool = new NetworkBufferPool(1024, segment);
         ResultPartitionManager manager = new ResultPartitionManager();
-        NettyConfig config = new NettyConfig(InetAddress.getLoopbackAddress(), 0, SEGMENT, 1, new Configuration());
+        NettyConfig config = new NettyConfig(InetAddress.getLoopbackAddress(), 0, segment, 1, new Configuration());
         NettyConnectionManager connections = new NettyConnectionManager(manager, new TaskEventDispatcher(), config, true);
         System.out.println("PORT " + connections.start());
         ResultPartition sorted = sorted(args[0], pool, manager);
@@ -56,12 +57,12 @@ public final class ServePartitions {
     }
 
     private static ResultPartition sorted(String folder, NetworkBufferPool pool, ResultPartitionManager manager) throws Exception {
-        BatchShuffleReadBufferPool readPool = new BatchShuffleReadBufferPool(64L * SEGMENT, SEGMENT);
+        BatchShuffleReadBufferPool readPool = new BatchShuffleReadBufferPool(64L * segment, segment);
         ExecutorService reading = Executors.newFixedThreadPool(1);
         ResultPartition partition =
                 new SortMergeResultPartition(
                         "sorted", 0, id("SORTED", 1), ResultPartitionType.BLOCKING, 1, 128, readPool, reading, manager, folder + "/sorted",
-                        new BufferCompressor(SEGMENT, CompressionCodec.LZ4), () -> pool.createBufferPool(64, 64));
+                        new BufferCompressor(segment, CompressionCodec.LZ4), () -> pool.createBufferPool(64, 64));
         partition.setup();
         return partition;
     }
@@ -72,7 +73,7 @@ public final class ServePartitions {
                 new PipelinedResultPartition(
                         "pipelined", 0, id("PIPELINED", 2), ResultPartitionType.PIPELINED_BOUNDED, subpartitions, 128, manager, null,
                         () -> pool.createBufferPool(2, 10, 1, Integer.MAX_VALUE, 0));
-        subpartitions[0] = new PipelinedSubpartition(0, 2, SEGMENT, partition);
+        subpartitions[0] = new PipelinedSubpartition(0, 2, segment, partition);
         partition.setup();
         return partition;
     }

@@ -47,13 +47,18 @@ def record(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with serving(tmp_path_factory.mktemp("flink"), NUM_RECORDS, 32 * 1024) as said:
+        yield said
+
+
+@contextmanager
+def serving(folder: Path, num_records: int, segment_bytes: int) -> Iterator[dict[str, str]]:
     """What ``ServePartitions`` says: its port, and the ids of its partitions in hex."""
-    folder = tmp_path_factory.mktemp("flink")
     path = ":".join(map(str, JARS))
     subprocess.run(["javac", "-cp", path, "-d", folder, ROOT / "tests/flink/ServePartitions.java"], check=True, timeout=PATIENCE_S)
     main = "org.apache.flink.runtime.io.network.partition.ServePartitions"
     opens = "--add-opens=java.base/java.nio=ALL-UNNAMED"
-    command = ["java", opens, "-cp", f"{folder}:{path}", main, str(folder), str(NUM_RECORDS), str(LOCATION_BYTES)]
+    command = ["java", opens, "-cp", f"{folder}:{path}", main, str(folder), *map(str, (num_records, LOCATION_BYTES, segment_bytes))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -101,11 +106,17 @@ class Tap:
 
     def frames(self) -> Iterator[tuple[int, int, bool, int]]:
         """Of each BufferResponse: sequence number, number of parts, whether it is compressed, size."""
-        position = 0
-        while position < len(self.from_server):
-            length, _, kind, _, _, num_parts, number, _, _, is_compressed, size = HEADER.unpack_from(self.from_server, position)
+        for frame in self.raw_frames():
+            _, _, kind, _, _, num_parts, number, _, _, is_compressed, size = HEADER.unpack_from(frame)
             if kind == 0:
                 yield number, num_parts, bool(is_compressed), size
+
+    def raw_frames(self) -> Iterator[bytes]:
+        """Every frame of the server's, whole."""
+        position = 0
+        while position < len(self.from_server):
+            (length,) = struct.unpack_from(">I", self.from_server, position)
+            yield bytes(self.from_server[position : position + length])
             position += length
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
-from netstack.connection_manager import ConnectionManager
-from netstack.errors import ConnectError, ConnectionLostError, ResourceClosedError
+from netstack.connection_manager import ConnectionManager, backoff_s
+from netstack.errors import AuthenticationError, ConnectError, ConnectionLostError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
@@ -40,7 +40,7 @@ from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 from tests.waiting import PATIENCE_S
 
 NOT_REUSED = dataclasses.replace(CONFIG, reuse_connections=False)
-RETRYING = dataclasses.replace(CONFIG, connect_retries=2)
+RETRYING = dataclasses.replace(CONFIG, connect_retries=2, connect_backoff_ms=0)
 both = pytest.mark.parametrize("config", [CONFIG, NOT_REUSED], ids=["reused", "not reused"])
 
 Connect = Callable[..., Awaitable[NetworkChannel]]
@@ -666,6 +666,44 @@ async def test_retry_n_times_then_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "attempt 3" in str(error)
     assert len(attempts) == 3
     await consumer.close()
+
+
+async def test_a_peer_that_failed_to_authenticate_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its secret stays wrong, and each attempt would cost it another entry in its log."""
+    consumer = Consumer(RETRYING)
+    attempts: list[int] = []
+
+    async def refuse(*_args: object, **_options: object) -> NetworkChannel:
+        attempts.append(1)
+        raise AuthenticationError("wrong secret")
+
+    monkeypatch.setattr("netstack.connection_manager.connect", refuse)
+
+    error = await consumer.error_of(consumer.gate(ConnectionID("127.0.0.1", 1)))
+
+    assert str(error) == "wrong secret"
+    assert len(attempts) == 1
+    await consumer.close()
+
+
+async def test_close_ends_the_pause_before_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = Consumer(dataclasses.replace(RETRYING, connect_backoff_ms=1_000_000, max_request_backoff_ms=1_000_000))
+    attempts: list[int] = []
+    monkeypatch.setattr("netstack.connection_manager.connect", failing_connect(1, attempts))
+    gate = consumer.gate(ConnectionID("127.0.0.1", 1))
+    await until(lambda: bool(attempts))
+
+    await consumer.manager.close()
+
+    assert isinstance(await consumer.error_of(gate), ResourceClosedError)
+    assert len(attempts) == 1
+    await consumer.close()
+
+
+def test_the_pause_between_attempts_doubles_up_to_a_limit() -> None:
+    config = dataclasses.replace(CONFIG, connect_backoff_ms=100, max_request_backoff_ms=500)
+
+    assert [backoff_s(config, number) for number in range(1, 6)] == [0.1, 0.2, 0.4, 0.5, 0.5]
 
 
 async def test_concurrent_retries_share_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """``EventLoopThread``: coalesced wakeups, nothing lost, nothing after close."""
 
 import asyncio
+import errno
 import os
 import sys
 import threading
@@ -285,6 +286,64 @@ def test_a_blocked_loop_does_not_block_close_for_ever(loop_thread: EventLoopThre
     gate.open()
     assert loop_thread._thread is not None
     loop_thread._thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("is_reading", [True, False])
+def test_open_connections_do_not_keep_a_loop_from_closing(is_reading: bool) -> None:
+    """Where warnings are errors, as in these tests, uvloop left them and their handles open: close() hung, or failed with EBUSY."""
+    loop_thread = EventLoopThread.start("under test")
+    accepted: asyncio.Queue[object] = asyncio.Queue()
+
+    class Server(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            if not is_reading:
+                transport.pause_reading()
+            accepted.put_nowait(transport)
+
+    async def connect() -> tuple[object, ...]:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Server, "127.0.0.1", 0)
+        client, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+        return server, client, await accepted.get()
+
+    kept = loop_thread.submit(connect()).result(PATIENCE_S)
+
+    loop_thread.close()
+
+    assert loop_thread._thread is not None
+    assert not loop_thread._thread.is_alive()
+    assert all("closed=True" in repr(each) for each in kept[1:])
+    del kept
+
+
+def test_a_loop_that_cannot_be_closed_ends_its_thread_and_says_why(
+    loop_thread: EventLoopThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = loop_thread.loop.close
+    loop_thread.loop = Unclosable(loop_thread.loop)  # type: ignore[assignment]  # stands in for it
+
+    loop_thread.close()
+    real()
+
+    assert loop_thread._thread is not None
+    assert not loop_thread._thread.is_alive()
+    [record] = caplog.records
+    assert "the event loop of a thread that has ended could not be closed" in record.message
+    assert "loop='under test'" in record.message
+    assert "Device or resource busy" in record.message
+
+
+class Unclosable:
+    """A loop whose close fails as uvloop's does with an open handle."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def close(self) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
 
 
 def test_a_loop_thread_cannot_close_itself(loop_thread: EventLoopThread) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections import deque
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,9 @@ from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Forward
 from flowlet.io.record_writer import MAX_PENDING_RECORDS
 from flowlet.operators.map_operator import MapOperator
+from netstack.errors import ConnectError
+from netstack.transport.client import connect
+from netstack.transport.network_channel import NetworkChannel
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import (
     ctrl_c_inside,
@@ -69,6 +73,23 @@ def test_a_job_without_results_just_ends(cluster: SharedCluster) -> None:
 
     assert list(results) == []
     assert next(results, "end") == "end"
+
+
+def test_a_task_manager_that_hangs_up_at_first_is_dialled_again(cluster: SharedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no file descriptors left for a moment."""
+    attempts: list[int] = []
+
+    async def hang_up(*args: Any, **options: Any) -> NetworkChannel:
+        attempts.append(1)
+        if len(attempts) <= 2:
+            raise ConnectError("closed before it said anything")
+        return await connect(*args, **options)
+
+    monkeypatch.setattr("netstack.connection_manager.connect", hang_up)
+    job_graph, edge_id = mapped([1, 2, 3], lambda value: value)
+
+    assert list(cluster.execute(job_graph).collect(edge_id)) == [1, 2, 3]
+    assert len(attempts) == 3
 
 
 def test_values_come_while_the_job_runs(cluster: SharedCluster) -> None:

@@ -13,9 +13,12 @@ import psutil
 import pytest
 
 from flowlet.client.executor import RemoteTarget, execute
+from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import ConfigError, JobExecutionError
+from flowlet.graph.job_graph import JobGraph
+from flowlet.operators.map_operator import MapOperator
 from flowlet.tm.command import parse_address, parse_memory_size
-from tests.flowlet.client.jobs import endless_shuffle, mapped
+from tests.flowlet.client.jobs import endless_shuffle, mapped, source, vertex
 from tests.forked_processes import ForkServer, fork_server
 from tests.waiting import PATIENCE_S, Stopwatch
 
@@ -251,6 +254,76 @@ def test_it_ends_when_its_parent_is_killed(start: Start, secret_file: Path) -> N
 
         assert lines.read() == ""  # the child has closed its standard output: it ended
     assert child.wait(PATIENCE_S) in (0, None)
+
+
+@pytest.mark.slow
+def test_what_a_function_spoils_for_all_is_mended_before_the_next_job(start: Start, secret_file: Path) -> None:
+    """Its process goes on: the next job has modules, descriptors and streams, and the log says what was done."""
+    port, (task_manager,) = start_cluster(start)
+
+    def spoil(value: int) -> int:
+        import os
+        import resource
+        import sys
+        import warnings
+
+        print("before")
+        warnings.simplefilter("error")  # with it uvloop's loop would not close
+        resource.setrlimit(resource.RLIMIT_NOFILE, (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        for fd in (0, 1, 2):  # no connection is made that could get one of them: nobody reads results
+            os.close(fd)
+        sys.stderr.close()
+        sys.stdout.buffer.close()
+        for name in [name for name in sys.modules if name.startswith(("flowlet", "netstack", "json"))]:
+            del sys.modules[name]
+        return value
+
+    def say(value: int) -> int:
+        import os
+
+        print("after")
+        os.system("echo child")
+        return value
+
+    for function in (spoil, say):
+        head = vertex("mapped", source([1]), MapOperator(function, name="map"), DiscardSink())
+        job = execute(JobGraph("mapped", vertices=[head], edges=[]), RemoteTarget("127.0.0.1", port, secret_file))
+        job.wait(PATIENCE_S)
+        job.close()
+    task_manager.interrupt()
+    code, out, err = task_manager.result()
+
+    assert (code, out) == (0, "before\nafter\nchild\n")
+    warning = "\n".join(line for line in err.splitlines() if "was spoilt" in line)
+    for part in ("flowlet", "descriptor 0 again", "descriptor 1 again", "descriptor 2 again", "from 10 to", "sys.stdout again"):
+        assert part in warning
+
+
+@pytest.mark.slow
+def test_a_job_that_forbids_its_own_connection_is_read_all_the_same(start: Start, secret_file: Path, tmp_path: Path) -> None:
+    """The task ends only when its results were read, and the limit that it lowered keeps its reader from connecting."""
+    port, (task_manager,) = start_cluster(start)
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+
+    def lower_the_limit(value: int) -> int:
+        import resource
+
+        with open(fifo, "w", encoding="ascii") as out:
+            out.write("here\n")
+            resource.setrlimit(resource.RLIMIT_NOFILE, (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        return value
+
+    job_graph, edge_id = mapped([1], lower_the_limit)
+    job = execute(job_graph, RemoteTarget("127.0.0.1", port, secret_file))
+    with open(fifo, encoding="ascii") as reached:
+        assert reached.read() == "here\n"
+    results = list(job.collect(edge_id))
+    job.close()
+    task_manager.interrupt()
+
+    assert results == [1]
+    assert "raised the limit of file descriptors from 10 to" in task_manager.result()[2]
 
 
 def wait_until_running(job: object) -> None:

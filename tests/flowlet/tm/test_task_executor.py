@@ -21,6 +21,7 @@ from flowlet.tm.latency.busy_tasks import BusyTasks, TaskLoad
 from flowlet.tm.latency.latency_policy import LatencyPolicy
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
+from netstack.environment import NetworkEnvironment
 from netstack.errors import ConfigError
 from netstack.eventloop import EventLoopThread
 from netstack.security import SecurityConfig
@@ -204,6 +205,20 @@ async def test_who_asks_hears_what_the_tasks_do_and_a_loop_that_polls_leaves_the
 
     assert hooks.loads[-1:] == ([TaskLoad()] if follows_load or busy_poll_us else [])
     assert poller is None or "held" not in repr(poller)
+
+
+async def test_it_ends_itself_when_a_function_has_taken_its_data_port(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on to take tasks whose results nobody can read."""
+    await cluster.start_job_manager()
+    monkeypatch.setattr(NetworkEnvironment, "has_lost_port", True)
+
+    executor = await cluster.start_executor()
+    await registered(executor)
+
+    assert await cluster.hooks.reason() == (
+        "its data port is gone: a function has closed or replaced file descriptors that are not its own; jobs that run here: none"
+    )
+    executor.heartbeat()  # says it no second time
 
 
 async def test_a_lost_job_manager_ends_the_tasks_and_a_new_one_is_found(cluster: Cluster) -> None:

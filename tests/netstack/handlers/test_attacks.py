@@ -241,7 +241,7 @@ def test_bytes_behind_the_proof_are_not_understood(loop_name: str) -> None:
     run(loop_name, main())
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", encode(Ready(1)), encode(Proof(bytes(32))), b""])
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", encode(Ready(1)), encode(Proof(bytes(32)))])
 def test_a_server_that_cannot_prove_itself_gets_nothing(loop_name: str, answer: bytes) -> None:
     """The client's handlers never hear of it, and the error says what to look at."""
 
@@ -251,6 +251,37 @@ def test_a_server_that_cannot_prove_itself_gets_nothing(loop_name: str, answer: 
             with pytest.raises(AuthenticationError, match="same secret file"):
                 await connect(HMAC_CONFIG, address, handlers(inbox), timeout_s=PATIENCE_S)
         assert "active" not in inbox.log
+
+    run(loop_name, main())
+
+
+def test_a_server_that_hangs_up_before_it_says_anything_was_not_shown_the_secret(loop_name: str) -> None:
+    """So another attempt may help, and the error says what can be behind it."""
+
+    async def main() -> None:
+        async with impostor(b"") as address:
+            with pytest.raises(ConnectError, match=f"^{address} closed the connection before it said anything: .* see its log$") as raised:
+                await connect(HMAC_CONFIG, address, handlers(Inbox()), timeout_s=PATIENCE_S)
+        assert not isinstance(raised.value, AuthenticationError)
+
+    run(loop_name, main())
+
+
+def test_a_server_without_descriptors_is_a_connect_error(loop_name: str) -> None:
+    """With none left, libuv accepts and closes at once; here the kernel resets a connection whose hello nobody has read."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            address = ConnectionID(*listener.getsockname())
+            dialling = asyncio.create_task(connect(HMAC_CONFIG, address, handlers(Inbox()), timeout_s=PATIENCE_S))
+            accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+            with accepted:
+                accepted.settimeout(PATIENCE_S)
+                await asyncio.get_running_loop().run_in_executor(None, accepted.recv, 1, socket.MSG_PEEK)
+            with pytest.raises(ConnectError, match="before it said anything: it has no file descriptors left") as raised:
+                await dialling
+        assert not isinstance(raised.value, AuthenticationError)
 
     run(loop_name, main())
 

@@ -1,6 +1,7 @@
 """``NetworkServer`` on real sockets and both loops."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -156,5 +157,30 @@ def test_a_port_in_use_is_an_os_error(loop_name: str) -> None:
             await second.start(host, port)
         await first.close()
         await second.close()
+
+    run(loop_name, main())
+
+
+def test_a_port_that_somebody_else_has_closed_is_noticed(loop_name: str) -> None:
+    """A user's function replaces every socket of its process: clients are refused, and nothing else tells."""
+
+    async def main() -> None:
+        server = NetworkServer(CONFIG, handlers(Inbox()))
+        assert not server.has_lost_port
+        await server.start("127.0.0.1", 0)
+        assert server._server is not None
+        number = server._server.sockets[0].fileno()
+        kept = os.dup(number)
+        assert not server.has_lost_port
+
+        near, far = socket.socketpair()
+        with near, far:
+            os.dup2(near.fileno(), number)
+            assert server.has_lost_port
+        os.dup2(kept, number)
+        os.close(kept)
+        assert not server.has_lost_port
+        await server.close()
+        assert not server.has_lost_port
 
     run(loop_name, main())

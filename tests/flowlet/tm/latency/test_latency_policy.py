@@ -21,6 +21,7 @@ from flowlet.tm.latency.switch_interval import (
 from flowlet.tm.latency.switch_interval import (
     LATENCY_SWITCH_INTERVAL_MS,
 )
+from flowlet.tm.shared_process import SharedProcess
 from flowlet.tm.task_executor import TaskExecutorConfig
 
 
@@ -108,7 +109,8 @@ def test_a_process_that_was_asked_for_nothing_watches_its_tasks_and_follows_them
         assert command.run_command(["--jobmanager", "127.0.0.1:1", "--secret-file", str(secret_file), *arguments]) == 0
         [(process, config)] = started
         idle_s = sys.getswitchinterval()
-        command._Process(process, config)._loaded(TaskLoad(is_crowded=True, num_working=2))
+        with SharedProcess(lambda _name: False) as shared:
+            command._Process(process, config, shared)._loaded(TaskLoad(is_crowded=True, num_working=2))
         crowded_s = sys.getswitchinterval()
     finally:
         sys.setswitchinterval(before)

@@ -1,0 +1,291 @@
+"""What users' functions share with the process of their TaskManager, and what is mended when one has spoilt it.
+
+Modules, standard streams, their descriptors and the limit of descriptors belong to the whole process.  A function that spoils them would
+harm the tasks beside it and every later job, which could not tell why.
+
+Side:       loop.  For ``python -m flowlet.tm`` only: a user's own process must not be changed.
+Invariants: log lines and ``print`` go to duplicates of descriptors 1 and 2, so that they never go into a socket that got such a number
+            after a function had closed it.  A descriptor that belongs to something else by now is not touched.
+Rules:      modules and descriptors are mended before a deployment and when a task has ended, because a task may do with them what it
+            likes until then.  The limit of descriptors is mended at heartbeats, too: a task whose results wait for a connection, which
+            the limit forbids, would never end.
+Absent:     what cannot be told from a purpose: ``sys.path``, ``os.environ``, the working folder, streams that were replaced.
+"""
+
+import errno
+import faulthandler
+import fcntl
+import os
+import resource
+import sys
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, suppress
+from io import TextIOWrapper
+from types import ModuleType, TracebackType
+from typing import Final, Self, TextIO
+
+from netstack.log_lines import LogLines
+
+_log = LogLines(__name__)
+
+_ENGINE: Final = ("flowlet", "netstack")
+_STANDARD: Final = (0, 1, 2)
+_STREAMS: Final = {"stdout": 1, "stderr": 2}
+_MAX_NAMES_TOLD: Final = 5
+_SPOILT: Final = "what all tasks of this process share was spoilt"
+
+
+class KeptModules:
+    """The modules that were loaded before the first task, and the engine's own that were loaded since.
+
+    Args:
+        modules: the interpreter's table.
+        is_users: whether a job has brought the module of that name, which may come and go.
+    """
+
+    def __init__(self, modules: dict[str, ModuleType], is_users: Callable[[str], bool]) -> None:
+        self._modules = modules
+        self._is_users = is_users
+        self._kept = modules.copy()
+
+    def __repr__(self) -> str:
+        return f"<KeptModules {len(self._kept)}>"
+
+    def mend(self) -> list[str]:
+        """Put back what was removed or replaced, and say so; keep what the engine has loaded since."""
+        now = self._modules.copy()  # other threads import meanwhile
+        lost = {name: module for name, module in self._kept.items() if now.get(name) is not module and not self._is_users(name)}
+        for name, module in lost.items():
+            self._put_back(name, module, now.get(name))
+        for name, module in now.items():
+            if name.partition(".")[0] in _ENGINE:
+                self._kept.setdefault(name, module)
+        return [f"put back {len(lost)} modules that were removed or replaced: {_some_of(sorted(lost))}"] if lost else []
+
+    def _put_back(self, name: str, module: ModuleType, other: ModuleType | None) -> None:
+        self._modules[name] = module
+        package, _, last = name.rpartition(".")
+        parent = self._kept.get(package)
+        # An import of the replacement has also made it an attribute of its package.
+        if other is not None and isinstance(parent, ModuleType) and vars(parent).get(last) is other:
+            setattr(parent, last, module)
+
+
+class StandardDescriptors:
+    """Duplicates of the descriptors 0 to 2, from which closed ones are opened again.  Life cycle: ``close`` it.
+
+    Args:
+        descriptors: their numbers; those that are closed now are left so.
+    """
+
+    def __init__(self, descriptors: Sequence[int] = _STANDARD) -> None:
+        self._duplicates = {each: duplicate for each in descriptors if (duplicate := _duplicate(each)) is not None}
+        self._foreign: set[int] = set()  # those that belong to something else, as was told
+
+    def __repr__(self) -> str:
+        return f"<StandardDescriptors {self._duplicates}>"
+
+    def duplicate_of(self, descriptor: int) -> int | None:
+        """The number of the duplicate, which programs that are executed do not inherit; None: it was closed from the beginning."""
+        return self._duplicates.get(descriptor)
+
+    def mend(self) -> list[str]:
+        """Open closed ones again, and say so; say once which belong to something else."""
+        return [told for each in self._duplicates if (told := self._mend_one(each)) is not None]
+
+    def _mend_one(self, descriptor: int) -> str | None:
+        found, kept = _identity(descriptor), _identity(self._duplicates[descriptor])
+        if found is None and kept is not None:
+            # The lowest free number from this one on; dup2() could close what another thread opens just now.
+            fresh = fcntl.fcntl(self._duplicates[descriptor], fcntl.F_DUPFD, descriptor)
+            if fresh == descriptor:
+                self._foreign.discard(descriptor)
+                return f"opened standard descriptor {descriptor} again, which was closed"
+            os.close(fresh)
+        elif found == kept:
+            self._foreign.discard(descriptor)
+            return None
+        if descriptor in self._foreign:
+            return None
+        self._foreign.add(descriptor)
+        return f"standard descriptor {descriptor} belongs to something else now; it stays so"
+
+    def close(self) -> None:
+        """Close the duplicates."""
+        for each in self._duplicates.values():
+            os.close(each)
+        self._duplicates = {}
+
+
+class DescriptorLimit:
+    """How many descriptors the process may have."""
+
+    def __init__(self) -> None:
+        self._soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+    def __repr__(self) -> str:
+        return f"<DescriptorLimit {self._soft}>"
+
+    def mend(self) -> list[str]:
+        """Raise a lowered limit as far as the hard limit allows, and say so."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _lesser(self._soft, hard)
+        if _lesser(soft, wanted) == wanted:
+            return []
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            return [f"could not raise the limit of file descriptors from {soft} to {wanted}: {error}"]
+        short = "" if wanted == self._soft else f", not to {self._soft} as before: the hard limit was lowered, too"
+        return [f"raised the limit of file descriptors from {soft} to {wanted}{short}"]
+
+
+class FreeDescriptors:
+    """Tells once when none is left.  libuv accepts and closes connections then, or leaves them waiting, and says nothing."""
+
+    def __init__(self, duplicate: Callable[[], int] = lambda: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)) -> None:
+        self._duplicate = duplicate
+        self._is_short = False
+
+    def __repr__(self) -> str:
+        return f"<FreeDescriptors {'none' if self._is_short else 'some'}>"
+
+    def look(self) -> list[str]:
+        """What is wrong, unless it was told already."""
+        was_short = self._is_short
+        try:
+            os.close(self._duplicate())
+        except OSError as error:
+            self._is_short = error.errno in (errno.EMFILE, errno.ENFILE)
+        else:
+            self._is_short = False
+        return ["no file descriptors are left: connections to this TaskManager fail"] if self._is_short and not was_short else []
+
+
+class SharedProcess:
+    """Mends what tasks have spoilt.
+
+    Threading: one thread, the loop's.  Life cycle: a context manager.
+
+    Args:
+        is_users_module: whether a job has brought the module of that name.
+    """
+
+    def __init__(self, is_users_module: Callable[[str], bool]) -> None:
+        self._is_users_module = is_users_module
+        self._stack = ExitStack()
+        self._table = sys.modules
+        self._modules: KeptModules | None = None  # until the first task is deployed
+        self._opened_as: dict[str, tuple[int, str, str]] = {}  # by the name of the stream
+        self._limit = DescriptorLimit()
+        self._free = FreeDescriptors()
+        self._descriptors = StandardDescriptors()
+        self._stack.callback(self._descriptors.close)
+
+    def __repr__(self) -> str:
+        return f"<SharedProcess {self._modules!r} {self._descriptors!r} {self._limit!r}>"
+
+    def __enter__(self) -> Self:
+        for name, descriptor in _STREAMS.items():
+            if (stream := self._opened(name, descriptor)) is not None:
+                self._stack.callback(self._restore, name, getattr(sys, name))
+                setattr(sys, name, stream)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def before_deployment(self, job: str, task: str) -> None:
+        """A task is about to be deployed."""
+        if self._modules is None:
+            self._modules = KeptModules(sys.modules, self._is_users_module)
+        self._mend("before the deployment of this task", job=job, task=task)
+
+    def after_task(self, job: str, task: str) -> None:
+        """A task has ended, which was not reported yet."""
+        self._mend("at the end of this task", job=job, task=task)
+
+    def at_heartbeat(self, jobs: Collection[str]) -> None:
+        """A heartbeat is sent; tasks of these jobs run."""
+        mended = self._limit.mend() + self._free.look()
+        if mended:
+            _log.warning(f"{_SPOILT} while tasks ran", jobs=sorted(jobs), mended="; ".join(mended))
+
+    def _mend(self, moment: str, **task: str) -> None:
+        mended = []
+        if sys.modules is not self._table:
+            sys.modules = self._table
+            mended.append("put back sys.modules, which was replaced")
+        if self._modules is not None:
+            mended += self._modules.mend()
+        mended += self._limit.mend()
+        try:
+            mended += self._descriptors.mend() + self._mend_streams()
+        except OSError as error:  # the report of a task waits behind this
+            mended.append(f"could not open the standard descriptors again: {error}")
+        if mended:
+            _log.warning(f"{_SPOILT}, as seen {moment}", **task, mended="; ".join(mended))
+
+    def _opened(self, name: str, descriptor: int) -> TextIO | None:
+        """A stream that writes to the duplicate of its descriptor; None: ``sys`` has another one than the interpreter's own."""
+        before, duplicate = getattr(sys, name), self._descriptors.duplicate_of(descriptor)
+        if not isinstance(before, TextIOWrapper) or before is not getattr(sys, f"__{name}__") or duplicate is None:
+            return None
+        before.flush()
+        self._opened_as[name] = duplicate, before.encoding, before.errors or "strict"
+        return _StandardStream(*self._opened_as[name])
+
+    def _restore(self, name: str, before: TextIO) -> None:
+        with suppress(OSError, ValueError, AttributeError):  # the reader is gone, or a function has closed or replaced it
+            getattr(sys, name).flush()
+        setattr(sys, name, before)
+        if name == "stderr" and faulthandler.is_enabled():
+            faulthandler.enable()  # not on a descriptor that is closed now
+
+    def _mend_streams(self) -> list[str]:
+        """Open ``sys.stdout`` and ``sys.stderr`` again where they were closed; what a function has put in their place stays."""
+        closed = [name for name in self._opened_as if getattr(getattr(sys, name, None), "closed", True)]
+        for name in closed:
+            setattr(sys, name, _StandardStream(*self._opened_as[name]))
+        return [f"opened sys.{name} again, which was closed" for name in closed]
+
+
+class _StandardStream(TextIOWrapper):
+    """``sys.stdout`` or ``sys.stderr``, written line by line; closing it does nothing more than to write what waits."""
+
+    def __init__(self, descriptor: int, encoding: str, errors: str) -> None:
+        # line_buffering: a user's print() shall appear when it happens, also through a pipe.
+        super().__init__(open(descriptor, "wb", closefd=False), encoding, errors, line_buffering=True)  # noqa: SIM115 - see close()
+
+    def close(self) -> None:
+        """Keep it open for the other tasks."""
+        self.flush()
+
+
+def _duplicate(descriptor: int) -> int | None:
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(_STANDARD) + 1)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return None
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """What tells the descriptor's file from others; None: the descriptor is closed."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _lesser(one: int, other: int) -> int:
+    """Of two limits, one of which may be infinite, which is -1."""
+    if resource.RLIM_INFINITY in (one, other):
+        return max(one, other) if one == other else next(each for each in (one, other) if each != resource.RLIM_INFINITY)
+    return min(one, other)
+
+
+def _some_of(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_NAMES_TOLD]) + (", ..." if len(names) > _MAX_NAMES_TOLD else "")
