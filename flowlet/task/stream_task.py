@@ -10,6 +10,7 @@ Absent:     a way to interrupt user code: a cancelled task ends when its user co
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
@@ -147,8 +148,11 @@ class StreamTask(ABC):
 
     def _restore(self) -> None:
         self.mailbox.bind_to_current_thread()
-        if self.environment.checkpointing is not None:
-            self._snapshots.restore(self.environment.checkpointing.restored)
+        config = self.environment.checkpointing
+        if config is not None:
+            self._snapshots.restore(config.restored)
+            # The operators have it now, and change it: a second reference would keep the old state for as long as the task runs.
+            self.environment.checkpointing = replace(config, restored={})
         self._chain.open()
         for gate in self.environment.gates:
             gate.request_partitions()

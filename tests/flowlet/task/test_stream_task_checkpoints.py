@@ -132,9 +132,11 @@ def test_a_source_is_triggered_by_a_mail(network: LocalNetwork, tasks: Tasks, ri
 def test_state_is_given_back_before_an_operator_opens(network: LocalNetwork, tasks: Tasks, rig: Rig) -> None:
     operator = Remembering()
 
-    tasks.restored(rig.task(operator, producers=[network.partition()], state=5))
+    task = tasks.restored(rig.task(operator, producers=[network.partition()], state=5))
 
     assert operator.restored == 5
+    assert task.environment.checkpointing is not None
+    assert task.environment.checkpointing.restored == {}, "the old state is not kept beside the new one"
     assert operator.calls == ["initialize", "open"]
     rig.reader.view.release()
 

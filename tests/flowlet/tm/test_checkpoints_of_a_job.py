@@ -304,6 +304,24 @@ async def test_a_job_goes_on_from_its_checkpoint_and_every_sum_is_exact(jm: JobM
     assert results == {}, "operators that had finished do not run again"
 
 
+async def test_at_least_once_nothing_is_lost(jm: JobManager, tmp_path: Path) -> None:
+    """No channel waits for another one, so records behind a barrier may count twice."""
+    settings = JobSettings(checkpoints=CheckpointSettings(interval_ms=1000, directory=str(tmp_path), is_exactly_once=False))
+    await jm.deploy(settings, {})
+    assert await asyncio.to_thread(reached.wait, PATIENCE_S)
+
+    parts = await jm.checkpoint(1)
+    await jm.lose_all_tasks()
+    released.set()
+    await jm.deploy(settings, parts)
+    await jm.end(2)
+
+    counts = sum((counts for _, counts in results.values()), Counter[str]())
+    expected = Counter(f"key {number % NUM_KEYS}" for number in range(END))
+    assert sorted(counts) == sorted(expected)
+    assert all(counts[key] >= PARALLELISM * count for key, count in expected.items())
+
+
 async def test_a_directory_that_cannot_be_written_declines_checkpoints_and_the_job_goes_on(jm: JobManager, tmp_path: Path) -> None:
     """The reason tells the file; later ones succeed."""
     (tmp_path / JOB_ID).write_text("in the way")

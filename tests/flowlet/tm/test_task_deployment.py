@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,12 +10,14 @@ import pytest
 import pytest_asyncio
 
 from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.common.checkpoint_settings import CheckpointSettings
 from flowlet.common.job_settings import JobSettings
 from flowlet.connectors.sinks import DiscardSink
+from flowlet.errors import StateRestoreError
 from flowlet.graph.partitioner import Rebalance
 from flowlet.rpc.control_messages import InputChannelDescriptor, InputGateDescriptor, ResultPartitionDescriptor, TaskDeploymentDescriptor
 from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner
-from flowlet.tm.task_deployment import LoopTimer, channel_spec, create_task_from_descriptor, owner_name
+from flowlet.tm.task_deployment import LoopTimer, LoopTimers, channel_spec, create_task_from_descriptor, owner_name
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import InsufficientNetworkBuffersError
@@ -96,6 +98,33 @@ async def test_the_jobs_largest_record_is_that_of_its_task(
     task.cancel()
 
     assert task.environment.limits.max_element_bytes == limit
+
+
+async def test_a_task_manager_that_takes_no_checkpoints_refuses_a_job_that_wants_them(
+    network: NetworkEnvironment, loop: EventLoopThread
+) -> None:
+    """Its barriers would go nowhere; and nothing is left behind."""
+    settings = JobSettings(checkpoints=CheckpointSettings(1000, "/x"))
+
+    with pytest.raises(DeploymentError, match="job 'job' takes checkpoints"):
+        create_task_from_descriptor(msgspec.structs.replace(descriptor([partition(1, 2)]), settings=settings), network, loop, "tm-1")
+
+    assert network.buffer_pool.num_available == NUM_SEGMENTS
+
+
+async def test_a_restore_that_fails_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
+    """The partitions are there while it reads, so that their consumers find them."""
+
+    def fail(_timers: object, names: Mapping[str, str]) -> None:
+        assert len(network.partition_manager) == 1
+        assert sorted(names.values()) == ["Discard", "Source"]
+        raise StateRestoreError("gone")
+
+    with pytest.raises(StateRestoreError, match="gone"):
+        create_task_from_descriptor(descriptor([partition(1, 2)]), network, loop, "tm-1", open_checkpointing=fail)
+
+    assert len(network.partition_manager) == 0
+    assert network.buffer_pool.num_available == NUM_SEGMENTS
 
 
 async def test_partitions_are_made_before_gates(
@@ -182,6 +211,20 @@ async def test_a_cancelled_timer_does_not_fire(loop: EventLoopThread) -> None:
         await later.wait()
 
     assert fired == []
+
+
+async def test_the_timers_of_checkpoints_count_in_milliseconds_and_can_be_cancelled(loop: EventLoopThread) -> None:
+    fired: list[str] = []
+    later = asyncio.Event()
+    timers = LoopTimers(loop)
+
+    timers.call_later(1, lambda: fired.append("cancelled"))()
+    timers.call_later(2, lambda: fired.append("first"))
+    timers.call_later(20, later.set)
+    async with asyncio.timeout(PATIENCE_S):
+        await later.wait()
+
+    assert fired == ["first"]
 
 
 async def test_cancelling_after_the_loop_was_closed_is_no_error() -> None:
