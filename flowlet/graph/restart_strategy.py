@@ -10,11 +10,17 @@ Rules:      failures that belong together (the tasks of one run fail one after t
 
 from collections import deque
 from dataclasses import dataclass, field
-from random import Random
 from typing import Protocol, assert_never
 
 from flowlet.common.job_settings import JobSettings
 from flowlet.common.restart_settings import RestartKind, RestartSettings
+
+
+class IntegerSource(Protocol):
+    """The part of ``random.Random`` that is needed here."""
+
+    def randint(self, a: int, b: int) -> int:
+        """A number from ``a`` to ``b``, both included."""
 
 
 class RestartStrategy(Protocol):
@@ -102,7 +108,7 @@ class ExponentialDelay:
     """
 
     settings: RestartSettings
-    random: Random
+    random: IntegerSource
     _num_failures: int = 0  # since the backoff began
     _next_restart_ms: int | None = None
 
@@ -138,7 +144,7 @@ class ExponentialDelay:
         return f"exponential-delay, {attempts} attempts, {self.settings.initial_backoff_ms} to {self.settings.max_backoff_ms} ms apart"
 
 
-def create_restart_strategy(settings: JobSettings, random: Random) -> RestartStrategy:
+def create_restart_strategy(settings: JobSettings, random: IntegerSource) -> RestartStrategy:
     """The strategy of a job: what the user chose; else exponential delays with Flink's numbers if it takes checkpoints, or none."""
     restart = settings.restart
     match restart.kind:

@@ -53,7 +53,6 @@ from flowlet.jm.scheduler import attempt_id, execution_vertices
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.jm.submission import without_code
 from flowlet.rpc.control_messages import (
-    CheckpointOrder,
     CheckpointReport,
     EdgeMessage,
     FailureInfo,
@@ -66,7 +65,6 @@ from flowlet.rpc.control_messages import (
     MarkRequested,
     SourceWatermarkReported,
     SplitsRequested,
-    TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
     TaskStuck,
@@ -74,39 +72,12 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.rpc.front_door import Timers
 from flowlet.rpc.http import WallClock
+from flowlet.rpc.task_manager_gateway import TaskManagerGateway
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet, FileSplit
 from netstack.log_lines import LogLines
 
 log = LogLines(__name__)
-
-
-class TaskManagerGateway(Protocol):
-    """Sends a job's messages to registered TaskManagers.  No method may end a job before it returns."""
-
-    def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
-        """Send ``DeployTask``."""
-
-    def cancel(self, tm_id: str, attempt: bytes) -> None:
-        """Send ``CancelTask``."""
-
-    def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
-        """Send ``AllowSourceWatermark``: the subtask pauses while its watermark is above ``max_allowed`` (ms)."""
-
-    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
-        """Send ``AddSplits``; ``waiting_bytes`` is the size of the splits that are still unassigned."""
-
-    def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
-        """Send ``NoMoreSplits``."""
-
-    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
-        """Send ``FinishGate``."""
-
-    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
-        """Send an order about a completion mark."""
-
-    def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
-        """Send an order about a checkpoint; to a TaskManager that is not registered any more nothing is sent."""
 
 
 class JobOwner(Protocol):
