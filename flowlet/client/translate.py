@@ -52,6 +52,7 @@ from flowlet.graph.transformation import (
     TimestampsAndWatermarksTransformation,
     ToColumnsTransformation,
     ToRecordsTransformation,
+    TwoInputTransformation,
 )
 from flowlet.ingest.event_time import EventTimeColumn
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, SplitOperator
@@ -142,9 +143,9 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case ProcessTransformation():
             return ProcessOperator(step.function, step.key_selector, is_batch=is_batch, name=node.name)
         case CoMapTransformation():
-            return CoMapOperator(step.function, name=node.name)
+            return CoMapOperator(step.function, _key_selectors(step), name=node.name)
         case CoFlatMapTransformation():
-            return CoFlatMapOperator(step.function, name=node.name)
+            return CoFlatMapOperator(step.function, _key_selectors(step), name=node.name)
         case CoProcessTransformation():
             return CoProcessOperator(step.function, _key_selectors(step), is_batch=is_batch, name=node.name)
         case SplitTransformation():
@@ -211,7 +212,7 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     return operator
 
 
-def _key_selectors(step: CoProcessTransformation) -> tuple[Any, Any] | None:
+def _key_selectors(step: TwoInputTransformation) -> tuple[Any, Any] | None:
     """Those of both inputs; None where one is not keyed: the function sees no keys then."""
     selectors = (step.key_selector, step.second_key_selector)
     return None if None in selectors else selectors

@@ -15,6 +15,7 @@ from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext, Output
 from flowlet.graph.transformation import selection_tag
+from flowlet.operators.keyed_operator import KeyedInput, is_state_used, write_current_key
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.user_function import RecordOperator, UserFunctionOperator
 from flowlet.records import Chunk
@@ -26,11 +27,16 @@ class _CoOperator(UserFunctionOperator, TwoInputStreamOperator):
     Args:
         function: an object with both methods.
         methods: their names.
+        key_selectors: of the two keyed streams that it reads, for keyed state; None for streams without keys.
         name: for people.
     """
 
-    def __init__(self, function: Any, methods: tuple[str, str], name: str) -> None:
+    def __init__(self, function: Any, methods: tuple[str, str], key_selectors: tuple[Any, Any] | None, name: str) -> None:
         super().__init__(name)
+        self._keys = None if key_selectors is None else tuple(KeyedInput(self, selector) for selector in key_selectors)
+        self._used_keys: tuple[KeyedInput, ...] | None = None  # set by open, if the function uses keyed state
+        if key_selectors is not None:
+            self.state_refusal = None
         self._methods = methods
         self._function = self._add(function, *methods)
 
@@ -39,19 +45,31 @@ class _CoOperator(UserFunctionOperator, TwoInputStreamOperator):
         super().setup(ctx, output)
         self._loops = [self._loop_of(name) for name in self._methods]
 
+    def open(self) -> None:
+        """Open the function; from now on it is known whether it uses keyed state."""
+        super().open()
+        if self._keys is not None and is_state_used(self.ctx):
+            self._used_keys = self._keys
+
     def process_chunk1(self, chunk: Chunk) -> None:
         """Take each record of the first input through the chain."""
-        self._loops[0].run(chunk.records(), chunk.timestamps, len(chunk))
+        self._process_input(0, chunk)
 
     def process_chunk2(self, chunk: Chunk) -> None:
         """Take each record of the second input through the chain."""
-        self._loops[1].run(chunk.records(), chunk.timestamps, len(chunk))
+        self._process_input(1, chunk)
+
+    def _process_input(self, index: int, chunk: Chunk) -> None:
+        keys = None if self._used_keys is None else self._used_keys[index].keys_of(chunk)
+        self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), keys)
 
     def _loop_of(self, name: str) -> RecordLoop:
         method = self._function.method(name)
         assert method is not None, "checked when it was made"
 
-        def write(code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
+        def write(code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+            if key is not None:
+                write_current_key(code, self.ctx, key)
             self._write_call(code, method, record, timestamp)
 
         return RecordLoop(f"{self.name}, {name}", write, self.out.loop_ends)
@@ -66,11 +84,12 @@ class CoMapOperator(_CoOperator):
 
     Args:
         function: an object with ``map1(value)`` and ``map2(value)``.
+        key_selectors: of the two keyed streams that it reads, for keyed state; None for streams without keys.
         name: for people.
     """
 
-    def __init__(self, function: Any, *, name: str = "Co-Map") -> None:
-        super().__init__(function, ("map1", "map2"), name)
+    def __init__(self, function: Any, key_selectors: tuple[Any, Any] | None = None, *, name: str = "Co-Map") -> None:
+        super().__init__(function, ("map1", "map2"), key_selectors, name)
 
     def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
         result = code.variable("v")
@@ -84,11 +103,12 @@ class CoFlatMapOperator(_CoOperator):
 
     Args:
         function: an object with ``flat_map1(value)`` and ``flat_map2(value)``, which return an iterable or None.
+        key_selectors: of the two keyed streams that it reads, for keyed state; None for streams without keys.
         name: for people.
     """
 
-    def __init__(self, function: Any, *, name: str = "Co-Flat Map") -> None:
-        super().__init__(function, ("flat_map1", "flat_map2"), name)
+    def __init__(self, function: Any, key_selectors: tuple[Any, Any] | None = None, *, name: str = "Co-Flat Map") -> None:
+        super().__init__(function, ("flat_map1", "flat_map2"), key_selectors, name)
 
     def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
         results, result = code.variable("results"), code.variable("v")

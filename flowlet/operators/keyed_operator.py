@@ -123,12 +123,8 @@ class StatefulRecordOperator(RecordOperator):
     def open(self) -> None:
         """Open the functions; from now on it is known whether they use keyed state."""
         super().open()
-        states = self.ctx.keyed_state
-        if self._key_input is not None and states is not None:
-            if states.is_used:
-                self._used_keys = self._key_input
-            else:
-                states.refuse_new_states("the function must ask for its states in open(), so that the key of each record is known")
+        if self._key_input is not None and is_state_used(self.ctx):
+            self._used_keys = self._key_input
 
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one, if the function uses keyed state."""
@@ -145,6 +141,15 @@ class StatefulRecordOperator(RecordOperator):
         """The statements that make the key of the record the current one, if the function uses keyed state."""
         if self._used_keys is not None:
             write_current_key(code, self.ctx, self._used_keys.write_key(code, record) if key is None else key)
+
+
+def is_state_used(ctx: OperatorContext) -> bool:
+    """Whether the functions of an operator, which were opened, asked for keyed state; if they did not, they cannot any more."""
+    states = ctx.keyed_state
+    if states is None or states.is_used:
+        return states is not None
+    states.refuse_new_states("the function must ask for its states in open(), so that the key of each record is known")
+    return False
 
 
 def write_current_key(code: LoopCode, ctx: OperatorContext, key: str) -> None:

@@ -57,9 +57,9 @@ def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
         case ProcessFunction():
             return ProcessOperator(function, *key_selectors)
         case CoMapFunction():
-            return CoMapOperator(function)
+            return CoMapOperator(function, _pair(key_selectors))
         case CoFlatMapFunction():
-            return CoFlatMapOperator(function)
+            return CoFlatMapOperator(function, _pair(key_selectors))
         case CoProcessFunction():
             return CoProcessOperator(function, _pair(key_selectors))
         case _:

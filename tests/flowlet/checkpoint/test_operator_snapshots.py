@@ -1,11 +1,15 @@
 """``OperatorSnapshots``."""
 
+import pickle
+
 import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.errors import StateRestoreError
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import InternalTimer, KeyContext
@@ -75,6 +79,30 @@ def test_state_of_another_version_is_refused() -> None:
     newer.state = [4]
     restored.restore(states_of(newer))
     assert newer.state == [4]
+
+
+def test_keyed_state_is_taken_with_the_barrier_and_comes_back() -> None:
+    """Of an operator that keeps nothing else; what is written before the snapshot is finished is not in it."""
+
+    def chain_of() -> tuple[OperatorSnapshots, KeyContext, HeapKeyedStateBackend]:
+        key_context = KeyContext()
+        states = HeapKeyedStateBackend(key_context, lambda: 0, range(128), 128)
+        member = SnapshotOperator("1", Noting("count", None, []), None, states)
+        return OperatorSnapshots([member], lambda: False), key_context, states
+
+    chain, key_context, states = chain_of()
+    assert chain.snapshot_state(CheckpointMetadata(6, 0, 0), CheckpointOptions()) == {}
+    key_context.current_key = "k"
+    state = states.state(ValueStateDescriptor("n"), ValueStateDescriptor)
+    state.update(1)
+    parts = chain.snapshot_state(CheckpointMetadata(7, 0, 0), CheckpointOptions())
+    state.update(2)
+    stored = pickle.loads(pickle.dumps({operator_id: part.finish() for operator_id, part in parts.items()}))
+
+    restored, key_context, states = chain_of()
+    restored.restore(stored)
+    key_context.current_key = "k"
+    assert states.state(ValueStateDescriptor("n"), ValueStateDescriptor).value() == 1
 
 
 def test_every_operator_is_notified() -> None:

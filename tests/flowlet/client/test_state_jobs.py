@@ -1,6 +1,6 @@
 """Programs with keyed state, run to their end in this process."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,6 +8,10 @@ import pytest
 from flowlet.common import Types
 from flowlet.datastream import (
     AggregateFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    ConnectedStreams,
+    DataStream,
     FilterFunction,
     FlatMapFunction,
     KeyedCoProcessFunction,
@@ -173,6 +177,39 @@ def test_both_inputs_of_a_co_process_function_see_one_state() -> None:
     first, second = env.from_collection([("a", 1), ("b", 2)]), env.from_collection([("a", 10), ("c", 5)])
 
     results = ran(first.connect(second).key_by(by_name, by_name).process(Both()))
+
+    assert max(total for key, total in results if key == "a") == 11
+    assert {key: total for key, total in results if key != "a"} == {"b": 2, "c": 5}
+
+
+class BothInOneLine(CoMapFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._number = runtime_context.get_state(ValueStateDescriptor("number", Types.LONG()))
+
+    def map1(self, value: Any) -> Any:
+        self._number.update((self._number.value() or 0) + value[1])
+        return value[0], self._number.value()
+
+    map2 = map1
+
+
+class BothFlat(CoFlatMapFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._number = runtime_context.get_state(ValueStateDescriptor("number", Types.LONG()))
+
+    def flat_map1(self, value: Any) -> Iterator[Any]:
+        self._number.update((self._number.value() or 0) + value[1])
+        yield value[0], self._number.value()
+
+    flat_map2 = flat_map1
+
+
+@pytest.mark.parametrize("step", [lambda both: both.map(BothInOneLine()), lambda both: both.flat_map(BothFlat())])
+def test_co_map_and_co_flat_map_on_keyed_streams_have_state(step: Callable[[ConnectedStreams], DataStream]) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    first, second = env.from_collection([("a", 1), ("b", 2)]), env.from_collection([("a", 10), ("c", 5)])
+
+    results = ran(step(first.connect(second).key_by(by_name, by_name)))
 
     assert max(total for key, total in results if key == "a") == 11
     assert {key: total for key, total in results if key != "a"} == {"b": 2, "c": 5}

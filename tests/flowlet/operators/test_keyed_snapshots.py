@@ -1,14 +1,22 @@
 """What running reductions keep in a checkpoint."""
 
 from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import cloudpickle
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.columns import columns_of
+from flowlet.datastream.aggregations import extreme_of
+from flowlet.operators.keyed_count_operator import KeyedCountOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.records import Chunk
 from tests.flowlet.operators.harness import Harness
 
 
@@ -60,6 +68,57 @@ def test_an_operator_goes_on_from_its_snapshot_as_if_nothing_had_happened(make: 
         restored.operator.finish()
         assert restored.output.values == without_failure.output.values[expected_from:]
         assert restored.output.timestamps == without_failure.output.timestamps[expected_from:]
+
+
+AGGREGATIONS: dict[str, Callable[..., StreamOperator]] = {
+    "sum": lambda **emitted: KeyedSumOperator(itemgetter(0), 1, **emitted),
+    "count": lambda **emitted: KeyedCountOperator(itemgetter(0), **emitted),
+    **{
+        name: partial(lambda name, **emitted: KeyedReduceOperator(itemgetter(0), extreme_of(name, 1), **emitted), name)
+        for name in ("min", "max", "min_by", "max_by")
+    },
+}
+
+
+@pytest.mark.parametrize("kind", AGGREGATIONS)
+@pytest.mark.parametrize("emitted", [{}, {"emits_batches": True}, {"emit_on_finish": True}], ids=str)
+@settings(max_examples=15)
+@given(
+    sizes=st.lists(st.sampled_from([1, 40]), min_size=2, max_size=4),
+    keys=st.lists(st.sampled_from(["a", "b", 1, True, 1.0, None, ("x", 1)]), min_size=1, max_size=4),
+    first=st.sampled_from([0, 0.5]),
+    crash=st.integers(1, 3),
+)
+def test_every_aggregation_goes_on_from_a_snapshot_that_was_stored(
+    kind: str, emitted: dict[str, bool], sizes: list[int], keys: list[Any], first: float, crash: int
+) -> None:
+    """In columns (large chunks) or not, with keys of one type or of several."""
+    chunks = [[(keys[number % len(keys)], first + (number * 7 + size) % 11) for number in range(size)] for size in sizes]
+
+    def fed(harness: Harness, those: list[list[Any]]) -> list[str]:
+        start = len(harness.output.values)
+        for records in those:
+            harness.operator.process_chunk(Chunk.of_columns(column) if (column := columns_of(records)) is not None else Chunk(records))
+        return list(map(repr, harness.output.values[start:]))
+
+    steady = Harness(AGGREGATIONS[kind](**emitted))
+    fed(steady, chunks[:crash])
+    expected = fed(steady, chunks[crash:])
+    before = Harness(AGGREGATIONS[kind](**emitted))
+    fed(before, chunks[:crash])
+    stored = cloudpickle.dumps(before.operator.snapshot_state(1))
+    fed(before, chunks)
+
+    after = Harness(AGGREGATIONS[kind](**emitted))
+    after.operator.initialize_state(cloudpickle.loads(stored))
+    found = fed(after, chunks[crash:])
+    steady.operator.finish()
+    after.operator.finish()
+
+    assert found == expected
+    assert list(map(repr, after.output.values)) == list(
+        map(repr, steady.output.values[len(steady.output.values) - len(after.output.values) :])
+    )
 
 
 def test_without_a_record_there_is_no_state() -> None:
