@@ -354,8 +354,9 @@ class CheckpointCoordinator:
             return
         if self._now_ms >= run.next_trigger_ms:
             run.is_trigger_due = True
-            # A loop that stood still makes up for one trigger, not for all.
-            run.next_trigger_ms = max(run.next_trigger_ms, self._now_ms - self._interval_ms + 1) + self._interval_ms
+            run.next_trigger_ms += self._interval_ms
+            if run.next_trigger_ms <= self._now_ms:  # the loop stood still: it makes up for one trigger, not for all
+                run.next_trigger_ms = self._now_ms + self._interval_ms
         pause_ends_ms = self._now_ms if self._last_end_ms is None else self._last_end_ms + self._settings.min_pause_ms
         if run.is_trigger_due and self._has_room() and self._now_ms >= pause_ends_ms:
             run.is_trigger_due = False
