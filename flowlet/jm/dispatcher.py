@@ -155,8 +155,10 @@ class Dispatcher:
         self._sessions[tm_id].send(order)
 
     def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
-        """Send an order about a checkpoint."""
-        self._sessions[tm_id].send(order)
+        """Send an order about a checkpoint; one that is aborted because a TaskManager was lost has tasks there, too."""
+        session = self._sessions.get(tm_id)
+        if session is not None:
+            session.send(order)
 
     def task_manager_registered(self, session: TaskManagerSession) -> str | None:
         """Add the TaskManager and its slots, and end its former session if it has one; return the reason if it is refused."""
