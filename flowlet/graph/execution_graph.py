@@ -195,7 +195,7 @@ class ExecutionGraph:
     timestamps: dict[JobStatus, int] = field(default_factory=dict)
     num_ignored_events: int = 0
     _num_unfinished: int = 0
-    _restart_due_ms: int | None = None  # while the attempts of a run end that is followed by another one
+    _restart: tuple[int, int] | None = None  # while a run ends that is followed by another one: when it failed, and the delay
     _now_ms: int = 0
     _effects: list[Effect] = field(default_factory=list)
 
@@ -333,7 +333,7 @@ class ExecutionGraph:
         if delay_ms is None:
             self._end_as(JobStatus.FAILING)
             return
-        self._restart_due_ms = self._now_ms + delay_ms
+        self._restart = self._now_ms, delay_ms
         self._end_as(JobStatus.RESTARTING)
 
     def _record_failure(self, failure: "FailureInfo") -> None:
@@ -373,9 +373,11 @@ class ExecutionGraph:
         if self._num_unfinished or self.status.is_globally_terminal_state():
             return
         if self.status is JobStatus.RESTARTING:
-            if self._restart_due_ms is not None:
-                self._effects += [ReleaseSlots(), RestartAfter(max(0, self._restart_due_ms - self._now_ms))]
-                self._restart_due_ms = None
+            if self._restart is not None:
+                failed_ms, delay_ms = self._restart
+                passed_ms = max(0, self._now_ms - failed_ms)  # the clock may have been set back
+                self._effects += [ReleaseSlots(), RestartAfter(max(0, delay_ms - passed_ms))]
+                self._restart = None
             return
         self._move_job(_END_OF[self.status])
         self._effects.append(ReleaseSlots())

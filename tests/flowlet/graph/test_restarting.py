@@ -107,6 +107,12 @@ class TestOneRestart:
 
         assert RestartAfter(0) in graph.handle(reported("b", 0, S.CANCELED), 200_000)
 
+    def test_a_clock_that_was_set_back_makes_the_delay_no_longer(self) -> None:
+        graph = graph_after(*RUNNING)
+        graph.handle(reported("a", 0, S.FAILED), 200_000)
+
+        assert RestartAfter(DELAY_MS) in graph.handle(reported("b", 0, S.CANCELED), 200)
+
     def test_a_run_that_was_over_at_once_restarts_once(self) -> None:
         graph = graph_after(*RUNNING, reported("b", 0, S.FINISHED))
 

@@ -1,15 +1,27 @@
 """Tests of ``flowlet.jm.dispatcher``: several jobs and TaskManagers at once."""
 
+import dataclasses
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from flowlet.common.checkpoint_settings import CheckpointSettings
 from flowlet.common.job_settings import JobSettings
 from flowlet.common.restart_settings import RestartKind, RestartSettings
 from flowlet.errors import JobGraphError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.dispatcher import DuplicateJobError
 from flowlet.jm.job_manager import JobManager
-from flowlet.rpc.control_messages import Heartbeat, JobGraphMessage, RegistrationRefused, TaskMetrics, TaskReport, TaskStateChanged
+from flowlet.rpc.control_messages import (
+    Heartbeat,
+    JobGraphMessage,
+    RegistrationRefused,
+    TaskMetrics,
+    TaskReport,
+    TaskStateChanged,
+    TriggerCheckpoint,
+)
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, ScriptedTaskManager, registration, user_failure, word_count
 
@@ -164,3 +176,22 @@ async def test_without_another_task_manager_it_fails_with_both_reasons(
     assert no_slots.startswith(
         "and the job could not start again: NoResourceAvailable: job needs 1 slot, the cluster has 0 on 0 TaskManagers"
     )
+
+
+async def test_a_checkpoint_on_its_way_does_not_stand_in_the_way_of_a_restart(
+    address: Address, connect: Connect, job_managers: list[JobManager], tmp_path: Path
+) -> None:
+    """It is aborted for tasks on the lost TaskManager too, which nobody can tell any more."""
+    dispatcher = job_managers[0].dispatcher
+    first, second = await connect(address, "tm-1"), await connect(address, "tm-2")
+    settings = dataclasses.replace(restartable().settings, checkpoints=CheckpointSettings(10, str(tmp_path)))
+    job = dispatcher.submit(msgspec.structs.replace(word_count(), settings=settings))
+    source, sink = await first.expect_deployment(), await first.expect_deployment()
+    for task in (source, sink):
+        await first.report(task.attempt, ExecutionState.RUNNING)
+    assert (await first.expect(TriggerCheckpoint)).attempt == source.attempt
+
+    await first.close()
+
+    assert (await second.expect_deployment()).attempt[-1] == 1
+    assert job.graph.status.name == "RUNNING"
