@@ -492,7 +492,7 @@ class TestLongPolls:
         assert answer.status == 202
 
     @pytest.mark.parametrize(
-        "query", ["", "producer=ab", "checkpoint=1", "producer=xy&checkpoint=1", "producer=a&checkpoint=1", "producer=ab&checkpoint=-1"]
+        "query", ["producer=ab", "checkpoint=1", "producer=xy&checkpoint=1", "producer=a&checkpoint=1", "producer=ab&checkpoint=-1"]
     )
     async def test_a_report_without_producer_or_barrier_is_refused(self, client: RpcClient, query: str) -> None:
         await submit(client)
