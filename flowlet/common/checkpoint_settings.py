@@ -21,7 +21,7 @@ class CheckpointSettings:
 
     Args:
         interval_ms: from one trigger to the next.
-        directory: a URL of fsspec, or the path of a local directory, that all TaskManagers and the JobManager reach.
+        directory: an absolute path, or its ``file:`` URL, that all TaskManagers and the JobManager reach.
         is_exactly_once: barriers are aligned; otherwise they are only counted (at least once).
         timeout_ms: after it a checkpoint that is not complete fails.
         min_pause_ms: from the end of one checkpoint to the next trigger, at least.
