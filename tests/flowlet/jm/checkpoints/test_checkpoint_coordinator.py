@@ -242,8 +242,10 @@ class TestFailures:
 
         assert messages[0] == []
         assert messages[1] == [
-            "more than 1 checkpoints failed one after the other (execution.checkpointing.tolerable-failed-checkpoints); the last one, "
-            "checkpoint 2, failed in t (subtask 0): no space left"
+            (
+                "more than 1 checkpoints failed one after the other (execution.checkpointing.tolerable-failed-checkpoints); the last one, "
+                "checkpoint 2, failed in t (subtask 0): no space left"
+            )
         ]
         assert triggered(after) == {}
 
