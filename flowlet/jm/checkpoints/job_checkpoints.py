@@ -121,7 +121,7 @@ class JobCheckpoints:
         self._fail = fail
         self._call_in_background = call_in_background
         self._timers = timers
-        self._epoch_s: float | None = None  # the time of the epoch by ``timers``
+        self._began: tuple[float, int] | None = None  # the same moment by ``timers`` and by ``clock``
         job_id = job.job_id  # the closure below must not keep the job's blobs
         directory = "" if self._settings is None else self._settings.directory
         self._open_storage: Callable[[], ManifestStorage] = lambda: open_storage(directory, job_id, key)
@@ -197,14 +197,15 @@ class JobCheckpoints:
         if self._coordinator is None:
             return
         timers = self._timers = self._timers or asyncio.get_running_loop()
-        if self._epoch_s is None:
-            self._epoch_s = timers.time() - self._clock() / 1000
-        for effect in self._coordinator.handle(event, round((timers.time() - self._epoch_s) * 1000)):
+        if self._began is None:
+            self._began = timers.time(), self._clock()
+        began_s, began_ms = self._began
+        for effect in self._coordinator.handle(event, began_ms + round((timers.time() - began_s) * 1000)):
             self._carry_out(effect)
         if self._timer is not None:
             self._timer.cancel()
         due_ms = self._coordinator.next_due_ms
-        self._timer = None if due_ms is None else timers.call_at(self._epoch_s + due_ms / 1000, self._time_passed)
+        self._timer = None if due_ms is None else timers.call_at(began_s + (due_ms - began_ms) / 1000, self._time_passed)
 
     def _time_passed(self) -> None:
         self._timer = None

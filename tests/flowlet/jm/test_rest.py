@@ -68,6 +68,17 @@ async def started(client: RpcClient, task_manager: ScriptedTaskManager, job_id: 
     return attempts
 
 
+class TestCheckpoints:
+    async def test_their_document(self, address: Address, client: RpcClient) -> None:
+        await submit(client)
+
+        known = await client.request("GET", f"/jobs/{JOB_ID}/checkpoints")
+        unknown = await client.request("GET", f"/jobs/{'f' * 32}/checkpoints")
+
+        assert parsed(known)["counts"] == {"restored": 0, "total": 0, "in_progress": 0, "completed": 0, "failed": 0}
+        assert (unknown.status, errors(unknown)) == (404, ["no job with this id"])
+
+
 class TestLifeOfAJob:
     async def test_it_is_deployed_runs_and_finishes(self, address: Address, client: RpcClient, connect: Connect) -> None:
         task_manager = await connect(address)

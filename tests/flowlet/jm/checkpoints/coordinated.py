@@ -166,4 +166,4 @@ def triggered(effects: Sequence[Effect]) -> dict[int, set[bytes]]:
 
 
 def told(effects: Sequence[Effect], kind: type[CheckpointCompleted | CheckpointAborted]) -> list[tuple[int, bytes]]:
-    return [(effect.checkpoint_id, effect.attempt) for effect in effects if isinstance(effect, kind)]  # type: ignore[union-attr]  # has both
+    return [(effect.checkpoint_id, effect.attempt) for effect in effects if isinstance(effect, kind)]

@@ -1,5 +1,8 @@
 """Tests of ``flowlet.jm.checkpoints.checkpoint_coordinator``: what follows each event, by a clock that moves by hand."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from flowlet.graph.execution_state import ExecutionState
@@ -51,11 +54,11 @@ def started(**settings: object) -> Coordinated:
     return coordinated
 
 
-def failures(effects: list[object]) -> list[tuple[int, str]]:
+def failures(effects: Sequence[object]) -> list[tuple[int, str]]:
     return [(effect.checkpoint_id, effect.failure.reason) for effect in effects if isinstance(effect, CheckpointFailed)]
 
 
-def failed_job(effects: list[object]) -> list[str]:
+def failed_job(effects: Sequence[object]) -> list[str]:
     found = [effect.message for effect in effects if isinstance(effect, FailJob)]
     assert not found or isinstance(effects[-1], FailJob), "it is the last effect"
     return found
@@ -290,7 +293,8 @@ class TestFailures:
         assert failed_job(symptom) == []
         assert "failed in s (subtask 0): no space left" in failed_job(cause)[0]
         assert again == []
-        (document,) = coordinated.coordinator.document()["history"]  # type: ignore[misc]  # a list
+        history: Any = coordinated.coordinator.document()["history"]
+        (document,) = history
         assert (document["failure_reason"], document["failed_task"]["name"]) == ("ASYNCHRONOUS_PART_FAILED", "s")
 
     def test_another_symptom_replaces_nothing(self) -> None:
