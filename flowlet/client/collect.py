@@ -141,8 +141,7 @@ class CollectedValues(Iterator[Any]):
             with DeferredSignals():
                 timeout_s = self._advance()
             if timeout_s is not None:
-                # waits for results; ended by data, a new run, a complete checkpoint, the end of the job, close(), or the time allowed for
-                # a broken run
+                # waits for results; ended by data, news of the job, close(), or the time allowed for a broken run
                 self._wakeup.wait(None if timeout_s < 0 else timeout_s)
         except (NetstackError, LostResultsError, _JobIsOverError) as error:
             self._is_ended = True
@@ -234,7 +233,7 @@ class CollectedValues(Iterator[Any]):
         if self._end_of_job.done() and not self._has_finished():
             raise _JobIsOverError("the job is over, and its results did not come to their end")
         if self._following is not None and self._following.done() and not self._following.cancelled():
-            problem = self._following.exception()  # no wait: it is done
+            problem = self._following.exception()
             if problem is not None:
                 raise _JobIsOverError(f"the JobManager does not say how the job goes on: {problem}")
         if self._news.has_any or self._may_end:
