@@ -8,6 +8,7 @@ import argparse
 import csv
 import os
 import re
+import signal
 import sys
 import sysconfig
 import threading
@@ -27,6 +28,7 @@ from flowlet.datastream.connectors.file_system import FileSource, StreamFormat
 from flowlet.errors import FlowletError
 
 SPLIT_BYTES = 16 * 1024 * 1024
+CHECKPOINT_MS = 500
 REPORT_INTERVAL_S = 0.25
 REPORT_WIDTH = 130  # columns of tables that do not go to a terminal
 NARROW_WIDTH = 100  # a terminal with fewer columns cannot show the table of tasks
@@ -281,14 +283,35 @@ def count_words(files: Sequence[str], options: argparse.Namespace, view: Progres
     configuration = Configuration()
     if options.jobmanager is not None:
         configuration.set_string("flowlet.jobmanager", options.jobmanager)
-    env = StreamExecutionEnvironment.get_execution_environment(configuration)
-    env.set_parallelism(options.parallelism).set_runtime_mode(RuntimeExecutionMode.BATCH)
+    if options.kill_one:
+        configuration.set_string("restart-strategy.type", "fixed-delay").set_string("restart-strategy.fixed-delay.delay", "100 ms")
+    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(options.parallelism)
+    if options.kill_one:
+        env.set_runtime_mode(RuntimeExecutionMode.STREAMING).enable_checkpointing(CHECKPOINT_MS)
+    else:
+        env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     results = build(env, files).execute_and_collect("word count")
     assert isinstance(results, CloseableIterator)
     job = results.job_client
     with results, Observer(job, view):
-        counts = sorted(results, key=lambda pair: (-pair[1], pair[0]))
-    return counts, job.metrics()
+        final = dict(kill_after_first(results) if options.kill_one else results)  # of running counts the last one stays
+    return sorted(final.items(), key=lambda pair: (-pair[1], pair[0])), job.metrics()
+
+
+def kill_after_first(results: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """All results; a TaskManager of this program is killed after the first one, which shows that a checkpoint is complete."""
+    for first in results:
+        victims = [pid for pid in child_pids() if b"flowlet.tm" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(victims[0], signal.SIGKILL)
+        print(f"word_count: killed TaskManager process {victims[0]} of {len(victims)}", file=sys.stderr)
+        yield first
+        break
+    yield from results
+
+
+def child_pids() -> list[int]:
+    """The processes that this program has started; Linux."""
+    return sorted(int(pid) for children in Path("/proc/self/task").glob("*/children") for pid in children.read_text("ascii").split())
 
 
 def report(console: Console, counts: Sequence[tuple[str, int]], document: dict[str, Any], top: int) -> None:
@@ -322,8 +345,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--parallelism", type=positive, default=2, metavar="N", help="subtasks of each operator (default: 2)")
     parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="read the input N times (default: 1)")
     parser.add_argument("--jobmanager", type=address, metavar="HOST:PORT", help="use this cluster; default: start one")
+    parser.add_argument("--kill-one", action="store_true", help="kill one TaskManager on the way: the counts stay right (Linux)")
     parser.add_argument("--top", type=positive, default=20, metavar="N", help="how many words to show (default: 20)")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.kill_one and options.jobmanager is not None:
+        parser.error("--kill-one kills a process of this program's own cluster: leave out --jobmanager")
+    return options
 
 
 def main() -> int:
