@@ -319,6 +319,31 @@ def test_close_twice_ends_the_loop_once(producer: StandaloneNetwork) -> None:
         producer.create_partition(PARTITION)
 
 
+WHAT_A_PROGRAM_NEEDS = {
+    "a network, and what it is made with": "StandaloneNetwork NetstackConfig SecurityConfig SecurityMode TlsConfig",
+    "ids and addresses that both sides know": (
+        "ConnectionID ExecutionAttemptID IntermediateResultPartitionID ResultPartitionID execution_attempt_id intermediate_partition_id"
+    ),
+    "to produce": "ConsumerListener ResultPartition ResultPartitionType ResultSubpartition wait_consumed",
+    "to consume": "BufferOrEvent ChannelSpec EndOfDataStatus NetworkBuffer PartitionStateChecker ProducerState SingleInputGate",
+    "events": "EndOfData EndOfPartition Event StopMode",
+    "errors": (
+        "BufferOwnershipError ConfigError ConnectError ConnectionLostError InsufficientNetworkBuffersError "
+        "LocalProtocolError NetstackError PartitionNotFoundError ProducerFailedError RemoteProtocolError ResourceClosedError "
+        "TransportError"
+    ),
+    "what a network consists of, for a program that builds its own": "EventLoopThread NetworkEnvironment ResultPartitionManager",
+}
+
+
+def test_what_is_exported_is_what_a_program_needs() -> None:
+    """And nothing else is: what is exported cannot be changed without breaking programs."""
+    needed = [name for names in WHAT_A_PROGRAM_NEEDS.values() for name in names.split()]
+
+    assert sorted(needed) == sorted(netstack.__all__)
+    assert all(hasattr(netstack, name) for name in needed)
+
+
 def test_every_public_name_exists_and_none_needs_a_running_loop() -> None:
     assert all(hasattr(netstack, name) for name in netstack.__all__)
     with pytest.raises(RuntimeError):

@@ -100,6 +100,21 @@ def test_hist_40521_two_priority_events_in_flight(num_polls_between: int) -> Non
     it.close()
 
 
+def test_hist_40521_a_priority_event_queues_behind_one_that_is_left() -> None:
+    """Two are queued and one is polled; the third overtakes the data and not the second."""
+    it = Reading()
+    it.add(1)
+    it.subpartition.add(unaligned_barrier(1))
+    it.subpartition.add(unaligned_barrier(2))
+    contents = [poll_content(it)[1]]
+    it.subpartition.add(unaligned_barrier(3))
+
+    contents += [poll_content(it)[1] for _ in range(3)]
+
+    assert [content[11] for content in contents[:3]] == [1, 2, 3], "the checkpoints, in order"
+    it.close()
+
+
 def test_hist_8750_nothing_is_told_after_the_end_was_polled() -> None:
     """A late flush, or a late buffer, of a reader that has seen the end: no notification, nothing available, no sequence number."""
     it = Reading()
