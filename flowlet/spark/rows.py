@@ -38,7 +38,7 @@ _AS_ARRAYS: Final = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa
 
 
 class RowConverter:
-    """Converts chunks of rows.  Threading: one thread.
+    """Converts the rows of one partition, chunk by chunk.  Threading: one thread.
 
     Args:
         schema: the gate's.
@@ -50,13 +50,32 @@ class RowConverter:
         self._clock_is_utc = clock_is_utc
         self._fields: list[str] | None = None  # the field names for which _order was computed
         self._order: tuple[int, ...] = ()
+        self._num_rows = 0  # of the chunks before
 
     def convert(self, rows: list[Any]) -> Columns | pa.RecordBatch | list[Any]:
         """Columns, a batch or single records, from at least one row of a DataFrame, or tuple or value of an RDD.
 
         Raises:
-            SchemaMismatchError: a row or a value does not fit.
+            SchemaMismatchError: a row or a value does not fit; the message says which row of the partition, from 0.
         """
+        try:
+            converted = self._converted_rows(rows)
+        except SchemaMismatchError as error:
+            raise self._with_position(error, rows) from error.__cause__
+        self._num_rows += len(rows)
+        return converted
+
+    def _with_position(self, error: SchemaMismatchError, rows: list[Any]) -> SchemaMismatchError:
+        """The error with the position of the row that gives it alone."""
+        for index, row in enumerate(rows, start=self._num_rows):
+            try:
+                self._converted_rows([row])
+            except SchemaMismatchError as alone:
+                if str(alone) == str(error):
+                    return SchemaMismatchError(f"{error} (row {index} of the partition)")
+        return error
+
+    def _converted_rows(self, rows: list[Any]) -> Columns | pa.RecordBatch | list[Any]:
         schema = self._schema
         if schema.columns is None:
             return [_free_row(row) for row in rows]

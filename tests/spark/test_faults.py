@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from pyspark import TaskContext
 
 from flowlet.common.typeinfo import Types
 from flowlet.datastream.closeable_iterator import CloseableIterator
+from flowlet.spark import GateSink
+from tests.flowlet.ingest.conftest import write_secret
+from tests.integration.test_frozen_task_manager import PRODUCER_FAILS_WITHIN_S, cluster_with_gate
 from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, Stopwatch
 
 ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
 ON_EXECUTORS = pytest.mark.parametrize("spark", [EXECUTORS], indirect=True)
@@ -96,3 +100,32 @@ def test_a_job_that_is_cancelled_fails_the_spark_tasks_with_the_name_of_the_gate
         with pytest.raises(Exception, match="gate 'clicks'"):
             push(spark, cluster)
         canceller.join()
+
+
+def stopping(rows: Iterable[int], pid: int) -> Iterator[int]:
+    """The rows; but on the way the process stands still, with what it has acknowledged and with its connections."""
+    for count, row in enumerate(rows):
+        if count == BEFORE:
+            os.kill(pid, signal.SIGSTOP)
+        yield row
+
+
+@pytest.mark.long
+@ON_LOCAL
+@pytest.mark.parametrize("num_rows", [BEFORE + 1, None], ids=["at the end", "without credit"])
+def test_the_task_of_a_task_manager_that_stands_still_is_told(spark: Any, tmp_path: Path, num_rows: int | None) -> None:
+    """Within 30 s, whether it waits for the end of its partition or for credit."""
+    with cluster_with_gate() as (cluster, _):
+        (pid,) = cluster.pids()
+        sink = GateSink(
+            "clicks", jobmanager=f"{cluster.host}:{cluster.port}", secret_file=write_secret(cluster.secret, tmp_path), chunk_rows=500
+        )
+        rows = spark.sparkContext.parallelize([0], 1)
+
+        def push(_: Any) -> None:
+            sink(stopping(itertools.count() if num_rows is None else range(num_rows), pid))
+
+        with Stopwatch() as watch, pytest.raises(Exception, match=r"GateLostError[^\n]*gate 'clicks'"):
+            rows.foreachPartition(push)
+
+    assert watch.seconds < PRODUCER_FAILS_WITHIN_S

@@ -4,22 +4,24 @@ import asyncio
 import datetime
 import decimal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
+from pyspark import TaskContext
 
 from flowlet.common.time import Instant, Time
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
 from flowlet.datastream.async_data_stream import AsyncDataStream
-from flowlet.ingest import GateNotFoundError, GateUnreachableError
+from flowlet.ingest import GateNotFoundError, GateUnreachableError, PartitionOffer, open_gate
 from flowlet.spark import GateSink, SchemaMismatchError, type_info_of
 from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
-from tests.waiting import Stopwatch
+from tests.waiting import PATIENCE_S, Stopwatch
 
 BOTH = pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
 ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
@@ -104,7 +106,7 @@ def note(value: Any) -> bool:
     return False
 
 
-@ON_LOCAL
+@BOTH
 def test_a_write_returns_when_operators_and_sinks_of_other_tasks_have_processed_every_row(spark: Any, cluster: GateCluster) -> None:
     """An async operator behind the gate, and what stands for a sink behind an exchange."""
     processed.clear()
@@ -180,20 +182,78 @@ def test_a_worker_keeps_one_connection_and_one_thread_for_all_its_tasks(spark: A
     assert sorted(found) == sorted([*range(9)] * 3)
 
 
-@ON_LOCAL
-def test_a_column_that_does_not_fit_is_named(spark: Any, cluster: GateCluster) -> None:
-    """In the driver where the schema is given, else by the first value in a worker."""
+@BOTH
+@pytest.mark.parametrize(
+    ("columns", "of_columns", "of_rows"),
+    [
+        (
+            "id bigint, amount double",
+            "column 'amount' is double, gate 'clicks' takes bigint: cast it",
+            r"column 'amount': 0\.5 of type float is no int64, which gate 'clicks' takes there",
+        ),
+        (
+            "id bigint, total double",
+            "column 'amount' is missing: gate 'clicks' takes id, amount; there are id, total",
+            "column 'amount' is missing: gate 'clicks' takes id, amount; there are id, total",
+        ),
+    ],
+    ids=["type", "name"],
+)
+def test_a_column_that_does_not_fit_is_named(spark: Any, cluster: GateCluster, columns: str, of_columns: str, of_rows: str) -> None:
+    """In the driver where the schema is given, before a task runs where Spark knows it, else by the first value in a worker."""
     declared = Types.ROW_NAMED(["id", "amount"], [Types.LONG(), Types.LONG()])
-    df = spark.createDataFrame([(1, 0.5)], "id bigint, amount double")
+    df = spark.createDataFrame([(1, 0.5)], columns)
 
     with cluster.collect(declared, producers=None):
-        with pytest.raises(SchemaMismatchError, match="column 'amount' is double, gate 'clicks' takes bigint: cast it"):
+        with pytest.raises(SchemaMismatchError, match=of_columns):
             into(cluster, schema=df.schema)
-        with pytest.raises(Exception, match=r"column 'amount': 0\.5 of type float is no int64, which gate 'clicks' takes there"):
+        with pytest.raises(Exception, match=of_columns):
+            df.write.format("flowlet").options(**cluster.options()).mode("append").save()
+        with pytest.raises(Exception, match=of_rows):
             df.foreachPartition(into(cluster))
 
 
-@ON_LOCAL
+def by_sink(cluster: GateCluster) -> Any:
+    return into(cluster)
+
+
+def by_writer(cluster: GateCluster) -> Any:
+    """What a program does that has its own idea of a partition."""
+    address, secret_file = cluster.address, cluster.secret_file
+
+    def push(records: Iterable[Any]) -> None:
+        context = TaskContext.get()
+        assert context is not None
+        offer = PartitionOffer("own", context.partitionId(), context.attemptNumber())
+        with open_gate("clicks", jobmanager=address, secret_file=secret_file).open_partition(offer) as writer:
+            writer.write_records(list(records))
+            writer.finish()
+
+    return push
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("push", "message"),
+    [
+        (by_sink, r"column 'f1': 42 of type int is no string, which gate 'clicks' takes there \(row 42 of the partition\)"),
+        (by_writer, r"record 42: [^\n]*42 is of type int, not String; gate 'clicks' "),
+    ],
+    ids=["sink", "writer"],
+)
+def test_the_first_wrong_record_is_named(spark: Any, cluster: GateCluster, push: Callable[[GateCluster], Any], message: str) -> None:
+    """By its position, and where a sink writes, by column and value, too; and its partition does not count."""
+    records: list[Any] = [(number, "text") for number in range(100)]
+    wrong = [*records[:42], (42, 42), *records[43:], (100, 100)]
+
+    with cluster.collect(PAIR, producers=1) as results:
+        with pytest.raises(Exception, match=message):
+            spark.sparkContext.parallelize(wrong, 1).foreachPartition(push(cluster))
+        spark.sparkContext.parallelize(records, 1).foreachPartition(into(cluster))
+        assert list(results) == records
+
+
+@BOTH
 def test_fields_of_structs_are_found_by_name(spark: Any, cluster: GateCluster) -> None:
     """With rows and with batches; the values of a and b were swapped."""
     declared = Types.ROW_NAMED(["pair"], [Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.LONG()])])
@@ -207,7 +267,7 @@ def test_fields_of_structs_are_found_by_name(spark: Any, cluster: GateCluster) -
         assert list(results) == [Row(pair=Row(a=1, b=2))]
 
 
-@ON_LOCAL
+@BOTH
 def test_foreach_is_refused_by_name(spark: Any, cluster: GateCluster) -> None:
     """It wrote the fields of each row as records."""
     declared = Types.ROW_NAMED(["id", "amount"], [Types.LONG(), Types.LONG()])
@@ -219,6 +279,22 @@ def test_foreach_is_refused_by_name(spark: Any, cluster: GateCluster) -> None:
                 frame.foreach(into(cluster))
         df.foreachPartition(into(cluster))
         assert list(results) == [Row(id=1, amount=2)]
+
+
+@BOTH
+def test_foreach_of_a_stream_is_refused_by_name(spark: Any, cluster: GateCluster, tmp_path: Path) -> None:
+    """Its query ends with the reason, and nothing came out of the gate."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.txt").write_text("a line\n")
+    lines = spark.readStream.format("text").load(str(tmp_path / "in"))
+
+    with cluster.collect(Types.STRING(), producers=1) as results:
+        query = lines.writeStream.foreach(into(cluster)).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        running = query.trigger(availableNow=True).start()
+        with pytest.raises(Exception, match=r"got Row\(value='a line'\); foreach\(\) calls it with each row: .* foreachBatch for a stream"):
+            running.awaitTermination(PATIENCE_S)
+        spark.sparkContext.parallelize(["another"], 1).foreachPartition(into(cluster))
+        assert list(results) == ["another"]
 
 
 @ON_LOCAL

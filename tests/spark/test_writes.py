@@ -29,8 +29,8 @@ pytestmark = pytest.mark.long
 
 # On executors, too, by ``make test-spark-cluster``: each of these takes some ten seconds there.
 ON_BOTH = pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
-ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
-ON_EXECUTORS = pytest.mark.parametrize("spark", [EXECUTORS], indirect=True)
+# On local[2] the first failure of a task ends its Spark job, whatever spark.task.maxFailures says; the second number is what counts there.
+WHERE_TASKS_ARE_TRIED_AGAIN = pytest.mark.parametrize("spark", ["local[2,4]", EXECUTORS], indirect=True)
 NUM_ROWS = 1_000
 
 Write = Callable[[Any, GateCluster], None]
@@ -85,7 +85,7 @@ def test_a_write_that_failed_and_is_run_again_loses_no_row(spark: Any, cluster: 
     assert found[NUM_ROWS - 1] == 1
 
 
-@ON_EXECUTORS
+@WHERE_TASKS_ARE_TRIED_AGAIN
 def test_a_partition_whose_worker_died_when_it_was_counted_is_not_pushed_again(spark: Any, cluster: GateCluster) -> None:
     """Spark has not heard that the task was done, and runs it again."""
     with cluster.collect(Types.LONG(), producers=2) as results:
@@ -137,7 +137,7 @@ def test_a_pool_of_threads_waits_for_the_gate_and_for_room(spark: Any, narrow_cl
     assert found == dict.fromkeys(range(NUM_ROWS), 2)
 
 
-@ON_LOCAL
+@ON_BOTH
 def test_what_waits_too_long_says_for_what(spark: Any, cluster: GateCluster) -> None:
     with pytest.raises(Exception, match=rf"gate 'clicks' did not appear at JobManager {cluster.address} within 0.1 s"):
         numbers(spark).write.format("flowlet").mode("append").options(**cluster.options(), waitForGate="0.1").save()
@@ -154,13 +154,14 @@ def test_the_cause_of_a_failed_job_is_in_the_error_of_the_write(spark: Any, clus
         write(numbers(spark), cluster)
 
 
-@ON_LOCAL
+@ON_BOTH
 def test_a_sink_takes_a_new_token_into_the_workers_when_its_own_is_old(spark: Any, cluster: GateCluster) -> None:
     """Whenever Spark pickles it; neither the file of the secret nor the way to it goes along."""
-    with cluster.collect(Types.LONG(), producers=None):
+    with cluster.collect(Types.LONG(), producers=2) as results:
         sink = into(cluster)
         young = pickle.loads(pickle.dumps(sink))
-        sink.description = replace(sink.description, expires_ms=sink.description.expires_ms - 13 * 3600 * 1000, token=b"old")
+        old = replace(sink.description, expires_ms=sink.description.expires_ms - 13 * 3600 * 1000, token=b"old")
+        sink.description = old
 
         data = pickle.dumps(sink)
 
@@ -169,3 +170,7 @@ def test_a_sink_takes_a_new_token_into_the_workers_when_its_own_is_old(spark: An
         assert renewed.description.token not in (b"old", young.description.token)
         assert renewed.description.expires_ms >= young.description.expires_ms
         assert pickle.loads(pickle.dumps(renewed)).description == renewed.description
+
+        sink.description = old  # no task could open the gate with it
+        numbers(spark).foreachPartition(sink)
+        assert sorted(results) == list(range(NUM_ROWS))

@@ -98,7 +98,7 @@ def test_a_value_that_is_not_exactly_of_its_type_is_refused_with_its_column(type
 
     assert message.startswith("column 'value': ")
     assert f" of type {type(wrong).__name__} is no " in message
-    assert message.endswith(", which gate 'clicks' takes there")
+    assert ", which gate 'clicks' takes there (row " in message
 
 
 def test_a_row_of_another_shape_is_refused() -> None:
@@ -349,3 +349,12 @@ def test_nested_rows_with_other_fields_are_refused(value: Any, takes_batches: bo
     assert refusal(gate, SparkRow(value=value)).startswith("column 'value': ")
     with pytest.raises(SchemaMismatchError, match=r"column 'value' is struct<a:bigint.*gate 'clicks' takes struct<a:bigint,b:bigint>"):
         BatchConverter(GateSchema.of("clicks", gate), st.StructType([st.StructField("value", spark_type(value))]))
+
+
+def test_the_first_row_that_does_not_fit_is_counted_over_all_chunks() -> None:
+    converter = RowConverter(GateSchema.of("clicks", EVENT), clock_is_utc=True)
+    good = (8, "bob", 0.5)
+    converter.convert([good] * 3)
+
+    with pytest.raises(SchemaMismatchError, match=r"column 'name': 7 .* \(row 4 of the partition\)"):
+        converter.convert([good, (8, 7, 0.5), (9, 7, 0.5)])
