@@ -17,6 +17,8 @@ PARALLEL := -n $(WORKERS) --dist loadfile
 SEED ?= 0
 PROGRAMS ?= 5000
 ONLY ?=
+TESTS ?= tests/integration/test_survival.py
+INCLUDE ?= flowlet/checkpoint/*
 SOURCES := netstack flowlet tests bench examples
 # The tests start hundreds of processes; each would compile 170 modules again (0.3 s), whatever a container's image says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,7 +29,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-spark java test lint types fmt test-long test-fast test-pythons test-uvloop test-spark-cluster stress cov sim differential mutants attack bench wheel clean
+.PHONY: help run example-spark java test lint types fmt test-long test-fast test-pythons test-uvloop test-spark-cluster stress cov cov-processes sim differential mutants attack bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +87,14 @@ stress: $(VENV)/installed-dev  ## threads that race: mailbox, cancel, gate, each
 cov: $(VENV)/installed-dev  ## run the quick tests and list the lines and branches they miss
 	$(PY) -m coverage run -m pytest -q -m "not slow" $(ARGS)
 	$(PY) -m coverage report --show-missing --skip-covered
+
+cov-processes: $(VENV)/installed-dev  ## what TaskManager processes run of flowlet/checkpoint while a job survives a kill (TESTS=..., INCLUDE=...)
+	$(PY) -m coverage erase --rcfile=tests/processes.coveragerc
+	$(PY) -m coverage run --rcfile=tests/processes.coveragerc -m pytest -q $(TESTS) $(ARGS)
+	$(PY) -m coverage combine -q --rcfile=tests/processes.coveragerc
+	$(PY) -m coverage report --rcfile=tests/processes.coveragerc --include='$(INCLUDE)'
+	$(PY) -m coverage json -q --rcfile=tests/processes.coveragerc --include='$(INCLUDE)' -o .coverage.json
+	$(PY) -m tests.function_coverage .coverage.json
 
 sim: $(VENV)/installed-dev  ## simulate the network stack: make sim STEPS=1000000 SEED=0 (SEED=n STEPS=1 replays one world, ARGS=--trace prints it)
 	@$(PY) -m tests.sim --steps $(STEPS) --seed $(SEED) $(ARGS)
@@ -148,5 +158,5 @@ $(VENV)/installed-spark: $(VENV)/installed
 
 $(VENV)/installed-dev: $(VENV)/installed-spark
 	@echo "adding the development tools to $(VENV) (only needed once)"
-	@$(PIP) install --group dev
+	@$(PIP) install --editable '.[rocksdb]' --group dev
 	@touch $@

@@ -169,16 +169,25 @@ class Cluster:
     """
 
     def __init__(
-        self, folder: Path, *, num_task_managers: int = 2, slots: int = 1, task_manager_options: Sequence[str] = (), pins: bool = True
+        self,
+        folder: Path,
+        *,
+        num_task_managers: int = 2,
+        slots: int = 1,
+        task_manager_options: Sequence[str] = (),
+        job_manager_options: Sequence[str] = (),
+        pins: bool = True,
     ) -> None:
         self._folder = folder
         self._pins = pins
         self._num_task_managers = num_task_managers
         self._slots = slots
         self._task_manager_options = task_manager_options
+        self._job_manager_options = job_manager_options
         self._stack = ExitStack()
         self.secret_file = folder / "secret"
         self.task_managers: list[Process] = []
+        self._num_job_managers = 0
         self.address = ""
 
     @property
@@ -189,13 +198,10 @@ class Cluster:
     def __enter__(self) -> Self:
         cores = sorted(os.sched_getaffinity(0))
         try:
-            self.job_manager = self.start("-m", "flowlet.jm", "--port", "0", name="jm")
-            self.address = self.job_manager.wait_for_line(r"^JobManager listening on http://(\S+)$").group(1)
+            self.start_job_manager()
             for number in range(self._num_task_managers):
-                options = ["--jobmanager", self.address, "--slots", str(self._slots), *self._task_manager_options]
-                if self._pins and self._num_task_managers == len(cores):  # as an embedded cluster does
-                    options += ["--pin-cpu", str(cores[number])]
-                self.task_managers.append(self.start("-m", "flowlet.tm", *options, name=f"tm{number}"))
+                pinned = self._pins and self._num_task_managers == len(cores)  # as an embedded cluster does
+                self.start_task_manager(*(("--pin-cpu", str(cores[number])) if pinned else ()))
             for task_manager in self.task_managers:
                 task_manager.wait_for_line(r"^TaskManager \S+ listening on \S+, registered at \S+$")
         except BaseException:
@@ -205,6 +211,19 @@ class Cluster:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.close()
+
+    def start_job_manager(self) -> None:
+        """Start the JobManager, at the address of the one before if there was one; returns when it listens."""
+        port = self.address.rpartition(":")[2] or "0"
+        self._num_job_managers += 1
+        name = f"jm{self._num_job_managers}"
+        self.job_manager = self.start("-m", "flowlet.jm", "--port", port, *self._job_manager_options, name=name)
+        self.address = self.job_manager.wait_for_line(r"^JobManager listening on http://(\S+)$").group(1)
+
+    def start_task_manager(self, *more_options: str) -> None:
+        """Start one more TaskManager; its ready line is still to come."""
+        options = ["--jobmanager", self.address, "--slots", str(self._slots), *self._task_manager_options, *more_options]
+        self.task_managers.append(self.start("-m", "flowlet.tm", *options, name=f"tm{len(self.task_managers)}"))
 
     def start(self, *args: str, name: str) -> Process:
         """Start ``python ARGS`` in the environment of this cluster; it ends with the cluster."""

@@ -2,6 +2,8 @@
 
 Without arguments it counts the words of the Python standard library's source files on an embedded cluster: one JobManager and two
 TaskManager processes, whose data crosses real TCP connections.  With ``--jobmanager HOST:PORT`` it uses a running cluster.
+``--kill-one`` kills a TaskManager on the way, ``--kill-one jobmanager`` the JobManager of a cluster that it starts by the commands that a
+user would type; the counts are exact all the same.
 """
 
 import argparse
@@ -9,11 +11,14 @@ import csv
 import os
 import re
 import signal
+import subprocess
 import sys
 import sysconfig
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -280,7 +285,18 @@ def count_words(files: Sequence[str], options: argparse.Namespace, view: Progres
     Raises:
         FlowletError: the job could not be started, or it failed.
     """
+    with LoopbackCluster(options.parallelism) if options.kill_one == "jobmanager" else nullcontext() as cluster:
+        return count_on(cluster, files, options, view)
+
+
+def count_on(
+    cluster: "LoopbackCluster | None", files: Sequence[str], options: argparse.Namespace, view: ProgressView
+) -> tuple[list[tuple[str, int]], dict[str, Any]]:
+    """As ``count_words``; ``cluster``: whose JobManager is to be killed."""
     configuration = Configuration()
+    if cluster is not None:
+        configuration.set_string("flowlet.jobmanager", cluster.address)
+        configuration.set_string("execution.checkpointing.dir", str(cluster.folder / "checkpoints"))
     if options.jobmanager is not None:
         configuration.set_string("flowlet.jobmanager", options.jobmanager)
     if options.kill_one:
@@ -293,20 +309,81 @@ def count_words(files: Sequence[str], options: argparse.Namespace, view: Progres
     results = build(env, files).execute_and_collect("word count")
     assert isinstance(results, CloseableIterator)
     job = results.job_client
+    kill = kill_task_manager if cluster is None else cluster.replace_job_manager
     with results, Observer(job, view):
-        final = dict(kill_after_first(results) if options.kill_one else results)  # of running counts the last one stays
-    return sorted(final.items(), key=lambda pair: (-pair[1], pair[0])), job.metrics()
+        final = dict(kill_after_first(results, kill) if options.kill_one else results)  # of running counts the last one stays
+        document = job.metrics()
+    return sorted(final.items(), key=lambda pair: (-pair[1], pair[0])), document
 
 
-def kill_after_first(results: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """All results; a TaskManager of this program is killed after the first one, which shows that a checkpoint is complete."""
+def kill_after_first(results: Iterator[tuple[str, int]], kill: Callable[[], None]) -> Iterator[tuple[str, int]]:
+    """All results; calls ``kill`` after the first one, which shows that a checkpoint is complete."""
     for first in results:
-        victims = [pid for pid in child_pids() if b"flowlet.tm" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        os.kill(victims[0], signal.SIGKILL)
-        print(f"word_count: killed TaskManager process {victims[0]} of {len(victims)}", file=sys.stderr)
+        kill()
         yield first
         break
     yield from results
+
+
+def kill_task_manager() -> None:
+    """Kill one of this program's TaskManagers; another one comes in its place."""
+    victims = [pid for pid in child_pids() if b"flowlet.tm" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(victims[0], signal.SIGKILL)
+    print(f"word_count: killed TaskManager process {victims[0]} of {len(victims)}", file=sys.stderr)
+
+
+class LoopbackCluster:
+    """A JobManager that keeps its jobs, and TaskManagers, each a process as ``python -m flowlet.jm`` and ``flowlet.tm`` start it.
+
+    Life cycle: a context manager.
+    """
+
+    def __init__(self, num_task_managers: int) -> None:
+        self._num_task_managers = num_task_managers
+        self._stack = ExitStack()
+        self.address = ""
+        """Of the JobManager."""
+
+    def __enter__(self) -> "LoopbackCluster":
+        with self._stack:
+            self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="word-count-")))
+            self._job_manager = self._start_job_manager("0")
+            task_managers = [self._start("flowlet.tm", "--jobmanager", self.address) for _ in range(self._num_task_managers)]
+            for each in task_managers:
+                self._ready_line(each)
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def replace_job_manager(self) -> None:
+        """Kill the JobManager, and start another one at its port."""
+        killed, start_s = self._job_manager, time.monotonic()
+        killed.kill()
+        killed.wait()
+        self._job_manager = self._start_job_manager(self.address.rpartition(":")[2])
+        seconds = time.monotonic() - start_s
+        print(f"word_count: killed JobManager process {killed.pid}; another one listens after {seconds:.1f} s", file=sys.stderr)
+
+    def _start_job_manager(self, port: str) -> "subprocess.Popen[str]":
+        job_manager = self._start("flowlet.jm", "--port", port, "--job-store", str(self.folder / "jobs"))
+        self.address = self._ready_line(job_manager).rpartition("/")[2]
+        return job_manager
+
+    def _start(self, module: str, *arguments: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", module, "--log-level", "error", *arguments]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self._stack.callback(process.wait)
+        self._stack.callback(process.terminate)
+        return process
+
+    def _ready_line(self, process: "subprocess.Popen[str]") -> str:
+        assert process.stdout is not None, "it is a pipe"
+        line = process.stdout.readline().strip()
+        if not line:
+            raise InputError(f"{process.args!r} did not start")
+        return line
 
 
 def child_pids() -> list[int]:
@@ -345,7 +422,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--parallelism", type=positive, default=2, metavar="N", help="subtasks of each operator (default: 2)")
     parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="read the input N times (default: 1)")
     parser.add_argument("--jobmanager", type=address, metavar="HOST:PORT", help="use this cluster; default: start one")
-    parser.add_argument("--kill-one", action="store_true", help="kill one TaskManager on the way: the counts stay right (Linux)")
+    parser.add_argument(
+        "--kill-one",
+        nargs="?",
+        const="taskmanager",
+        choices=("taskmanager", "jobmanager"),
+        help="kill one TaskManager, or the JobManager, on the way: the counts stay right (Linux)",
+    )
     parser.add_argument("--top", type=positive, default=20, metavar="N", help="how many words to show (default: 20)")
     options = parser.parse_args(arguments)
     if options.kill_one and options.jobmanager is not None:
@@ -361,7 +444,10 @@ def main() -> int:
         files = default_inputs() if options.input is None else find_files(options.input)
         if options.output is not None:
             check_output(options.output)
+        start_s = time.monotonic()
         counts, document = count_words(files * options.repeat, options, ProgressView(console))
+        if options.kill_one:
+            print(f"word_count: {time.monotonic() - start_s:.1f} s in all, with the start of the cluster", file=sys.stderr)
         if options.output is not None:
             write_csv(options.output, counts)
     except InputError as error:

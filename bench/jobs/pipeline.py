@@ -41,6 +41,8 @@ class Run:
 
 # Adds a program to the environment; its sources and sinks write into the folder.
 Build = Callable[[StreamExecutionEnvironment, Path], None]
+# Asks the cluster about the job of this id.
+Observe = Callable[[Cluster, str], dict[str, Any]]
 
 
 def into_sink(stream: DataStream, folder: Path, keep: Keep, *, inspects_all: bool = False, in_chunks: bool = False) -> None:
@@ -77,8 +79,16 @@ class Deployment:
 TWO_TASK_MANAGERS: Final = Deployment()
 
 
-def run_program(build: Build, num_records: int, check: Callable[[Reports], None], deployment: Deployment) -> Run:
+def _see_nothing(_cluster: Cluster, _job_id: str) -> dict[str, Any]:
+    return {}
+
+
+def run_program(
+    build: Build, num_records: int, check: Callable[[Reports], None], deployment: Deployment, *, observe: Observe = _see_nothing
+) -> Run:
     """One run in a fresh cluster, checked; its parallelism is the number of TaskManagers.
+
+    ``observe`` is asked when the job has ended; what it gives is in the details.
 
     Raises:
         WrongOutputError: what came out is wrong.
@@ -96,6 +106,7 @@ def run_program(build: Build, num_records: int, check: Callable[[Reports], None]
                 submit.jobs[0].wait(END_TIMEOUT_S)
             after = [ProcessUse.of(tm.pid) for tm in cluster.task_managers]
             tasks = task_metrics(submit.jobs[0])
+            observed = observe(cluster, submit.jobs[0].job_id)
             environment.close()
         reports = Reports.read(folder)
     check(reports)
@@ -103,6 +114,7 @@ def run_program(build: Build, num_records: int, check: Callable[[Reports], None]
         "cpu_s_per_tm": [new.cpu_s - old for new, old in zip(after, before, strict=True)],
         "rss_bytes_per_tm": [use.rss_bytes for use in after],
         "tasks": tasks,
+        **observed,
     }
     return Run(num_records / reports.seconds, reports.seconds, load.cores, details)
 

@@ -6,8 +6,9 @@ Topology: ``chained``: every TaskManager has a source that is chained with its f
           out to all flat_maps.
 Forms:    ``called``: flat_map gives (word, 1), and it, the key and reduce are named functions.  ``lambdas``: the same as lambdas, the twin
           of ``called``: another spelling must not be slower.  ``generator``: the twin whose flat_map yields.  ``sum``: with the built-in
-          sum.  ``columns``: flat_map gives words, which are counted, and the results stay columns.  In every form each function is called
-          for each record.
+          sum.  ``columns``: flat_map gives words, which are counted, and the results stay columns.  ``state``: as ``called``, but a
+          process function counts in a ``ValueState`` and yields; ``state-list``: its twin, which returns a list.  In every form each
+          function is called for each record.
 Sources:  ``produced``: lines are looked up one by one, as the peers do; ``sliced``: lists of lines are cut out of a ready list.
 Proof:    one output per word, and the last count of every word is exact; a run that is not timed checks every single count.
 """
@@ -24,8 +25,9 @@ from typing import Final
 from bench.jobs.checked import Keep, MarkedReader, Reports, check_increments, check_last_values, check_num_outputs
 from bench.jobs.pipeline import TWO_TASK_MANAGERS, Deployment, Run, into_sink, run_program
 from flowlet.common import Types, WatermarkStrategy
-from flowlet.datastream import DataStream, StreamExecutionEnvironment
+from flowlet.datastream import DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.connectors import Source
+from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.records import Chunk
 
 NUM_DISTINCT: Final = 10_000
@@ -140,12 +142,50 @@ def columns(lines: DataStream) -> DataStream:
     return words.key_by(lambda word: word, Types.STRING()).count()
 
 
+class CountInState(KeyedProcessFunction):
+    """Counts with a ``ValueState``."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Ask for the state."""
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def process_element(self, value: tuple[str, int], ctx: KeyedProcessFunction.Context) -> Iterator[tuple[str, int]]:
+        """As the examples of PyFlink have it."""
+        count = (self.count.value() or 0) + value[1]
+        self.count.update(count)
+        yield value[0], count
+
+
+class ListCountInState(CountInState):
+    """The twin, which returns a list."""
+
+    def process_element(self, value: tuple[str, int], ctx: KeyedProcessFunction.Context) -> list[tuple[str, int]]:  # type: ignore[override]  # both are results
+        """Another spelling."""
+        state = self.count
+        before = state.value()
+        after = value[1] if before is None else before + value[1]
+        state.update(after)
+        return [(value[0], after)]
+
+
+def in_state(lines: DataStream) -> DataStream:
+    """As ``called``, with keyed state instead of a reduction."""
+    return lines.flat_map(_pairs_of, PAIR).key_by(_word_of, Types.STRING()).process(CountInState(), PAIR)
+
+
+def in_state_list(lines: DataStream) -> DataStream:
+    """The twin of ``state``."""
+    return lines.flat_map(_pairs_of, PAIR).key_by(_word_of, Types.STRING()).process(ListCountInState(), PAIR)
+
+
 FORMS: Final[dict[str, Callable[[DataStream], DataStream]]] = {
     "called": called,
     "lambdas": lambdas,
     "generator": generator,
     "sum": built_in_sum,
     "columns": columns,
+    "state": in_state,
+    "state-list": in_state_list,
 }
 _DECLARED: Final = ("sum", "columns")  # what they do is declared, so that their results may be columns
 

@@ -13,7 +13,7 @@ from flowlet.async_io.async_calls import AsyncFunctionCall, CallRunner
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import JobGraphError, UserFunctionError
-from flowlet.operators.user_function import RuntimeContext
+from flowlet.operators.user_function import Checkpoints, RuntimeContext
 
 
 class AsyncUserFunction:
@@ -21,6 +21,7 @@ class AsyncUserFunction:
 
     def __init__(self, function: Any) -> None:
         self._function = function
+        self.checkpoints = Checkpoints(function)
         self._is_object = callable(getattr(function, "async_invoke", None)) and not isinstance(function, type)
         if not self._is_object and not inspect.iscoroutinefunction(function):
             raise JobGraphError(
@@ -44,7 +45,8 @@ class AsyncUserFunction:
         return found if callable(found) else None
 
     def open(self, ctx: OperatorContext, calls: CallRunner) -> None:
-        """Call the object's ``open``, if it has one.  Raises UserFunctionError if it fails."""
+        """Call the object's ``initialize_state`` and ``open``, if it has them.  Raises UserFunctionError if one fails."""
+        self.checkpoints.initialize(ctx)
         self._run("open", ctx, calls, RuntimeContext(ctx))
 
     def close(self, ctx: OperatorContext, calls: CallRunner) -> None:

@@ -19,6 +19,7 @@ from flowlet.async_io.async_queue import AsyncQueue, Control, create_async_queue
 from flowlet.async_io.async_requests import AsyncRequests
 from flowlet.async_io.async_retry import RetryPolicy
 from flowlet.async_io.async_user_function import AsyncUserFunction
+from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import MailboxClosedError
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
@@ -142,9 +143,31 @@ class AsyncWaitOperator(StreamOperator):
             resources.close()
         self._requests = None
 
+    def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Let the function put what it keeps into its states."""
+        self._function.checkpoints.snapshot(self.ctx, checkpoint_id, timestamp_ms)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the function, if it wants to know."""
+        self._function.checkpoints.completed(self.ctx, checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Tell the function, if it wants to know."""
+        self._function.checkpoints.aborted(self.ctx, checkpoint_id)
+
     def snapshot_state(self, checkpoint_id: int) -> object | None:
         """All elements inside, in order of arrival."""
         return self._queue.elements() or None
+
+    def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
+        """The records of whole former subtasks, in their order.
+
+        Watermarks between them are left out: those of one former subtask say nothing about the records of another, and new ones follow.
+        """
+        found: list[Chunk | Control] = []
+        for state in share.dealt(states):
+            found += [each for each in state if isinstance(each, Chunk)] if isinstance(state, list) else []
+        return found or None
 
     def _drain(self) -> None:
         assert self._requests is not None, "the operator is open"

@@ -5,7 +5,6 @@ Invariants: ``setup``, then ``initialize_state``, then ``open``, before anything
             was passed on.
 Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``AbstractStreamOperator``, ``Output``,
             ``MailboxExecutorFactory``.
-Absent:     operator state.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.state_share import StateShare
+from flowlet.errors import StateRestoreError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
-from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
+from flowlet.state.keyed_state_backend import KeyedStateBackend
+from flowlet.state.operator_state_backend import OperatorStateBackend
 from flowlet.timers.time_api import (
     InternalTimerService,
     InternalTimeServiceManager,
@@ -98,7 +100,9 @@ class OperatorContext:
     executor: MailboxExecutor | None = None
     clock: ProcessingTimeService | None = None
     timers: InternalTimeServiceManager | None = None
-    keyed_state: HeapKeyedStateBackend | None = None
+    keyed_state: KeyedStateBackend | None = None
+    operator_state: OperatorStateBackend | None = None
+    restored_checkpoint_id: int | None = None  # None: the job does not go on from a checkpoint
     latency: LatencyReporter | None = None
     report_watermark: Callable[[int], None] | None = None  # tells the JobManager an aligned source's watermark; None: it does not listen
     request_splits: Callable[[], None] | None = None  # asks the JobManager for splits of the source; None: no JobManager has any
@@ -118,11 +122,18 @@ class OperatorContext:
         return self.clock
 
     @property
-    def keyed_state_backend(self) -> HeapKeyedStateBackend:
+    def keyed_state_backend(self) -> KeyedStateBackend:
         """The operator's keyed state.  States belong to the key in ``key_context``."""
         if self.keyed_state is None:
             raise RuntimeError(f"operator {self.operator_name!r} has no keyed state: it is not run by a task")
         return self.keyed_state
+
+    @property
+    def operator_state_backend(self) -> OperatorStateBackend:
+        """The operator's state of this subtask."""
+        if self.operator_state is None:
+            raise RuntimeError(f"operator {self.operator_name!r} has no operator state: it is not run by a task")
+        return self.operator_state
 
     def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> InternalTimerService:
         """The timer service of that name; the same one for every call.  Timers belong to the key in ``key_context``."""
@@ -231,8 +242,28 @@ class StreamOperator:
     def initialize_state(self, state: object | None) -> None:
         """Restore what ``snapshot_state`` returned; None at the first start."""
 
+    def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
+        """The state with which this subtask begins, if the operator had another number of subtasks; called before ``initialize_state``.
+
+        Args:
+            states: what ``snapshot_state`` gave, by former subtask; None: it had none, or it is none of this subtask's.
+            share: which one this subtask is.
+
+        Raises:
+            StateRestoreError: the operator's state cannot be divided otherwise.
+        """
+        if all(each is None for each in states):
+            return None
+        raise StateRestoreError(
+            f"the state of operator {self.name!r} was kept by {share.former_parallelism} subtasks and cannot be divided among "
+            f"{share.parallelism}; set its parallelism to {share.former_parallelism}"
+        )
+
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit what must precede the barrier of a checkpoint."""
+
+    def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Let the user's functions put what they keep into their states, which are copied next; ``timestamp_ms``: when it was triggered."""
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
         """The state to keep: a value that nobody changes any more, or a callable that another thread calls to make it; None: no state."""

@@ -198,5 +198,8 @@ class BarrierMachine(Protocol):
     def num_open_channels(self) -> int:
         """How many channels have not ended."""
 
+    def lets_overtake(self, checkpoint_id: int) -> bool:
+        """Whether barriers of the pending checkpoint ``checkpoint_id`` may overtake data."""
+
     def handle(self, event: BarrierEvent, now_ms: int) -> list[BarrierOrder]:
         """Apply one event at wall clock time ``now_ms``; return the orders to carry out, in order."""

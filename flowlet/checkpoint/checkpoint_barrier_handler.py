@@ -118,6 +118,10 @@ class CheckpointBarrierHandler:
         """Whether barriers are missing."""
         return self._machine.is_checkpoint_pending
 
+    def lets_overtake(self, checkpoint_id: int) -> bool:
+        """Whether the alignment of this checkpoint has timed out: its barriers may overtake data, which the checkpoint then keeps."""
+        return self._machine.lets_overtake(checkpoint_id)
+
     @property
     def is_aligning(self) -> bool:
         """Whether alignment is measured; then callers report what they process with ``add_processed_bytes``."""

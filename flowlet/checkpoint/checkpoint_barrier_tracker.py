@@ -80,6 +80,10 @@ class CheckpointBarrierTracker:
         """How many channels have not ended."""
         return self._num_open
 
+    def lets_overtake(self, checkpoint_id: int) -> bool:  # of the protocol
+        """False: barriers are only counted."""
+        return False
+
     def handle(self, event: BarrierEvent, now_ms: int) -> list[BarrierOrder]:
         """Apply one event; return the orders to carry out, in order."""
         match event:

@@ -230,13 +230,14 @@ class CheckpointedInputGate:
     def _may_overtake(self, found: BufferOrEvent) -> bool:
         """Whether an event is, or may be, a priority event.
 
-        An aligned barrier was prioritized by us, and can wait if it is behind data.
+        An aligned barrier was prioritized by us, and must wait if it is behind data that its checkpoint does not keep.
         """
         match found.event:
             case EventAnnouncement():
                 return True
-            case CheckpointBarrier(options=options):
-                return options.is_unaligned or not self._is_behind_data(found.channel_index)
+            case CheckpointBarrier(checkpoint_id=checkpoint_id, options=options):
+                is_free = options.is_unaligned or self._handler.lets_overtake(checkpoint_id)
+                return is_free or not self._is_behind_data(found.channel_index)
             case _:
                 return False
 

@@ -13,8 +13,11 @@ from functools import partial
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorSnapshot, OperatorState
 from flowlet.errors import StateRestoreError
-from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
+from flowlet.state.incremental_snapshot import IncrementalSnapshot
+from flowlet.state.keyed_state_backend import KeyedStateBackend
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
+from flowlet.state.operator_state_backend import OperatorStateBackend
+from flowlet.state.operator_state_snapshot import OperatorStateSnapshot
 from flowlet.timers.time_api import InternalTimeServiceManager
 from netstack.wire.events import CheckpointOptions
 
@@ -28,7 +31,8 @@ class SnapshotOperator:
     operator_id: str
     operator: StreamOperator
     timers: InternalTimeServiceManager | None = None
-    keyed_state: HeapKeyedStateBackend | None = None
+    keyed_state: KeyedStateBackend | None = None
+    operator_state: OperatorStateBackend | None = None
 
 
 class OperatorSnapshots:
@@ -52,11 +56,14 @@ class OperatorSnapshots:
         """Each operator's state: a value, or a callable that makes it on another thread."""
         snapshots = {}
         for each in reversed(self._operators):
+            each.operator.snapshot_functions(metadata.checkpoint_id, metadata.timestamp_ms)
             own = each.operator.snapshot_state(metadata.checkpoint_id)
             timers = {} if each.timers is None else each.timers.snapshot()
-            keyed = None if each.keyed_state is None else each.keyed_state.snapshot()
-            if own is not None or timers or keyed is not None:
-                snapshots[each.operator_id] = OperatorSnapshot(partial(_finish, own, timers, each.operator.state_version, keyed))
+            keyed = None if each.keyed_state is None else each.keyed_state.snapshot(metadata.checkpoint_id)
+            by_subtask = None if each.operator_state is None else each.operator_state.snapshot()
+            if own is not None or timers or keyed is not None or by_subtask is not None:
+                finish = partial(_finish, own, timers, each.operator.state_version, keyed, by_subtask)
+                snapshots[each.operator_id] = OperatorSnapshot(finish, partial(_discard, each.keyed_state, metadata.checkpoint_id))
         return snapshots
 
     def restore(self, states: Mapping[str, object]) -> None:
@@ -76,12 +83,17 @@ class OperatorSnapshots:
             if each.timers is not None:
                 each.timers.restore(state.timers)
             if each.keyed_state is not None and state.keyed is not None:
-                each.keyed_state.restore(state.keyed)
+                for part in state.keyed if isinstance(state.keyed, Sequence) else (state.keyed,):
+                    each.keyed_state.restore(part)
+            if each.operator_state is not None and state.by_subtask is not None:
+                each.operator_state.restore(state.by_subtask)
             each.operator.initialize_state(state.own)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Tell every operator."""
         for each in self._operators:
+            if each.keyed_state is not None:
+                each.keyed_state.notify_checkpoint_complete(checkpoint_id)
             each.operator.notify_checkpoint_complete(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
@@ -90,10 +102,25 @@ class OperatorSnapshots:
             each.operator.notify_checkpoint_aborted(checkpoint_id)
 
     def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
-        """Does nothing: operators keep no files that a newer checkpoint makes obsolete."""
+        """Does nothing: the JobManager removes the files that a newer checkpoint makes obsolete."""
+
+
+def _discard(keyed_state: KeyedStateBackend | None, checkpoint_id: int) -> None:
+    if keyed_state is not None:
+        keyed_state.discard_snapshot(checkpoint_id)
 
 
 def _finish(
-    own: object, timers: Mapping[int, Mapping[str, object]], version: int, keyed: Callable[[], KeyedStateSnapshot] | None
+    own: object,
+    timers: Mapping[int, Mapping[str, object]],
+    version: int,
+    keyed: Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None,
+    by_subtask: Callable[[], OperatorStateSnapshot] | None,
 ) -> OperatorState:
-    return OperatorState(own() if callable(own) else own, timers, version, None if keyed is None else keyed())
+    return OperatorState(
+        own() if callable(own) else own,
+        timers,
+        version,
+        None if keyed is None else keyed(),
+        None if by_subtask is None else by_subtask(),
+    )

@@ -103,6 +103,10 @@ class SingleCheckpointBarrierHandler:
         """Whether the inputs record data for a snapshot that was taken."""
         return self._phase is _Phase.RECORDING
 
+    def lets_overtake(self, checkpoint_id: int) -> bool:
+        """Whether barriers of the pending checkpoint ``checkpoint_id`` may overtake data."""
+        return checkpoint_id == self._current and self._phase is not _Phase.ALIGNING
+
     def handle(self, event: BarrierEvent, now_ms: int) -> list[BarrierOrder]:
         """Apply one event; return the orders to carry out, in order."""
         match event:

@@ -7,11 +7,13 @@ Source: Flink ``CheckpointMetaData``, ``CheckpointMetrics``, ``OperatorSnapshotF
 Absent: handles to files: without a storage, state is kept as objects.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowlet.checkpoint.barrier_orders import Channel
+from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
+from flowlet.state.operator_state_snapshot import OperatorStateSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,16 @@ class OperatorState:
         own: the result of the operator's ``snapshot_state``; None: it has no state.
         timers: by key group, then by the name of the timer service.
         version: ``state_version`` of the operator that gave ``own``.
-        keyed: the keyed state of the operator's functions, by key group; None: they have none.
+        keyed: the keyed state of the operator's functions, by key group; None: they have none.  A sequence, only in a restore: those of
+            former subtasks, of which the back end takes its own key groups.
+        by_subtask: the operator state of its functions; None: they have none.
     """
 
     own: object | None = None
     timers: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
     version: int = 1
-    keyed: KeyedStateSnapshot | None = None
+    keyed: KeyedStateSnapshot | IncrementalSnapshot | Sequence[IncrementalSnapshot] | None = None
+    by_subtask: OperatorStateSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +116,9 @@ class SubtaskState:
     operators: Mapping[str, object] = field(default_factory=dict)
     channels: ChannelStateSnapshot = NO_CHANNEL_DATA
     is_finished: bool = False
+
+    @property
+    def has_union_state(self) -> bool:
+        """Whether every subtask needs this one's state at a restart."""
+        states = (getattr(each, "by_subtask", None) for each in self.operators.values())
+        return any(each is not None and each.has_union for each in states)

@@ -221,7 +221,7 @@ class CollectedValues(Iterator[Any]):
     def _wait_for_next_run(self, error: NetstackError) -> float:
         """The channels broke: either the job restarts, or it ends; the JobManager knows more than we do."""
         self._prepare_to_wait()
-        left_s = self._broken_s + _NOTICE_TIMEOUT_S - time.monotonic()
+        left_s = self._broken_s + _NOTICE_TIMEOUT_S + self._client.patience_s - time.monotonic()
         if left_s <= 0:
             raise error
         return left_s

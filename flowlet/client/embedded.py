@@ -33,6 +33,7 @@ from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_embedded_logging
 from flowlet.rpc.auth import SECRET_BYTES
 from flowlet.rpc.http import RpcClient
+from flowlet.rpc.secret import load_or_create_secret
 from flowlet.tm.task import CancellationConfig
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.eventloop import EventLoopThread
@@ -63,6 +64,7 @@ class EmbeddedTarget:
     parallelism: int = 1
     num_task_managers: int | None = None
     in_process: bool | None = None
+    shares_checkpoints: bool = False  # other clusters of this user can start jobs from those that stay: they have one secret
 
     @property
     def needed_code(self) -> NeededCode:
@@ -88,7 +90,8 @@ class EmbeddedTarget:
         if num_task_managers < 1:
             raise ConfigError(f"num_task_managers is {num_task_managers}, it must be 1 or more")
         slots = -(-needed_slots // num_task_managers)
-        return EmbeddedCluster.start(num_task_managers, slots, in_process=in_process)
+        checkpoint_secret = load_or_create_secret() if self.shares_checkpoints else None
+        return EmbeddedCluster.start(num_task_managers, slots, in_process=in_process, checkpoint_secret=checkpoint_secret)
 
 
 class EmbeddedCluster(ClusterClient):
@@ -111,9 +114,17 @@ class EmbeddedCluster(ClusterClient):
 
     @classmethod
     def start(
-        cls, num_task_managers: int, num_slots: int, *, in_process: bool, config: TaskExecutorConfig | None = None
+        cls,
+        num_task_managers: int,
+        num_slots: int,
+        *,
+        in_process: bool,
+        config: TaskExecutorConfig | None = None,
+        checkpoint_secret: bytes | None = None,
     ) -> "EmbeddedCluster":
         """A cluster whose TaskManagers, ``num_slots`` slots each, are registered; ``config`` is for TaskManagers in this process alone.
+
+        ``checkpoint_secret``: of the manifests of checkpoints; None: one that nobody else has.
 
         Raises:
             FlowletError: a TaskManager could not be started.
@@ -123,7 +134,7 @@ class EmbeddedCluster(ClusterClient):
         cluster = None
         try:
             with DeferredSignals():
-                cluster = cls._start_empty(secrets.token_bytes(SECRET_BYTES))
+                cluster = cls._start_empty(secrets.token_bytes(SECRET_BYTES), checkpoint_secret)
             if in_process:
                 # Nothing can end one of them alone: the process is the user's.
                 config = config or TaskExecutorConfig(cancellation=CancellationConfig(fatal_timeout_s=0))
@@ -138,11 +149,11 @@ class EmbeddedCluster(ClusterClient):
         return cluster
 
     @classmethod
-    def _start_empty(cls, secret: bytes) -> "EmbeddedCluster":
+    def _start_empty(cls, secret: bytes, checkpoint_secret: bytes | None) -> "EmbeddedCluster":
         """A cluster without TaskManagers."""
         loop = EventLoopThread.start("flowlet-client")
         try:
-            job_manager, rpc, address = loop.submit(_start_job_manager(secret)).result(_READY_TIMEOUT_S)
+            job_manager, rpc, address = loop.submit(_start_job_manager(secret, checkpoint_secret)).result(_READY_TIMEOUT_S)
         except BaseException:
             loop.close()
             raise
@@ -229,8 +240,8 @@ async def _wait_registered(executor: TaskExecutor) -> None:
     await asyncio.wait_for(executor.is_registered.wait(), _READY_TIMEOUT_S)
 
 
-async def _start_job_manager(secret: bytes) -> tuple[JobManager, RpcClient, tuple[str, int]]:
-    job_manager = JobManager(JobManagerConfig(secret=secret))
+async def _start_job_manager(secret: bytes, checkpoint_secret: bytes | None) -> tuple[JobManager, RpcClient, tuple[str, int]]:
+    job_manager = JobManager(JobManagerConfig(secret=secret, checkpoint_secret=checkpoint_secret))
     address = await job_manager.start(_HOST, 0)
     return job_manager, RpcClient(*address, secret), address
 

@@ -23,6 +23,7 @@ from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGat
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner, dump_type
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet
+from flowlet.task.operator_services import operator_id_of
 
 __all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
 
@@ -108,6 +109,7 @@ def _vertex_message(vertex: JobVertex) -> VertexMessage:
         watermark_alignment=_alignment(vertex),
         remote_gate=_remote_gate(vertex),
         files=_files(vertex),
+        operator_ids=[operator_id_of(each.operator, vertex.id, index).hex() for index, each in enumerate(vertex.chain)],
     )
 
 

@@ -18,11 +18,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-import cloudpickle
-
 from flowlet.client.user_frames import Owner, owner_of
 from flowlet.errors import JobSubmissionError
 from flowlet.rpc.control_messages import ModuleSource, UserCode
+from flowlet.serde.pickles.program_pickle import ProgramPickler
 
 MAX_MODULE_BYTES: Final = 8 * 1024 * 1024  # of all modules; each task's deployment carries them
 MAX_MAIN_OBJECT_BYTES: Final = 64 * 1024  # of one class or function of the main module, with what it refers to
@@ -131,7 +130,7 @@ class _Bounded(io.BytesIO):
 def _pickled(thing: object) -> bytes | None:
     file = _Bounded()
     try:
-        cloudpickle.dump(thing, file, protocol=5)
+        ProgramPickler(file, 5).dump(thing)
     except Exception:  # noqa: BLE001 - see the module's rules
         return None
     return file.getvalue()

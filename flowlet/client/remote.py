@@ -6,6 +6,7 @@ Invariants: a call that is under way when the client is closed ends with an erro
 Units:      seconds; on the wire milliseconds.
 """
 
+import asyncio
 import concurrent.futures
 import os
 import threading
@@ -18,11 +19,13 @@ from urllib.parse import quote
 import msgspec
 
 from flowlet.client.interrupts import DeferredSignals, Latch
+from flowlet.client.patient_requests import PatientRequests
 from flowlet.client.program_code import NeededCode
 from flowlet.client.user_frames import show_interrupts_in_one_line
 from flowlet.errors import ConfigError, FlowletError, JobSubmissionError
+from flowlet.graph.client_retry import ClientRetry
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
-from flowlet.rpc.http import RpcClient, RpcStatusError
+from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import load_secret
 from netstack.eventloop import EventLoopThread
 from netstack.log_lines import LogLines
@@ -34,6 +37,7 @@ _log = LogLines(__name__)
 # The JobManager answers a long poll after at most this; then it is asked again.  Also how late a dead JobManager is noticed.
 LONG_POLL_S: Final = 10.0
 _ANSWER_MARGIN_S: Final = 10.0
+_GET_TIMEOUT_S: Final = 30.0
 _SUBMIT_TIMEOUT_S: Final = 60.0
 _CANCEL_TIMEOUT_S: Final = 30.0
 _DISCONNECT_TIMEOUT_S: Final = 5.0  # it takes milliseconds
@@ -90,14 +94,19 @@ class JobManagerApi:
     """Typed requests.  Threading: the loop that ``rpc`` was made on.
 
     Every method raises RpcConnectError if there is no JobManager, AuthenticationError if it has another secret, and RpcStatusError with
-    its words if it says no.
+    its words if it says no.  Of a JobManager that keeps its jobs (``be_patient``) those that are about a job wait for the next one first.
     """
 
     def __init__(self, rpc: RpcClient) -> None:
         self._rpc = rpc
+        self._patient = PatientRequests(rpc)
 
     def __repr__(self) -> str:
         return f"<JobManagerApi over {self._rpc!r}>"
+
+    def be_patient(self, retry: ClientRetry) -> None:
+        """The JobManager keeps its jobs: if it does not answer, it may be started again."""
+        self._patient.retry = retry
 
     async def overview(self) -> JobDocument:
         """Counts of TaskManagers, slots and jobs."""
@@ -115,7 +124,12 @@ class JobManagerApi:
 
     async def job(self, job_id: str) -> JobDocument:
         """The whole document of a job."""
-        return await self._get(f"/jobs/{job_id}")
+        document: JobDocument = msgspec.json.decode((await self._request("GET", f"/jobs/{job_id}", _GET_TIMEOUT_S)).body)
+        return document
+
+    async def checkpoints(self, job_id: str) -> JobDocument:
+        """The last checkpoints of a job, and how many there were."""
+        return await self._get(f"/jobs/{job_id}/checkpoints")
 
     async def submit(self, job: JobGraphMessage) -> None:
         """Hand a job over.
@@ -123,27 +137,33 @@ class JobManagerApi:
         Raises:
             JobSubmissionError: the JobManager does not take it; says why.
         """
+        answer = await self._patient.request("POST", "/jobs", body=msgspec.msgpack.encode(job), timeout_s=_SUBMIT_TIMEOUT_S)
+        if answer.num_retries and answer.response.status == _CONFLICT:
+            return  # nobody else has this id: the JobManager took the job before it was lost
         try:
-            (await self._rpc.request("POST", "/jobs", body=msgspec.msgpack.encode(job), timeout_s=_SUBMIT_TIMEOUT_S)).raise_for_status()
+            answer.response.raise_for_status()
         except RpcStatusError as error:
             raise JobSubmissionError(f"job {job.name!r} was refused: {error}") from error
 
     async def cancel(self, job_id: str, timeout_s: float = _CANCEL_TIMEOUT_S) -> None:
         """Ask for the end of a job; one that has ended already stays as it is."""
         try:
-            (await self._rpc.request("PATCH", f"/jobs/{job_id}?mode=cancel", timeout_s=timeout_s)).raise_for_status()
+            async with asyncio.timeout(timeout_s):
+                await self._request("PATCH", f"/jobs/{job_id}?mode=cancel", timeout_s)
+        except TimeoutError as error:
+            raise RpcConnectError(f"the JobManager does not answer within {timeout_s:g} s: job {job_id} may go on") from error
         except RpcStatusError as error:
             if error.status != _CONFLICT:
                 raise
 
     async def report_client_heartbeat(self, job_id: str) -> None:
-        """Say that the client of an attached job is there; status 404 or 409 if the job is over."""
+        """Say that the client of an attached job is there; 404 or 409 if the job is over.  Sent once: the next one follows anyway."""
         (await self._rpc.request("PATCH", f"/jobs/{job_id}/clientHeartbeat", timeout_s=_ANSWER_MARGIN_S)).raise_for_status()
 
     async def finish_gate(self, job_id: str, gate: str) -> None:
         """Let a remote gate end with the partitions that are open; waits until its tasks are deployed."""
         path = f"/jobs/{job_id}/gates/{quote(gate, safe='')}?mode=finish&timeout_ms={round(LONG_POLL_S * 1000)}"
-        while (await self._rpc.request("PATCH", path, timeout_s=LONG_POLL_S + _ANSWER_MARGIN_S)).raise_for_status().status == _NO_CONTENT:
+        while (await self._request("PATCH", path, LONG_POLL_S + _ANSWER_MARGIN_S)).status == _NO_CONTENT:
             continue
 
     async def wait_terminal(self, job_id: str, timeout_s: float | None) -> JobDocument | None:
@@ -170,7 +190,11 @@ class JobManagerApi:
     async def report_barrier(self, job_id: str, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
         """Say that the reader of an external edge has everything that a producer sent before the barrier of a checkpoint."""
         path = f"/jobs/{job_id}/collect/{edge_id}?producer={attempt.hex()}&checkpoint={checkpoint_id}"
-        (await self._rpc.request("PATCH", path, timeout_s=_ANSWER_MARGIN_S)).raise_for_status()
+        await self._request("PATCH", path, _ANSWER_MARGIN_S)
+
+    async def _request(self, method: str, path: str, timeout_s: float) -> RpcResponse:
+        """An answer with a good status; waits for the next JobManager if this one keeps its jobs."""
+        return (await self._patient.request(method, path, timeout_s=timeout_s)).response.raise_for_status()
 
     async def _poll_running(self, path: str, **query: int) -> Any:
         try:
@@ -191,7 +215,11 @@ class JobManagerApi:
         while True:
             slice_s = LONG_POLL_S if left_s is None else min(left_s, LONG_POLL_S)
             url = f"{path}?timeout_ms={round(slice_s * 1000)}{more}"
-            answer = (await self._rpc.request("GET", url, timeout_s=slice_s + _ANSWER_MARGIN_S)).raise_for_status()
+            try:
+                async with asyncio.timeout(None if left_s is None else slice_s + _ANSWER_MARGIN_S):
+                    answer = await self._request("GET", url, slice_s + _ANSWER_MARGIN_S)
+            except TimeoutError as error:
+                raise RpcConnectError(f"no JobManager answers within {slice_s + _ANSWER_MARGIN_S:g} s") from error
             if answer.status != _NO_CONTENT:
                 return msgspec.json.decode(answer.body)
             if left_s is not None:
@@ -224,6 +252,8 @@ class ClusterClient:
         self._lock = threading.Lock()
         self._pending: set[concurrent.futures.Future[Any]] = set()  # Guarded by _lock.
         self._is_closed = False  # Guarded by _lock.
+        self.patience_s = 0.0
+        """How long a JobManager that is gone may take to come back."""
         self._pid = os.getpid()  # a forked child has neither the loop nor the cluster
 
     @classmethod
@@ -243,6 +273,11 @@ class ClusterClient:
 
     def __repr__(self) -> str:
         return f"<ClusterClient of {self._rpc.authority}{' closed' if self._is_closed else ''}>"
+
+    def be_patient(self, retry: ClientRetry) -> None:
+        """The JobManager keeps its jobs: questions about them wait for the next one if it does not answer."""
+        self._api.be_patient(retry)
+        self.patience_s = sum(retry.pauses_s())
 
     def call(self, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> T:
         """Run a request on the loop and wait for its result.
@@ -350,6 +385,7 @@ class RemoteTarget:
     port: int
     secret_file: Path | None = None
     secret: bytes | None = field(default=None, repr=False)
+    retry: ClientRetry = field(default_factory=ClientRetry)
     needed_code: ClassVar[NeededCode] = NeededCode.ALL
 
     def open(self, needed_slots: int) -> ClusterClient:
@@ -361,7 +397,8 @@ class RemoteTarget:
         secret = self._found_secret() if self.secret is None else self.secret
         client = ClusterClient.connect(self.host, self.port, secret)
         try:
-            client.call(JobManagerApi.overview)
+            if client.call(JobManagerApi.overview).get("keeps-jobs"):
+                client.be_patient(self.retry)
         except BaseException:
             client.close()
             raise

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, assert_never
 
-from flowlet.common.job_settings import JobSettings
-from flowlet.common.restart_settings import RestartKind
+from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.settings.restart_settings import RestartKind
 from flowlet.errors import FlowletError
 
 NO_CHECKPOINT: Final = -1
@@ -32,6 +32,13 @@ class Guarantee(Enum):
     AT_LEAST_ONCE = "at least once"
     """Records are handed out at once; those behind the checkpoint that the job restarts from come again."""
     EXACTLY_ONCE = "exactly once"
+    UNLESS_FALLEN_BACK = "exactly once, unless the newest checkpoint cannot be restored"
+    """Then those behind the older one that the job restarts from come again."""
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether records wait for a complete checkpoint behind them."""
+        return self in (Guarantee.EXACTLY_ONCE, Guarantee.UNLESS_FALLEN_BACK)
 
 
 def guarantee_of(settings: JobSettings) -> Guarantee | None:
@@ -41,7 +48,9 @@ def guarantee_of(settings: JobSettings) -> Guarantee | None:
         return None if kind in (RestartKind.DEFAULT, RestartKind.NONE) else Guarantee.NONE
     # Records that no restart repeats need not wait.
     is_kept = checkpoints.is_exactly_once and kind is not RestartKind.NONE
-    return Guarantee.EXACTLY_ONCE if is_kept else Guarantee.AT_LEAST_ONCE
+    if not is_kept:
+        return Guarantee.AT_LEAST_ONCE
+    return Guarantee.UNLESS_FALLEN_BACK if checkpoints.restore_fallback else Guarantee.EXACTLY_ONCE
 
 
 class LostResultsError(FlowletError):
@@ -161,7 +170,7 @@ class ResultBuffer:
 
     def _receive(self, channel: int, records: Any, num_bytes: int) -> list[Any]:
         epoch = self._passed[channel]
-        if self._guarantee is not Guarantee.EXACTLY_ONCE or epoch < self._completed:
+        if not self._guarantee.holds_back or epoch < self._completed:
             self._has_handed_out = True
             return [records]
         self._kept.append(_Kept(channel, epoch, records, num_bytes))
@@ -188,9 +197,15 @@ class ResultBuffer:
                 "the job restarted after results were read, and without checkpoints they would come again; enable checkpoints "
                 "(execution.checkpointing.interval), or no restarts (restart-strategy.type: none)"
             )
+        if self._guarantee is Guarantee.EXACTLY_ONCE and checkpoint_id < self._completed:
+            raise LostResultsError(
+                f"the job restarted from checkpoint {checkpoint_id}, and results up to checkpoint {self._completed} were handed out: they "
+                "would come again"
+            )
         if self._guarantee is not Guarantee.NONE:
             self._check_nothing_lost(checkpoint_id, num_runs)
         released = self._complete(checkpoint_id)
+        self._completed = min(self._completed, checkpoint_id)
         self._drop_kept()
         self._passed = [checkpoint_id] * len(self._passed)
         self._is_ended = [False] * len(self._is_ended)
@@ -217,4 +232,4 @@ class ResultBuffer:
         """Assert the invariants of this module."""
         assert all(each.epoch >= self._completed for each in self._kept), "what is kept lies behind the newest complete checkpoint"
         assert self._kept_bytes == sum(each.num_bytes for each in self._kept), "all that is kept is counted"
-        assert self._guarantee is Guarantee.EXACTLY_ONCE or not self._kept, "only exactly once needs to keep records"
+        assert self._guarantee.holds_back or not self._kept, "only exactly once needs to keep records"

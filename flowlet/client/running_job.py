@@ -18,8 +18,8 @@ from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError
 from flowlet.client.result_buffer import guarantee_of
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
-from flowlet.common.job_settings import JobSettings
 from flowlet.common.job_status import JobStatus
+from flowlet.common.settings.job_settings import JobSettings
 from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
@@ -81,6 +81,10 @@ class RunningJob:
         if self._last_document is not None:
             return self._last_document
         return self._remember(self._client.call(lambda api: api.job(self._job_id)))
+
+    def checkpoints(self) -> JobDocument:
+        """The document of ``GET /jobs/:jobid/checkpoints``."""
+        return self._client.call(lambda api: api.checkpoints(self._job_id))
 
     def cancel(self) -> None:
         """Ask for the end of the job; returns without waiting for it.  A job that has ended stays as it is."""
@@ -207,6 +211,10 @@ def failure_of(document: JobDocument, more: Sequence[str] = ()) -> JobExecutionE
     """
     failure = _failure_in(document)
     lines = _end_lines(document, failure, None if failure is None else _reason(failure))
+    retained = document.get("retained-checkpoint")
+    if retained is not None:
+        lines.append(f"its newest checkpoint stays at {retained}; a job with execution.state-recovery.path: {retained} starts from it")
+    lines += _restart_lines(document)
     error = JobExecutionError("\n".join([*lines, *more]))
     error.__cause__ = RemoteTraceback(failure.traceback.rstrip()) if failure is not None and failure.traceback else None
     return error
@@ -215,7 +223,8 @@ def failure_of(document: JobDocument, more: Sequence[str] = ()) -> JobExecutionE
 def describe_end(document: JobDocument) -> str:
     """Why a job did not finish, for people: task, operator, subtask, TaskManager, record, and the traceback as text."""
     failure = _failure_in(document)
-    return "\n".join(_end_lines(document, failure, None if failure is None else failure.traceback.rstrip() or _reason(failure)))
+    reason = None if failure is None else failure.traceback.rstrip() or _reason(failure)
+    return "\n".join(_end_lines(document, failure, reason) + _restart_lines(document))
 
 
 def _failure_in(document: JobDocument) -> FailureInfo | None:
@@ -236,6 +245,15 @@ def _end_lines(document: JobDocument, failure: FailureInfo | None, reason: str |
     if failure.record_preview is not None:
         lines.append(f"while processing the record {failure.record_preview}")
     return [*lines, reason, *still_running(document)]
+
+
+def _restart_lines(document: JobDocument) -> list[str]:
+    """Why a failed job did not start again, if it might have."""
+    why, number = document.get("why-no-restart"), document.get("numRestarts", 0)
+    if why is None:
+        return []
+    count = "not restarted" if not number else f"restarted {number} time{'' if number == 1 else 's'}, not again"
+    return [f"({count}: {why})"]
 
 
 def _reason(failure: FailureInfo) -> str:

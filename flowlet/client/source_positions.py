@@ -5,6 +5,7 @@ Side: shared.
 
 from collections.abc import Iterator
 
+from flowlet.datastream.function import CheckpointedFunction
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.source_function import SourceFunction, can_be_replayed
 from flowlet.graph.stream_graph import StreamGraph
@@ -12,7 +13,10 @@ from flowlet.graph.transformation import SourceTransformation
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
-_BEGINS_ANEW = "it begins anew after a restart, and records that it emits again count again; override restore_position() to prevent that"
+_BEGINS_ANEW = (
+    "it begins anew after a restart, and records that it emits again count again; override restore_position(), or make it a "
+    "CheckpointedFunction, to prevent that"
+)
 _PUSHED = "records that producers pushed since the last checkpoint are lost by a restart, also if they were acknowledged"
 
 
@@ -33,7 +37,7 @@ def sources_without_position(stream_graph: StreamGraph) -> Iterator[tuple[str, s
         match step.source:
             case RemoteGate():
                 yield node.name, _PUSHED
-            case SourceFunction() as function if not can_be_replayed(function):
+            case SourceFunction() as function if not can_be_replayed(function) and not isinstance(function, CheckpointedFunction):
                 yield node.name, _BEGINS_ANEW
             case _:
                 pass

@@ -32,6 +32,7 @@ from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from flowlet.graph.transformation import (
     ArrowSourceTransformation,
     AsyncWaitTransformation,
+    BroadcastProcessTransformation,
     CoFlatMapTransformation,
     CollectionSourceTransformation,
     CoMapTransformation,
@@ -55,7 +56,7 @@ from flowlet.graph.transformation import (
     TwoInputTransformation,
 )
 from flowlet.ingest.event_time import EventTimeColumn
-from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, SplitOperator
+from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.filter_operator import FilterOperator
 from flowlet.operators.flat_map_operator import FlatMapOperator
 from flowlet.operators.keyed_count_operator import KeyedCountOperator
@@ -82,7 +83,7 @@ def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_proces
         FlowletError: there is no cluster, or it could not be started.
     """
     job_graph = translate(stream_graph)
-    target = embedded_target(job_graph, in_process=in_process) if address is None else RemoteTarget(*address)
+    target = embedded_target(job_graph, in_process=in_process) if address is None else RemoteTarget(*address, retry=job_graph.client_retry)
     job = execute(job_graph, target)
     warn_of_sources_without_position(stream_graph)
     return SubmittedJob(job, tuple(edge.id for edge in job_graph.external_edges()))
@@ -108,7 +109,10 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
 def embedded_target(job_graph: JobGraph, *, in_process: bool) -> EmbeddedTarget:
     """A cluster as wide as the widest vertex; in this process for parallelism 1, too."""
     parallelism = max(vertex.parallelism for vertex in job_graph.vertices)
-    return EmbeddedTarget(parallelism=parallelism, in_process=in_process or parallelism == 1)
+    checkpoints = job_graph.settings.checkpoints
+    is_retained = checkpoints is not None and (checkpoints.is_retained_on_failure or checkpoints.is_retained_on_cancellation)
+    shares_checkpoints = is_retained or bool(job_graph.settings.recovery_path)
+    return EmbeddedTarget(parallelism, in_process=in_process or parallelism == 1, shares_checkpoints=shares_checkpoints)
 
 
 def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
@@ -148,6 +152,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return CoFlatMapOperator(step.function, _key_selectors(step), name=node.name)
         case CoProcessTransformation():
             return CoProcessOperator(step.function, _key_selectors(step), is_batch=is_batch, name=node.name)
+        case BroadcastProcessTransformation():
+            return BroadcastProcessOperator(step.function, step.descriptors, step.key_selector, is_batch=is_batch, name=node.name)
         case SplitTransformation():
             return SplitOperator(step.function, step.selections, name=node.name)
         case TimestampsAndWatermarksTransformation():

@@ -5,10 +5,10 @@ Source: PyFlink ``pyflink.common.execution_config``.
 Absent: settings without an effect here so far (closure cleaner, job parameters, ...).
 """
 
-from flowlet.common.checkpoint_settings import CheckpointSettings
 from flowlet.common.checks import is_whole_number
-from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
-from flowlet.common.restart_settings import RestartSettings
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
+from flowlet.common.settings.restart_settings import RestartSettings
 from flowlet.errors import JobGraphError
 
 __all__ = ["ExecutionConfig"]

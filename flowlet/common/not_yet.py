@@ -22,8 +22,7 @@ __all__ = [
 ]
 
 _WINDOWS: Final = "windows are not supported yet; collect records by key in a KeyedProcessFunction and emit them in on_timer()"
-_STATE: Final = "state backends cannot be chosen yet: keyed state is kept on the heap; leave it out"
-_BROADCAST: Final = "broadcast state is not supported yet; connect() with a stream that is broadcast()"
+_STATE: Final = "this detail of state back ends cannot be set; leave it out"
 _CHECKPOINTS: Final = "the storage of checkpoints is an option: set execution.checkpointing.dir in a Configuration"
 _SAVEPOINTS: Final = "savepoints are not supported yet; cancel() ends the job"
 _SHIPPING: Final = "files and requirements are not shipped yet; install them where the TaskManagers run"
@@ -44,8 +43,6 @@ _FEATURES: Final = {
     "window_all": _WINDOWS,
     "count_window": _WINDOWS,
     "count_window_all": _WINDOWS,
-    "set_state_backend": _STATE,
-    "get_state_backend": _STATE,
     "enable_changelog_state_backend": _CHANGELOG,
     "is_changelog_state_backend_enabled": _CHANGELOG,
     "get_metrics_group": _METRICS,
@@ -53,7 +50,6 @@ _FEATURES: Final = {
     "get_job_parameter": "job parameters are not supported yet; give values to the function's constructor",
     "set_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
     "get_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
-    "broadcast_state": _BROADCAST,
     "set_restart_strategy": _RESTARTS,
     "get_restart_strategy": _RESTARTS,
     "set_default_savepoint_directory": _SAVEPOINTS,
@@ -81,7 +77,6 @@ MISSING_MODULES: Final = {
     f"flowlet.{name}": feature
     for feature, names in {
         _WINDOWS: "datastream.window",
-        _STATE: "datastream.state_backend",
         _CHECKPOINTS: "datastream.checkpoint_storage",
         _SOURCES: "datastream.connectors.number_seq datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
@@ -102,10 +97,8 @@ MISSING_NAMES: Final = {
     for feature, names in {
         _WINDOWS: "CountWindow GlobalWindow MergingWindowAssigner ProcessAllWindowFunction ProcessWindowFunction"
         " TimeWindow Trigger TriggerResult Window WindowAssigner WindowFunction WindowedStream AllWindowFunction AllWindowedStream",
-        _STATE: "CustomStateBackend EmbeddedRocksDBStateBackend HashMapStateBackend MemorySize PredefinedOptions StateBackend",
+        _STATE: "CustomStateBackend MemorySize PredefinedOptions",
         _CHECKPOINTS: "CheckpointStorage CustomCheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage",
-        _BROADCAST: "BaseBroadcastProcessFunction BroadcastConnectedStream BroadcastProcessFunction BroadcastStream"
-        " KeyedBroadcastProcessFunction",
         _JAVA: "SinkFunction",
         _OPTIONS: "ConfigOption ConfigOptions",
         _RESTARTS: "RestartStrategies RestartStrategyConfiguration",

@@ -4,22 +4,28 @@ Side:       shared.  The helper thread emits, the task thread polls.
 Invariants: records and watermarks keep their order; when ``MAX_PENDING_RECORDS`` are pending, the helper thread waits; the future is done
             exactly while elements are pending or the function has ended; the user's function runs on no other thread.
             After a restart a function that can be replayed begins at its last mark; the records that followed the mark before the
-            checkpoint are dropped.
+            checkpoint are dropped.  While a snapshot is taken of a function that is a ``CheckpointedFunction``, the function is outside its
+            checkpoint lock, and all that it has emitted is in front of the barrier.
 Source:     Flink ``SourceStreamTask.LegacySourceFunctionThread``.  Flink's emits into the chain under the checkpoint lock; this one only
             fills a buffer, so that records enter the chain on the task thread alone.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
+from flowlet.chain.stream_operator import OperatorContext
+from flowlet.connectors.checkpoint_lock import CheckpointLock
+from flowlet.datastream.function import CheckpointedFunction
 from flowlet.datastream.source_function import SourceContext, SourceFunction, can_be_replayed
-from flowlet.errors import FlowletError, TaskCancelled
+from flowlet.errors import FlowletError, JobGraphError, TaskCancelled
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source, SourceReader
+from flowlet.operators.user_function import Checkpoints
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 from netstack.availability import AvailabilityFuture
 from netstack.forks import end_stranded_child, serving_thread
@@ -53,9 +59,16 @@ class BlockingSource(Source):
     Args:
         function: pickled; every subtask runs a copy.
         is_bounded: whether ``run`` returns by itself.
+
+    Raises:
+        JobGraphError: the function can be replayed, and keeps states, too.
     """
 
     def __init__(self, function: SourceFunction, *, is_bounded: bool = False) -> None:
+        if can_be_replayed(function) and isinstance(function, CheckpointedFunction):
+            raise JobGraphError(
+                f"{type(function).__name__} overrides restore_position() and is a CheckpointedFunction, too: keep its position in one way"
+            )
         self._function = function
         self.is_bounded = is_bounded
 
@@ -84,12 +97,15 @@ class BlockingSourceReader:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._is_replayed = can_be_replayed(function)
+        self._checkpoints = Checkpoints(function)
+        self.checkpoint_lock = CheckpointLock() if isinstance(function, CheckpointedFunction) else None
         self._mark: Any = None  # Task thread only, as the next two.
         self._num_behind_mark = 0  # records that were given, also before a restart
         self._num_to_drop = 0  # of them, those that the function emits again
         self._elements: deque[_Element | _Mark] = deque()  # Guarded by _lock, as the fields below.
         self._num_pending = 0  # records, watermarks and statuses
         self._is_idle = False
+        self._is_held = False  # the task takes a snapshot: what the function still emits in its lock needs no room
         self._state = _State.RUNNING
         self._error: BaseException | None = None
         self._available = AvailabilityFuture()  # Replaced by the task thread when no element is left.
@@ -174,6 +190,7 @@ class BlockingSourceReader:
             if is_running:
                 self._state = _State.CANCELLED
             self._room.notify_all()
+        self._let_go()
         try:
             if is_running:
                 self._function.cancel()
@@ -184,6 +201,48 @@ class BlockingSourceReader:
             raise FlowletError(
                 f"{self._name}: run() did not return within {CANCEL_TIMEOUT_S:g} s after cancel(); make it check is_cancelled"
             )
+
+    # -- checkpoints of the function, task thread
+
+    def initialize_function(self, ctx: OperatorContext) -> None:
+        """Let the function get its states, before it runs."""
+        self._checkpoints.initialize(ctx)
+
+    def hold_function(self) -> Sequence[_Element]:
+        """Wait until the function is outside its checkpoint lock; returns what is pending.  Nothing for a function without states."""
+        if self.checkpoint_lock is None:
+            return []
+        with self._lock:
+            self._is_held = True
+            self._room.notify_all()
+        self.checkpoint_lock.hold()
+        with self._lock:
+            pending = [self._take_locked() for _ in range(len(self._elements))]
+        return [each for element in pending if (each := self._behind_position(element)) is not None]
+
+    def snapshot_function(self, ctx: OperatorContext, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Let the function put what it keeps into its states, copy them, and let it go on."""
+        if self.checkpoint_lock is None:
+            return
+        try:
+            self._checkpoints.snapshot(ctx, checkpoint_id, timestamp_ms)
+            ctx.operator_state_backend.freeze()
+        finally:
+            self._let_go()
+
+    def checkpoint_completed(self, ctx: OperatorContext, checkpoint_id: int) -> None:
+        """Tell the function, if it wants to know; ``run`` goes on meanwhile."""
+        self._checkpoints.completed(ctx, checkpoint_id)
+
+    def checkpoint_aborted(self, ctx: OperatorContext, checkpoint_id: int) -> None:
+        """Tell the function, if it wants to know; ``run`` goes on meanwhile."""
+        self._checkpoints.aborted(ctx, checkpoint_id)
+
+    def _let_go(self) -> None:
+        if self.checkpoint_lock is not None:
+            with self._lock:
+                self._is_held = False
+            self.checkpoint_lock.let_go()
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -209,7 +268,7 @@ class BlockingSourceReader:
         try:
             with serving_thread():
                 try:
-                    self._function.run(_Context(self))
+                    self._function.run(_Context(self) if self.checkpoint_lock is None else _CheckpointedContext(self, self.checkpoint_lock))
                 finally:
                     end_stranded_child()
         except TaskCancelled:
@@ -277,7 +336,7 @@ class BlockingSourceReader:
         self._num_pending += 1
 
     def _wait_for_room_locked(self) -> None:
-        while self._num_pending >= MAX_PENDING_RECORDS and self._state is _State.RUNNING:
+        while self._num_pending >= MAX_PENDING_RECORDS and self._state is _State.RUNNING and not self._is_held:
             self._room.wait()  # waits for room in the source's queue; ended by the task that reads, or cancel
         if self._state is not _State.RUNNING:
             raise TaskCancelled(f"{self._name} was cancelled")
@@ -311,6 +370,36 @@ class _Context(SourceContext):
     def mark_position(self, position: Any) -> None:
         self._reader.mark(position)
 
+    def get_checkpoint_lock(self) -> AbstractContextManager[None]:
+        return nullcontext()  # the function has no state that a checkpoint could see
+
     @property
     def is_cancelled(self) -> bool:
         return self._reader.is_cancelled
+
+
+class _CheckpointedContext(_Context):
+    """Emits under the checkpoint lock, as Flink does."""
+
+    def __init__(self, reader: BlockingSourceReader, lock: CheckpointLock) -> None:
+        super().__init__(reader)
+        self._lock = lock
+
+    def collect(self, value: Any) -> None:
+        with self._lock:
+            super().collect(value)
+
+    def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
+        with self._lock:
+            super().collect_with_timestamp(value, timestamp)
+
+    def emit_watermark(self, timestamp: int) -> None:
+        with self._lock:
+            super().emit_watermark(timestamp)
+
+    def mark_as_temporarily_idle(self) -> None:
+        with self._lock:
+            super().mark_as_temporarily_idle()
+
+    def get_checkpoint_lock(self) -> AbstractContextManager[None]:
+        return self._lock

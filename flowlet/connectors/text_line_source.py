@@ -22,6 +22,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
+from flowlet.chain.state_share import StateShare
 from flowlet.connectors.compressed_files import ReadBytes, decompressing
 from flowlet.errors import FlowletError
 from flowlet.operators.source_operator import Source
@@ -47,10 +48,14 @@ class SplitPosition:
 
 @dataclass(frozen=True, slots=True)
 class TextPosition:
-    """What a reader has left: ``position`` is in the first of the splits, the others were not begun; None: nor was the first."""
+    """What a reader has left: ``position`` is in the first of the splits; None: it was not begun.
+
+    ``later``: of other splits that another reader had begun, by their ids; none unless the parallelism has changed.
+    """
 
     splits: tuple[FileSplit, ...]
     position: SplitPosition | None
+    later: tuple[tuple[str, SplitPosition], ...] = ()
 
 
 class TextLineSource(Source):
@@ -70,6 +75,15 @@ class TextLineSource(Source):
         """A reader of the splits that it is assigned."""
         return TextLineReader(self.files.charset, parallelism)
 
+    def redistribute_positions(self, positions: Sequence[TextPosition | None], share: StateShare) -> TextPosition:
+        """Some of the splits that the former readers had."""
+        splits = [split for position in positions if position is not None for split in position.splits]
+        begun = {name: each for position in positions if position is not None for name, each in position.later}
+        begun |= {each.splits[0].split_id: each.position for each in positions if each is not None and each.position is not None}
+        own = share.dealt(splits)
+        first = begun.pop(own[0].split_id, None) if own else None
+        return TextPosition(tuple(own), first, tuple([(each.split_id, begun[each.split_id]) for each in own if each.split_id in begun]))
+
 
 class TextLineReader:
     """Reads the splits that it is assigned, one after the other; see ``SplitReceiver`` and ``SplitReader``.
@@ -84,6 +98,7 @@ class TextLineReader:
         self._splits: AssignedSplits[FileSplit] = AssignedSplits(num_readers)
         self._chunks: Generator[Chunk, None, None] | None = None  # of the current split
         self._current: FileSplit | None = None  # the current split; None: nothing of it is left
+        self._later: dict[str, SplitPosition] = {}  # of splits that another reader had begun; by split id
         self._position: SplitPosition | None = None  # in the current split, or in the first one to begin; None: at its start
         self.current_split = ""  # of the lines polled last
         self.open_splits: frozenset[str] = frozenset()  # only the current one: the watermark does not wait for later files
@@ -136,12 +151,13 @@ class TextLineReader:
     def snapshot_position(self) -> TextPosition:
         """What was not read yet of the splits received so far."""
         current = () if self._current is None else (self._current,)
-        return TextPosition((*current, *self._splits.not_begun), self._position)
+        return TextPosition((*current, *self._splits.not_begun), self._position, tuple(self._later.items()))
 
     def restore_position(self, position: TextPosition) -> None:
         """Go on there."""
         self._splits.restore(position.splits)
         self._position = position.position
+        self._later = dict(position.later)
 
     def close(self) -> None:
         """Close the current file."""
@@ -153,6 +169,7 @@ class TextLineReader:
         self.current_split = split.split_id
         self.open_splits = frozenset((split.split_id,))
         self._current = split
+        self._position = self._later.pop(split.split_id, self._position)
         self._chunks = self._read(split, self._position)
 
     def _read(self, split: FileSplit, position: SplitPosition | None) -> Generator[Chunk, None, None]:

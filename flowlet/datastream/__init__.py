@@ -6,7 +6,7 @@ from flowlet.common.not_yet import missing_names
 from flowlet.datastream.async_data_stream import AsyncDataStream
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
-from flowlet.datastream.connected_streams import ConnectedStreams
+from flowlet.datastream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataStreamSink, KeyedStream
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
@@ -15,14 +15,22 @@ from flowlet.datastream.functions import (
     AsyncFunction,
     AsyncRetryPredicate,
     AsyncRetryStrategy,
+    BaseBroadcastProcessFunction,
+    BroadcastProcessFunction,
+    CheckpointedFunction,
+    CheckpointListener,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     FilterFunction,
     FlatMapFunction,
     Function,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    KeyedStateStore,
     KeySelector,
     MapFunction,
     Partitioner,
@@ -33,6 +41,7 @@ from flowlet.datastream.functions import (
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.source_function import SourceContext, SourceFunction
+from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
@@ -43,7 +52,13 @@ __all__ = [
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
+    "BaseBroadcastProcessFunction",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
+    "BroadcastStream",
     "CheckpointConfig",
+    "CheckpointListener",
+    "CheckpointedFunction",
     "CheckpointingMode",
     "CloseableIterator",
     "CoFlatMapFunction",
@@ -52,13 +67,19 @@ __all__ = [
     "ConnectedStreams",
     "DataStream",
     "DataStreamSink",
+    "EmbeddedRocksDBStateBackend",
     "ExternalizedCheckpointRetention",
     "FilterFunction",
     "FlatMapFunction",
     "Function",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
+    "HashMapStateBackend",
     "KeySelector",
+    "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
+    "KeyedStateStore",
     "KeyedStream",
     "MapFunction",
     "OutputTag",
@@ -70,6 +91,7 @@ __all__ = [
     "SlotSharingGroup",
     "SourceContext",
     "SourceFunction",
+    "StateBackend",
     "StreamExecutionEnvironment",
     "TimeDomain",
     "TimerService",

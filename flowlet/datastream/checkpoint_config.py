@@ -103,43 +103,41 @@ class CheckpointConfig:
         return self
 
     def set_externalized_checkpoint_retention(self, retention_mode: ExternalizedCheckpointRetention) -> "CheckpointConfig":
-        """Only NO_EXTERNALIZED_CHECKPOINTS: checkpoints are deleted when their job ends."""
+        """Set whether the newest checkpoints stay when their job is cancelled or fails."""
         known.RETENTION.set(self._options, _name_of(retention_mode, ExternalizedCheckpointRetention))
         return self
 
     def is_externalized_checkpoints_enabled(self) -> bool:
-        """False: checkpoints are deleted when their job ends."""
-        return False
+        """Whether the newest checkpoints stay when their job fails, or is cancelled, too."""
+        return self.get_externalized_checkpoint_retention() is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
 
     def get_externalized_checkpoint_retention(self) -> ExternalizedCheckpointRetention | None:
-        """What becomes of checkpoints when their job ends."""
+        """What becomes of the newest checkpoints when their job is cancelled or fails; those of a job that finishes are deleted."""
         return ExternalizedCheckpointRetention[known.RETENTION.get(self._options)]
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
-        """False: barriers are always aligned."""
-        return False
+        """Whether barriers may overtake records."""
+        return known.UNALIGNED.get(self._options)
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> "CheckpointConfig":  # noqa: FBT001, FBT002  # PyFlink's signature
-        """Only False: unaligned checkpoints are not supported yet."""
+        """Let barriers overtake records, which become part of the checkpoint: it ends soon under back pressure, too."""
         known.UNALIGNED.set(self._options, enabled)
         return self
 
     def disable_unaligned_checkpoints(self) -> "CheckpointConfig":
-        """Align barriers, as always here."""
+        """Align barriers, the default."""
         return self.enable_unaligned_checkpoints(enabled=False)
 
     def set_aligned_checkpoint_timeout(self, alignment_timeout: Duration) -> "CheckpointConfig":
-        """Only a duration of 0, because a checkpoint whose alignment takes long cannot become unaligned yet."""
-        if alignment_timeout != Duration.of_millis(0):
-            raise ConfigError(
-                f"the aligned checkpoint timeout cannot be {alignment_timeout!r}, because unaligned checkpoints are not supported yet; "
-                "leave it out, or use Duration.of_millis(0)"
-            )
+        """Let barriers overtake only when the alignment takes longer than this; needs ``enable_unaligned_checkpoints``."""
+        if not isinstance(alignment_timeout, Duration):
+            raise ConfigError(f"a Duration is needed, got {alignment_timeout!r}")
+        known.ALIGNED_TIMEOUT.set(self._options, alignment_timeout.to_millis())
         return self
 
     def get_aligned_checkpoint_timeout(self) -> Duration:
-        """A duration of 0."""
-        return Duration.of_millis(0)
+        """How long the alignment may take before barriers overtake; 0, the default: they overtake at once."""
+        return Duration.of_millis(known.ALIGNED_TIMEOUT.get(self._options))
 
     def set_alignment_timeout(self, alignment_timeout: Duration) -> "CheckpointConfig":
         """As ``set_aligned_checkpoint_timeout``."""
@@ -153,12 +151,12 @@ class CheckpointConfig:
         self,
         force_unaligned_checkpoints: bool = True,  # noqa: FBT001, FBT002  # PyFlink's signature
     ) -> "CheckpointConfig":
-        """Only False: unaligned checkpoints are not supported yet."""
+        """Only False: no job has iterations, which they would have to be forced on."""
         known.FORCED_UNALIGNED.set(self._options, force_unaligned_checkpoints)
         return self
 
     def is_force_unaligned_checkpoints(self) -> bool:
-        """False: barriers are always aligned."""
+        """False: no job has iterations."""
         return False
 
 

@@ -1,18 +1,26 @@
-"""``ConnectedStreams``: two streams that share one operator.
+"""Two streams that share one operator: ``ConnectedStreams``, and a stream beside one that every subtask sees.
 
 Side:   pure.
-Source: PyFlink ``pyflink.datastream.data_stream``, which exports it here, too.
-Absent: broadcast streams.
+Source: PyFlink ``pyflink.datastream.data_stream``, which exports them here, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.argument_checks import checked_object, declared_type
-from flowlet.datastream.functions import CoFlatMapFunction, CoMapFunction, CoProcessFunction, KeyedCoProcessFunction, KeySelector
+from flowlet.datastream.functions import (
+    BroadcastProcessFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeySelector,
+)
 from flowlet.errors import JobGraphError
 from flowlet.graph.transformation import (
+    BroadcastProcessTransformation,
     CoFlatMapTransformation,
     CoMapTransformation,
     CoProcessTransformation,
@@ -22,8 +30,9 @@ from flowlet.graph.transformation import (
 
 if TYPE_CHECKING:
     from flowlet.datastream.data_stream import DataStream
+    from flowlet.datastream.state import MapStateDescriptor
 
-__all__ = ["ConnectedStreams"]
+__all__ = ["BroadcastConnectedStream", "BroadcastStream", "ConnectedStreams"]
 
 
 class ConnectedStreams:
@@ -68,17 +77,73 @@ class ConnectedStreams:
         Raises:
             JobGraphError: it is no such function, or the function needs keys.
         """
-        is_keyed = self._is_keyed(self.stream1) and self._is_keyed(self.stream2)
+        is_keyed = is_keyed_stream(self.stream1) and is_keyed_stream(self.stream2)
         if isinstance(func, KeyedCoProcessFunction) and not is_keyed:
             raise JobGraphError("process() with a KeyedCoProcessFunction needs both streams keyed; call key_by(selector1, selector2)")
         function = checked_object(func, "process", KeyedCoProcessFunction if is_keyed else CoProcessFunction, CoProcessFunction)
         name = "Keyed Co-Process" if is_keyed else "Co-Process"
         return self._then(CoProcessTransformation(name=name, function=function, **self._inherited(output_type)))
 
-    @staticmethod
-    def _is_keyed(stream: "DataStream") -> bool:
-        transformation = stream._transformation  # the output of a keyed operator is not keyed
-        return isinstance(transformation, PartitionTransformation) and transformation.key_selector is not None
-
     def _inherited(self, output_type: TypeInformation | None) -> dict[str, Any]:
         return {**self.stream1._inherited(declared_type(output_type)), "second_input": self.stream2._transformation}
+
+
+class BroadcastStream:
+    """A stream whose records every subtask of its reader sees, with the states that they change; made by ``DataStream.broadcast``."""
+
+    __slots__ = ("broadcast_state_descriptors", "input_stream")
+
+    def __init__(self, input_stream: "DataStream", broadcast_state_descriptors: "Sequence[MapStateDescriptor]") -> None:
+        self.input_stream = input_stream
+        self.broadcast_state_descriptors = list(broadcast_state_descriptors)
+
+
+class BroadcastConnectedStream:
+    """A stream beside a broadcast stream; made by ``DataStream.connect``."""
+
+    __slots__ = ("broadcast_state_descriptors", "broadcast_stream", "non_broadcast_stream")
+
+    def __init__(
+        self,
+        non_broadcast_stream: "DataStream",
+        broadcast_stream: BroadcastStream,
+        broadcast_state_descriptors: "Sequence[MapStateDescriptor]",
+    ) -> None:
+        if non_broadcast_stream.get_execution_environment() is not broadcast_stream.input_stream.get_execution_environment():
+            raise JobGraphError("connect() needs two streams of the same environment")
+        self.non_broadcast_stream = non_broadcast_stream
+        self.broadcast_stream = broadcast_stream
+        self.broadcast_state_descriptors = list(broadcast_state_descriptors)
+
+    def process(
+        self, func: BroadcastProcessFunction | KeyedBroadcastProcessFunction, output_type: TypeInformation | None = None
+    ) -> "DataStream":
+        """Apply a function: a ``KeyedBroadcastProcessFunction`` exactly where the stream that is not broadcast is keyed.
+
+        There is no order between the streams: in BATCH mode, too, where in Flink the broadcast stream comes first.
+
+        Raises:
+            JobGraphError: it is no such function, or one for the other kind of stream.
+        """
+        stream = self.non_broadcast_stream
+        is_keyed = is_keyed_stream(stream)
+        if isinstance(func, BroadcastProcessFunction) and is_keyed:
+            raise JobGraphError("process() of a keyed stream and a broadcast stream needs a KeyedBroadcastProcessFunction")
+        if isinstance(func, KeyedBroadcastProcessFunction) and not is_keyed:
+            raise JobGraphError("process() with a KeyedBroadcastProcessFunction needs a keyed stream; call key_by(...) before connect(...)")
+        function = checked_object(func, "process", KeyedBroadcastProcessFunction if is_keyed else BroadcastProcessFunction)
+        return stream._then(
+            BroadcastProcessTransformation(
+                name="Co-Process-Broadcast-Keyed" if is_keyed else "Co-Process-Broadcast",
+                function=function,
+                descriptors=tuple(self.broadcast_state_descriptors),
+                second_input=self.broadcast_stream.input_stream._transformation,
+                **stream._inherited(declared_type(output_type)),
+            )
+        )
+
+
+def is_keyed_stream(stream: "DataStream") -> bool:
+    """Whether it was made by ``key_by``; the output of a keyed operator is not keyed."""
+    transformation = stream._transformation
+    return isinstance(transformation, PartitionTransformation) and transformation.key_selector is not None

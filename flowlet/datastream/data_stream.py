@@ -2,23 +2,23 @@
 
 Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
 Source: PyFlink ``pyflink.datastream.data_stream``.
-Absent: what ``flowlet.common.not_yet`` names: windows, broadcast state, project, cache, ``add_sink``, ``set_uid_hash``.
+Absent: what ``flowlet.common.not_yet`` names: windows, project, cache, ``add_sink``, ``set_uid_hash``.
 """
 
 import importlib
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
-from flowlet.common.not_yet import NotSupportedYetError, missing_attribute
+from flowlet.common.not_yet import missing_attribute
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.aggregations import Aggregation, extreme_of
 from flowlet.datastream.argument_checks import checked_function, checked_object, declared_type
 from flowlet.datastream.closeable_iterator import CloseableIterator
-from flowlet.datastream.connected_streams import ConnectedStreams
+from flowlet.datastream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from flowlet.datastream.connectors.base import Sink
 from flowlet.datastream.functions import (
     FilterFunction,
@@ -34,6 +34,7 @@ from flowlet.datastream.functions import (
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.split_stream import SplitStream
+from flowlet.datastream.state import MapStateDescriptor
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Rebalance, Rescale, Shuffle
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
@@ -61,7 +62,16 @@ if TYPE_CHECKING:
     from flowlet.datastream.column_stream import ColumnStream
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 
-__all__ = ["CloseableIterator", "ConnectedStreams", "DataStream", "DataStreamSink", "KeyedStream", "SplitStream"]
+__all__ = [
+    "BroadcastConnectedStream",
+    "BroadcastStream",
+    "CloseableIterator",
+    "ConnectedStreams",
+    "DataStream",
+    "DataStreamSink",
+    "KeyedStream",
+    "SplitStream",
+]
 
 # Called on a stream without keys, these raise NotKeyedError, which says what to do.
 _KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count"})
@@ -273,12 +283,22 @@ class DataStream(_Operator):
         transformations = [self._transformation, *(stream._transformation for stream in streams)]
         return DataStream(self._environment, UnionTransformation(name="Union", streams=transformations, output_type=self.get_type()))
 
-    def connect(self, ds: "DataStream") -> ConnectedStreams:
+    @overload
+    def connect(self, ds: "DataStream") -> ConnectedStreams: ...
+
+    @overload
+    def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    def connect(self, ds: "DataStream | BroadcastStream") -> ConnectedStreams | BroadcastConnectedStream:
         """Connect this stream and another one to one operator that sees the records of both.
+
+        Every subtask of the operator sees all records of a ``BroadcastStream``, which ``broadcast(descriptor)`` makes.
 
         Raises:
             JobGraphError: it is no stream of the same environment.
         """
+        if isinstance(ds, BroadcastStream):
+            return BroadcastConnectedStream(self, ds, ds.broadcast_state_descriptors)
         self._check_companion(ds, "connect")
         return ConnectedStreams(self, ds)
 
@@ -333,17 +353,29 @@ class DataStream(_Operator):
         """Send records to the same subtask of the next operator, which must have the same parallelism."""
         return self._partitioned(Forward())
 
-    def broadcast(self, broadcast_state_descriptor: Any = None, *other_broadcast_state_descriptors: Any) -> "DataStream":
-        """Send every record to every subtask.
+    @overload
+    def broadcast(self) -> "DataStream": ...
+
+    @overload
+    def broadcast(
+        self, broadcast_state_descriptor: MapStateDescriptor, *other_broadcast_state_descriptors: MapStateDescriptor
+    ) -> BroadcastStream: ...
+
+    def broadcast(
+        self,
+        broadcast_state_descriptor: MapStateDescriptor | None = None,
+        *other_broadcast_state_descriptors: MapStateDescriptor,
+    ) -> "DataStream | BroadcastStream":
+        """Send every record to every subtask; with descriptors: to functions that keep what they say in broadcast states.
 
         Raises:
-            NotSupportedYetError: there is a descriptor: broadcast state is not supported yet.
+            JobGraphError: a descriptor is no ``MapStateDescriptor``, or two have the same name.
         """
-        if broadcast_state_descriptor is not None or other_broadcast_state_descriptors:
-            raise NotSupportedYetError(
-                "broadcast() with state descriptors: broadcast state is not supported yet; call it without arguments"
-            )
-        return self._partitioned(Broadcast())
+        stream = self._partitioned(Broadcast())
+        if broadcast_state_descriptor is None and not other_broadcast_state_descriptors:
+            return stream
+        descriptors = [broadcast_state_descriptor, *other_broadcast_state_descriptors]
+        return BroadcastStream(stream, _checked_descriptors(descriptors))
 
     def print(self, sink_identifier: str | None = None) -> "DataStreamSink":
         """Print each record on the standard output of its TaskManager."""
@@ -492,6 +524,19 @@ class DataStreamSink(_Operator):
 def _partition(stream: DataStream, partitioner: StreamPartitioner) -> PartitionTransformation:
     upstream = stream._transformation
     return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type)
+
+
+def _checked_descriptors(descriptors: list[Any]) -> list[MapStateDescriptor]:
+    names = set()
+    for each in descriptors:
+        if not isinstance(each, MapStateDescriptor):
+            raise JobGraphError(f"broadcast() needs a MapStateDescriptor for each state, got {each!r}")
+        if each.ttl_config is not None:
+            raise JobGraphError(f"broadcast state {each.name!r} cannot have a time to live: only keyed state can")
+        if each.name in names:
+            raise JobGraphError(f"broadcast() got two descriptors of the name {each.name!r}; give each state a name of its own")
+        names.add(each.name)
+    return descriptors
 
 
 def _emits_batches(method: str, emit: Any) -> bool:

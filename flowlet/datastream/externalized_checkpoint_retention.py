@@ -10,7 +10,11 @@ __all__ = ["ExternalizedCheckpointRetention"]
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """Whether checkpoints outlive their job; so far only NO_EXTERNALIZED_CHECKPOINTS can be set."""
+    """Whether the newest checkpoints outlive their job; those of a job that finishes never do.
+
+    DELETE_ON_CANCELLATION: they stay when it fails.  RETAIN_ON_CANCELLATION: when it is cancelled, too.
+    NO_EXTERNALIZED_CHECKPOINTS: never.
+    """
 
     DELETE_ON_CANCELLATION = 0
     RETAIN_ON_CANCELLATION = 1

@@ -1,7 +1,8 @@
-"""The base classes of functions.
+"""The base classes of functions, and how they take part in checkpoints.
 
 Side:   pure.
-Source: PyFlink ``pyflink.datastream.functions``: ``Function``, ``RuntimeContext``; that module exports them, too.
+Source: PyFlink ``pyflink.datastream.functions``: ``Function``, ``RuntimeContext``, ``KeyedStateStore``; that module exports them, too.
+        Flink ``CheckpointedFunction``, ``CheckpointListener``, which PyFlink lacks, with names in the style of Python.
 """
 
 from abc import ABC, abstractmethod
@@ -15,16 +16,49 @@ if TYPE_CHECKING:
         ListStateDescriptor,
         MapState,
         MapStateDescriptor,
+        OperatorStateStore,
         ReducingState,
         ReducingStateDescriptor,
         ValueState,
         ValueStateDescriptor,
     )
 
-__all__ = ["Function", "RuntimeContext"]
+__all__ = [
+    "CheckpointListener",
+    "CheckpointedFunction",
+    "Function",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
+    "KeyedStateStore",
+    "RuntimeContext",
+]
 
 
-class RuntimeContext(ABC):
+class KeyedStateStore(ABC):
+    """Makes the keyed states of a function; only on a keyed stream."""
+
+    @abstractmethod
+    def get_state(self, state_descriptor: "ValueStateDescriptor") -> "ValueState[Any]":
+        """A value per key; only on a keyed stream.  Its methods are called while a record or timer is processed."""
+
+    @abstractmethod
+    def get_list_state(self, state_descriptor: "ListStateDescriptor") -> "ListState[Any]":
+        """A list per key; only on a keyed stream."""
+
+    @abstractmethod
+    def get_map_state(self, state_descriptor: "MapStateDescriptor") -> "MapState[Any, Any]":
+        """A map per key; only on a keyed stream."""
+
+    @abstractmethod
+    def get_reducing_state(self, state_descriptor: "ReducingStateDescriptor") -> "ReducingState[Any]":
+        """The values of each key combined by a function of two; only on a keyed stream."""
+
+    @abstractmethod
+    def get_aggregating_state(self, state_descriptor: "AggregatingStateDescriptor") -> "AggregatingState[Any, Any]":
+        """The values of each key combined by an ``AggregateFunction``; only on a keyed stream."""
+
+
+class RuntimeContext(KeyedStateStore):
     """The subtask that runs a function; argument of ``open``."""
 
     @abstractmethod
@@ -51,26 +85,6 @@ class RuntimeContext(ABC):
     def get_task_name_with_subtasks(self) -> str:
         """The name of the task with the subtask's number, from 1, as in ``Map (3/4)``."""
 
-    @abstractmethod
-    def get_state(self, state_descriptor: "ValueStateDescriptor") -> "ValueState[Any]":
-        """A value per key; only on a keyed stream.  Its methods are called while a record or timer is processed."""
-
-    @abstractmethod
-    def get_list_state(self, state_descriptor: "ListStateDescriptor") -> "ListState[Any]":
-        """A list per key; only on a keyed stream."""
-
-    @abstractmethod
-    def get_map_state(self, state_descriptor: "MapStateDescriptor") -> "MapState[Any, Any]":
-        """A map per key; only on a keyed stream."""
-
-    @abstractmethod
-    def get_reducing_state(self, state_descriptor: "ReducingStateDescriptor") -> "ReducingState[Any]":
-        """The values of each key combined by a function of two; only on a keyed stream."""
-
-    @abstractmethod
-    def get_aggregating_state(self, state_descriptor: "AggregatingStateDescriptor") -> "AggregatingState[Any, Any]":
-        """The values of each key combined by an ``AggregateFunction``; only on a keyed stream."""
-
 
 class Function(ABC):  # noqa: B024  # open and close may, but need not be overridden
     """Base class of all functions: ``open`` before the first record, ``close`` after the last one or after a failure."""
@@ -80,3 +94,65 @@ class Function(ABC):  # noqa: B024  # open and close may, but need not be overri
 
     def close(self) -> None:  # noqa: B027  # nothing to do unless overridden
         """Release what ``open`` acquired."""
+
+
+class FunctionSnapshotContext(ABC):
+    """The checkpoint that is being taken; argument of ``snapshot_state``."""
+
+    @abstractmethod
+    def get_checkpoint_id(self) -> int:
+        """Its number; numbers rise."""
+
+    @abstractmethod
+    def get_checkpoint_timestamp(self) -> int:
+        """When it was triggered, in milliseconds since the epoch."""
+
+
+class FunctionInitializationContext(ABC):
+    """Where a function gets its states; argument of ``initialize_state``."""
+
+    @abstractmethod
+    def is_restored(self) -> bool:
+        """Whether the job goes on from a checkpoint."""
+
+    @abstractmethod
+    def get_restored_checkpoint_id(self) -> int | None:
+        """The number of the checkpoint from which the job goes on; None: from none."""
+
+    @abstractmethod
+    def get_operator_state_store(self) -> "OperatorStateStore":
+        """Makes states of the subtask, which belong to no key."""
+
+    @abstractmethod
+    def get_keyed_state_store(self) -> KeyedStateStore:
+        """Makes keyed states; where the stream is not keyed, its methods raise FlowletError."""
+
+
+class CheckpointedFunction(ABC):
+    """A function with state of its subtask, which belongs to no key; a second base class of any function.
+
+    Both methods run on the task's thread, as the function itself; those of a ``SourceFunction`` while its ``run`` holds no checkpoint lock.
+    """
+
+    @abstractmethod
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        """A checkpoint is taken: put into the states what belongs there; they are copied when this returns.  An error fails the job."""
+
+    @abstractmethod
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        """Get the states, and what they held; once, before ``open``, at the first start and after each restart."""
+
+
+class CheckpointListener(ABC):
+    """A function that learns what became of checkpoints; a second base class of any function.
+
+    The methods run on the task's thread.  Numbers rise, and some checkpoints are never reported: what a checkpoint confirms, a later one
+    confirms, too.  An error fails the job.
+    """
+
+    @abstractmethod
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete: the job will never go on from an older one."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:  # noqa: B027  # nothing to do unless overridden
+        """The checkpoint will never be complete."""

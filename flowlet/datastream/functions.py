@@ -2,7 +2,7 @@
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``.
-Absent: window and broadcast functions; Java-backed source and sink functions; metrics of a ``RuntimeContext``.
+Absent: window functions; Java-backed source and sink functions; metrics of a ``RuntimeContext``.
 """
 
 from abc import abstractmethod
@@ -11,11 +11,22 @@ from typing import TYPE_CHECKING, Any
 from flowlet.common.not_yet import missing_names
 from flowlet.datastream.async_function import AsyncFunction
 from flowlet.datastream.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
-from flowlet.datastream.function import Function, RuntimeContext
+from flowlet.datastream.function import (
+    CheckpointedFunction,
+    CheckpointListener,
+    Function,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    KeyedStateStore,
+    RuntimeContext,
+)
 from flowlet.datastream.process_functions import (
+    BaseBroadcastProcessFunction,
+    BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     ProcessFunction,
@@ -26,15 +37,23 @@ __all__ = [
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
+    "BaseBroadcastProcessFunction",
+    "BroadcastProcessFunction",
+    "CheckpointListener",
+    "CheckpointedFunction",
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
     "FilterFunction",
     "FlatMapFunction",
     "Function",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
     "KeySelector",
+    "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
+    "KeyedStateStore",
     "MapFunction",
     "Partitioner",
     "ProcessFunction",

@@ -2,18 +2,31 @@
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``, which exports them, too.
-Absent: broadcast and window functions; keyed state.
+Absent: window functions.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from flowlet.datastream.function import Function
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 
-__all__ = ["CoFlatMapFunction", "CoMapFunction", "CoProcessFunction", "KeyedCoProcessFunction", "KeyedProcessFunction", "ProcessFunction"]
+if TYPE_CHECKING:
+    from flowlet.datastream.state import BroadcastState, MapStateDescriptor, ReadOnlyBroadcastState, StateDescriptor
+
+__all__ = [
+    "BaseBroadcastProcessFunction",
+    "BroadcastProcessFunction",
+    "CoFlatMapFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
+    "ProcessFunction",
+]
 
 
 class CoMapFunction(Function):
@@ -130,5 +143,103 @@ class KeyedCoProcessFunction(Function):
         """The records that replace a record of the second stream."""
 
     def on_timer(self, timestamp: int, ctx: "KeyedCoProcessFunction.OnTimerContext") -> Iterable[Any] | None:
+        """The records that a timer emits."""
+        return None
+
+
+class BaseBroadcastProcessFunction(Function):
+    """What functions of a stream and a broadcast stream have in common."""
+
+    class BaseContext(ABC):
+        """The context of the present record; not valid afterwards."""
+
+        @abstractmethod
+        def timestamp(self) -> int | None:
+            """Event time of the record or timer in milliseconds since the epoch; None if it has none."""
+
+        @abstractmethod
+        def current_processing_time(self) -> int:
+            """What the clock shows, in milliseconds since the epoch."""
+
+        @abstractmethod
+        def current_watermark(self) -> int:
+            """The event time that both streams have reached."""
+
+    class Context(BaseContext):
+        """The context of a record of the broadcast stream."""
+
+        @abstractmethod
+        def get_broadcast_state(self, state_descriptor: "MapStateDescriptor") -> "BroadcastState[Any, Any]":
+            """The broadcast state of a descriptor that ``broadcast()`` got, to read and to change.
+
+            Every subtask sees every record of the broadcast stream and must make the same changes.
+            """
+
+    class ReadOnlyContext(BaseContext):
+        """The context of a record of the other stream."""
+
+        @abstractmethod
+        def get_broadcast_state(self, state_descriptor: "MapStateDescriptor") -> "ReadOnlyBroadcastState[Any, Any]":
+            """The broadcast state of a descriptor that ``broadcast()`` got, to read."""
+
+
+class BroadcastProcessFunction(BaseBroadcastProcessFunction):
+    """A function of a stream and a broadcast stream.  Results are as those of a ``ProcessFunction``."""
+
+    class Context(BaseBroadcastProcessFunction.Context):
+        """The context of a record of the broadcast stream."""
+
+    class ReadOnlyContext(BaseBroadcastProcessFunction.ReadOnlyContext):
+        """The context of a record of the other stream."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: "BroadcastProcessFunction.ReadOnlyContext") -> Iterable[Any] | None:
+        """The records that replace a record of the stream that is not broadcast."""
+
+    @abstractmethod
+    def process_broadcast_element(self, value: Any, ctx: "BroadcastProcessFunction.Context") -> Iterable[Any] | None:
+        """The records that replace a record of the broadcast stream, which every subtask sees."""
+
+
+class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction):
+    """A function of a keyed stream and a broadcast stream, with timers and keyed state."""
+
+    class Context(BaseBroadcastProcessFunction.Context):
+        """The context of a record of the broadcast stream, which has no key."""
+
+        @abstractmethod
+        def apply_to_keyed_state(self, state_descriptor: "StateDescriptor", function: Callable[[Any, Any], None]) -> None:
+            """Call ``function(key, state)`` for every key of this subtask that has such a state; it may change the state.
+
+            Not in PyFlink; Flink ``KeyedBroadcastProcessFunction.Context.applyToKeyedState``.
+            """
+
+    class ReadOnlyContext(BaseBroadcastProcessFunction.ReadOnlyContext):
+        """The context of a record of the keyed stream."""
+
+        @abstractmethod
+        def timer_service(self) -> TimerService:
+            """The clock, and the timers of the present key."""
+
+        @abstractmethod
+        def get_current_key(self) -> Any:
+            """The key of the record or timer."""
+
+    class OnTimerContext(ReadOnlyContext):
+        """The context of a timer that fires."""
+
+        @abstractmethod
+        def time_domain(self) -> TimeDomain:
+            """Whether the timer fires by event time or by processing time."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: "KeyedBroadcastProcessFunction.ReadOnlyContext") -> Iterable[Any] | None:
+        """The records that replace a record of the keyed stream."""
+
+    @abstractmethod
+    def process_broadcast_element(self, value: Any, ctx: "KeyedBroadcastProcessFunction.Context") -> Iterable[Any] | None:
+        """The records that replace a record of the broadcast stream, which every subtask sees."""
+
+    def on_timer(self, timestamp: int, ctx: "KeyedBroadcastProcessFunction.OnTimerContext") -> Iterable[Any] | None:
         """The records that a timer emits."""
         return None

@@ -5,6 +5,7 @@ Source: Flink ``SourceFunction``, ``SourceContext``; PyFlink has only Java-backe
 """
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from typing import Any
 
 __all__ = ["SourceContext", "SourceFunction"]
@@ -40,6 +41,14 @@ class SourceContext(ABC):
         thousand records is enough, and each mark costs as much as some records.
         """
 
+    @abstractmethod
+    def get_checkpoint_lock(self) -> AbstractContextManager[None]:
+        """Needed only if the function is a ``CheckpointedFunction``: what it does in one ``with`` block, a checkpoint sees together.
+
+        So it changes its state and emits the records that go with the change in one block: ``with ctx.get_checkpoint_lock(): ...``.  While
+        it is inside, the checkpoint waits: wait for input outside.
+        """
+
     @property
     @abstractmethod
     def is_cancelled(self) -> bool:
@@ -53,7 +62,8 @@ class SourceFunction(ABC):
 
     A function that overrides ``restore_position`` can be replayed: from a marked position on, and from the start if there is none, it emits
     the same records in the same order.  After a restart of the job those that were processed before the checkpoint are dropped, so each
-    counts once.  Any other function begins anew after a restart, and records that it emits again count again.
+    counts once.  A function that is a ``CheckpointedFunction`` keeps in its states what it needs to go on.  Any other function begins anew
+    after a restart, and records that it emits again count again.
     """
 
     @abstractmethod

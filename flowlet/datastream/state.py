@@ -1,8 +1,7 @@
-"""Keyed state as users name it: the states, their descriptors, and how long an entry lives.
+"""State as users name it: the states, their descriptors, and how long an entry of keyed state lives.
 
-Side:   pure.  The states themselves are made by the runtime, in the ``open`` of a function on a keyed stream.
-Source: PyFlink ``pyflink.datastream.state``.
-Absent: broadcast and operator state.
+Side:   pure.  The runtime makes the states themselves.
+Source: PyFlink ``pyflink.datastream.state``; list state of an operator is Flink's ``OperatorStateStore``.
 """
 
 from abc import ABC, abstractmethod
@@ -20,11 +19,14 @@ __all__ = [
     "AggregatingState",
     "AggregatingStateDescriptor",
     "AppendingState",
+    "BroadcastState",
     "ListState",
     "ListStateDescriptor",
     "MapState",
     "MapStateDescriptor",
     "MergingState",
+    "OperatorStateStore",
+    "ReadOnlyBroadcastState",
     "ReducingState",
     "ReducingStateDescriptor",
     "State",
@@ -171,6 +173,69 @@ class MapState(State, Generic[K, V]):
         return iter(self.keys())
 
 
+class ReadOnlyBroadcastState(State, Generic[K, V]):
+    """A map that is the same in every subtask; keys differ if their types do, as those of a ``MapState``."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self, key: K) -> V:
+        """The value of a key; None if there is none."""
+
+    @abstractmethod
+    def contains(self, key: K) -> bool:
+        """Whether the map has a key."""
+
+    @abstractmethod
+    def items(self) -> Iterable[tuple[K, V]]:
+        """Keys and values of the map as it is now."""
+
+    @abstractmethod
+    def keys(self) -> Iterable[K]:
+        """The keys of the map as it is now."""
+
+    @abstractmethod
+    def values(self) -> Iterable[V]:
+        """The values of the map as it is now."""
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether the map has no keys."""
+
+    def __getitem__(self, key: K) -> V:
+        return self.get(key)
+
+    def __contains__(self, key: K) -> bool:
+        return self.contains(key)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.keys())
+
+
+class BroadcastState(ReadOnlyBroadcastState[K, V]):
+    """A ``ReadOnlyBroadcastState`` that can be changed: by records of the broadcast stream alone."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def put(self, key: K, value: V) -> None:
+        """Set the value of a key."""
+
+    @abstractmethod
+    def put_all(self, dict_value: dict[K, V]) -> None:
+        """Set the values of many keys."""
+
+    @abstractmethod
+    def remove(self, key: K) -> None:
+        """Remove a key, if it is there."""
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self.remove(key)
+
+
 class StateDescriptor(ABC):  # noqa: B024  # abstract as in PyFlink: only the kinds below are states
     """The name and the declared type of a state.
 
@@ -258,3 +323,24 @@ class AggregatingStateDescriptor(StateDescriptor):
     def get_agg_function(self) -> Any:
         """The function."""
         return self._agg_function
+
+
+class OperatorStateStore(ABC):
+    """Makes states of a subtask, which belong to no key.  Each method gives the same state for every call with the same name.
+
+    Raises:
+        FlowletError: the descriptor is of another kind, has a time to live, or the name is taken by another state.
+        StateRestoreError: the checkpoint has a state of this name of another kind or type.
+    """
+
+    @abstractmethod
+    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
+        """A list of this subtask; a restart with another parallelism deals the elements of all subtasks out anew.  Not in PyFlink."""
+
+    @abstractmethod
+    def get_union_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
+        """A list of this subtask; after a restart every subtask gets the elements of all, and keeps what it needs.  Not in PyFlink."""
+
+    @abstractmethod
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:
+        """A map that the function must keep the same in every subtask."""

@@ -2,7 +2,7 @@
 
 Side:   pure.  The client package is loaded by name when a job starts, so that building a program needs no runtime.
 Source: PyFlink ``pyflink.datastream.stream_execution_environment``; defaults from Flink's ``PipelineOptions`` and ``ExecutionOptions``.
-Absent: state backends but the one in memory, Python dependency management, cached files, ``add_source`` (Java functions only).
+Absent: Python dependency management, cached files, ``add_source`` (Java functions only).
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from flowlet.common.checks import is_name, is_whole_number
@@ -19,12 +19,13 @@ from flowlet.common.conversion import to_declared_shape
 from flowlet.common.execution_config import ExecutionConfig, check_parallelism
 from flowlet.common.job_client import JobClient, RunningJob, SubmittedJob
 from flowlet.common.job_execution_result import JobExecutionResult
-from flowlet.common.job_settings import JobSettings
 from flowlet.common.not_yet import missing_attribute
 from flowlet.common.options import known_options as known
 from flowlet.common.options.check_options import check_options
-from flowlet.common.options.job_options import checkpoint_settings, restart_settings
+from flowlet.common.options.job_options import checkpoint_settings, recovery_settings, restart_settings, state_settings
 from flowlet.common.options.option import Option
+from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.checkpoint_config import CheckpointConfig
@@ -37,8 +38,10 @@ from flowlet.datastream.job_manager_address import is_in_process, job_manager_ad
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.source_function import SourceFunction
+from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from flowlet.errors import FlowletError, JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
+from flowlet.graph.client_retry import ClientRetry
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
 from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, execution_plan
 from flowlet.graph.transformation import (
@@ -166,6 +169,26 @@ class StreamExecutionEnvironment:
     def get_checkpoint_config(self) -> CheckpointConfig:
         """The settings of checkpoints; changes count for jobs that are started later."""
         return CheckpointConfig(self._configuration)
+
+    def set_state_backend(self, state_backend: StateBackend) -> Self:
+        """Choose where keyed state is kept: sets the options ``state.backend.*``."""
+        if not isinstance(state_backend, StateBackend):
+            raise JobGraphError(f"set_state_backend() needs HashMapStateBackend() or EmbeddedRocksDBStateBackend(), got {state_backend!r}")
+        for name in ("state.backend", "state.backend.rocksdb.localdir"):
+            self._configuration.remove_config(name)
+        for name, text in state_backend.options().items():
+            self._configuration.set_string(name, text)
+        return self
+
+    def get_state_backend(self) -> StateBackend:
+        """The back end that the options name."""
+        settings = state_settings(self._configuration)
+        if not settings.is_rocksdb:
+            return HashMapStateBackend()
+        backend = EmbeddedRocksDBStateBackend(settings.is_incremental)
+        if settings.directory:
+            backend.set_db_storage_paths(settings.directory)
+        return backend
 
     def get_checkpoint_interval(self) -> int:
         """The time from one checkpoint to the next in milliseconds; -1: none are taken."""
@@ -452,6 +475,7 @@ class StreamExecutionEnvironment:
             auto_watermark_interval_ms=self._config.get_auto_watermark_interval(),
             latency_tracking_interval_ms=self._config.get_latency_tracking_interval(),
             client_heartbeat=client_heartbeat,
+            client_retry=ClientRetry.of_options(self._configuration),
             job=self._job_settings(),
         )
         graph = build_stream_graph(self._next_attempt(collect).roots(), job_name or self._job_name or DEFAULT_JOB_NAME, settings)
@@ -463,14 +487,20 @@ class StreamExecutionEnvironment:
         default_directory = _local_checkpoints() if self._address() is None else None
         checkpoints = checkpoint_settings(self._configuration, default_directory)
         restart = restart_settings(self._configuration, has_checkpoints=checkpoints is not None)
-        return self._config.job_settings(self._max_record_bytes, checkpoints, restart)
+        settings = self._config.job_settings(self._max_record_bytes, checkpoints, restart)
+        path, ignores_unclaimed = recovery_settings(self._configuration, has_checkpoints=checkpoints is not None)
+        state = state_settings(self._configuration)
+        return replace(settings, recovery_path=path, ignores_unclaimed_state=ignores_unclaimed, state=state)
 
     def _submit(self, job_name: str | None, collect: CollectTransformation | None = None, *, is_attached: bool = False) -> SubmittedJob:
         """Start the next job; see the class for what that is."""
         heartbeat = ClientHeartbeat.of_options(self._configuration, is_collecting=collect is not None, is_attached=is_attached)
         self._unstarted, self._operators = self._next_attempt(collect), []
         try:
-            submitted = self._submit_graph(self._stream_graph(job_name, collect, heartbeat), self._address(), is_in_process(os.environ))
+            graph = self._stream_graph(job_name, collect, heartbeat)
+            if graph.settings.job.state.is_rocksdb:
+                check_rocksdb()
+            submitted = self._submit_graph(graph, self._address(), is_in_process(os.environ))
         except FlowletError as error:
             raise error.with_traceback(None) from error.__cause__  # without the frames of the client
         self._unstarted = _Attempt()

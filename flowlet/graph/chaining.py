@@ -29,7 +29,8 @@ def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
 
     All must hold: chaining is on; the edge is its reader's only input; records go forward; parallelism and slot sharing group are equal;
     the strategies of both operators allow it.  With parallelism 1 a keyed edge goes forward, too, if the reader takes single records and
-    has no timers: timers need a thread that no source keeps busy.
+    has no timers: timers need a thread that no source keeps busy.  Not with unaligned checkpoints: records in flight on the edge, from a
+    run with more subtasks, go where the edge leads.
     """
     if edge.target is None or not graph.is_chaining_enabled:
         return False
@@ -45,7 +46,9 @@ def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
 
 
 def _is_forward_by_key(edge: StreamEdge, graph: StreamGraph, step: Transformation) -> bool:
-    return isinstance(edge.partitioner, KeyGroups) and not graph.is_batch and _takes_single_records(step)
+    checkpoints = graph.settings.job.checkpoints
+    is_unaligned = checkpoints is not None and checkpoints.is_unaligned
+    return isinstance(edge.partitioner, KeyGroups) and not (graph.is_batch or is_unaligned) and _takes_single_records(step)
 
 
 def _takes_single_records(step: Transformation) -> bool:
@@ -98,7 +101,14 @@ def build_job_graph(
         if edge.target is None or place[edge.target][0] != place[edge.source][0]
     ]
     settings = graph.settings
-    job_graph = JobGraph(name=graph.name, vertices=vertices, edges=edges, client_heartbeat=settings.client_heartbeat, settings=settings.job)
+    job_graph = JobGraph(
+        name=graph.name,
+        vertices=vertices,
+        edges=edges,
+        client_heartbeat=settings.client_heartbeat,
+        client_retry=settings.client_retry,
+        settings=settings.job,
+    )
     job_graph.validate()
     return job_graph
 

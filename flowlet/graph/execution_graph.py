@@ -1,25 +1,29 @@
 """``ExecutionGraph``: the state machine of one job; it takes events and returns effects.
 
-A *run* is one attempt of every subtask; all attempts of a run have the same number, and a restart begins the next run.
+A *region* is a set of subtasks that exchange data only among themselves, and so can start again without the others.  A *run* of a region is
+one attempt of each of its subtasks; a restart begins the next run.
 
 Side:       pure.
-Invariants: all attempts of a run are deployed together, once, and only after every attempt of the run before has ended; ``failure`` is set
-            exactly while the job is RESTARTING, FAILING or FAILED; a terminal job has only terminal attempts; ``ReleaseSlots`` is the last
-            effect of all.
+Invariants: all attempts of a run are deployed together, once, and only after every attempt of the run before has ended; the attempts of
+            regions without a failure are left alone; ``failure`` is set exactly while the job is RESTARTING, FAILING or FAILED; a terminal
+            job has only terminal attempts; ``ReleaseSlots`` is the last effect of all.
 Units:      times in milliseconds since the epoch, passed with each event.
-Source:     Flink ``DefaultExecutionGraph``, ``Execution``, ``DefaultScheduler``.
+Source:     Flink ``DefaultExecutionGraph``, ``Execution``, ``DefaultScheduler``, ``RestartPipelinedRegionFailoverStrategy``.
 Rules:      events that do not fit (unknown attempt, wrong TaskManager, impossible transition) are counted and change nothing.
             The first failure is kept as the cause.  Exception: if it is a symptom (a broken data connection), a real cause that arrives
-            while the job is FAILING or RESTARTING replaces it, because the tasks at the other end often report first.
+            while the job is FAILING, or the region ends, replaces it, because the tasks at the other end often report first.
             A cancel while the job is FAILING is ignored: its tasks are being cancelled already, and it must end as FAILED.
-            The restart strategy is asked once per run, at its first failure; the delay counts from there, as in Flink.  Whatever fails
-            later in that run belongs to this failure, but one that ``suppresses_restarts`` ends the job.
-            A RESTARTING job first waits for the attempts of its last run to end, then for ``RestartDue``, then for its slots.
-Absent:     regions (a restart is one of all tasks, FINISHED ones too), the watchdog for tasks that ignore a cancel.
+            One event that fails regions is one failure: the lost TaskManager of several regions counts once.  A ``GlobalFailure`` fails
+            them all.  The restart strategy is asked once per failure; the delay counts from there, as in Flink.  Whatever fails later in
+            a run belongs to its first failure, but one that ``suppresses_restarts`` ends the job.
+            Regions that fail one after the other restart independently.  Each first waits for the attempts of its last run to end, then
+            for ``RestartDue``, then for slots; the job is RESTARTING until all of them are deployed.
+            The job keeps its slots while some region has attempts.
+Absent:     the watchdog for tasks that ignore a cancel.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 SYMPTOMS: Final = frozenset({"ConnectError", "ConnectionLostError", "PartitionNotFoundError", "ProducerFailedError", "ResourceBrokenError"})
 MAX_FAILED_RUNS: Final = 16  # Flink's web.exception-history-size
 _MAX_CONCURRENT_FAILURES: Final = 16
+_NO_USE: Final = "it would fail in the same way"
+SubtaskKey = tuple[str, int]  # vertex id, subtask
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,17 @@ class ExecutionVertex:
     attempt: bytes  # 40 bytes
     vertex_id: str
     subtask: int
+    attempt_number: int = 0  # how often the subtask was started before
+
+    @property
+    def key(self) -> SubtaskKey:
+        """The subtask, in every run."""
+        return self.vertex_id, self.subtask
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsAllocated:
-    """Every attempt has a slot; ``locations`` has the TaskManager id of each."""
+    """Every attempt that waits for one has a slot; ``locations`` has the TaskManager id of each."""
 
     locations: Mapping[bytes, str]
 
@@ -96,7 +108,7 @@ class GlobalFailure:
 
 @dataclass(frozen=True, slots=True)
 class RestartDue:
-    """The delay of a restart is over; ``vertices`` are the attempts of the next run, in the order of deployment."""
+    """The delay of a restart is over; ``vertices`` are the attempts of the next run of its regions, in the order of deployment."""
 
     vertices: Sequence[ExecutionVertex]
 
@@ -137,19 +149,20 @@ class JobStatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSlots:
-    """Every attempt of the run has ended: its slots are free.  The job has ended, too, unless ``RestartAfter`` follows."""
+    """No attempt of the job is left: its slots are free.  The job has ended, too, unless ``RestartAfter`` follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartAfter:
-    """Send ``RestartDue`` after the delay, unless the job leaves RESTARTING before."""
+    """Send ``RestartDue`` for these regions after the delay, unless the job leaves RESTARTING before."""
 
     delay_ms: int
+    regions: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSlots:
-    """The next run waits for its slots."""
+    """The next run waits for its slots; those of further regions that are due meanwhile are waited for together."""
 
 
 Effect = Deploy | CancelExecution | ExecutionStateChanged | JobStatusChanged | ReleaseSlots | RestartAfter | RequestSlots
@@ -161,6 +174,18 @@ class FailedRun:
 
     root: "FailureInfo"
     concurrent: "deque[FailureInfo]"  # what else failed until the run had ended, newest last
+
+
+@dataclass(slots=True)
+class _Restart:
+    """Regions that failed together, until their next attempts are made."""
+
+    regions: tuple[int, ...]
+    run: FailedRun
+    failed_ms: int
+    delay_ms: int
+    num_unfinished: int
+    is_scheduled: bool = False
 
 
 @dataclass(slots=True)
@@ -184,49 +209,82 @@ class Execution:
 class ExecutionGraph:
     """The attempts of one job, and the job's status.  Threading: one thread."""
 
-    executions: dict[bytes, Execution]  # of the newest run
+    executions: dict[bytes, Execution]  # the newest of each subtask
     strategy: RestartStrategy
+    regions: Sequence[Collection[SubtaskKey]]
     status: JobStatus = JobStatus.CREATED
-    attempt_number: int = 0  # of the newest run
-    failure: "FailureInfo | None" = None  # of the last run, until the next one is deployed
+    attempt_number: int = 0  # how often regions were started again; in a job of one region the number of all newest attempts
+    failure: "FailureInfo | None" = None  # the last one, until no region waits for a restart
     failed_runs: deque[FailedRun] = field(default_factory=lambda: deque(maxlen=MAX_FAILED_RUNS))  # newest last
     num_failed_runs: int = 0
     cancel_reason: str | None = None  # why it was cancelled, if nobody asked for that
+    why_no_restart: str | None = None  # why it failed for good, if restarts were allowed
     timestamps: dict[JobStatus, int] = field(default_factory=dict)
     num_ignored_events: int = 0
     _num_unfinished: int = 0
-    _restart: tuple[int, int] | None = None  # while a run ends that is followed by another one: when it failed, and the delay
+    _region_of: dict[SubtaskKey, int] = field(default_factory=dict)
+    _restarts: dict[int, _Restart] = field(default_factory=dict)  # by region
     _now_ms: int = 0
     _effects: list[Effect] = field(default_factory=list)
 
     @classmethod
-    def create(cls, vertices: Iterable[ExecutionVertex], created_ms: int, strategy: RestartStrategy | None = None) -> "ExecutionGraph":
-        """The graph of a job that waits for its slots; ``vertices`` in the order of deployment.  ``strategy``: None: no restarts."""
+    def create(
+        cls,
+        vertices: Iterable[ExecutionVertex],
+        created_ms: int,
+        strategy: RestartStrategy | None = None,
+        regions: Sequence[Collection[SubtaskKey]] | None = None,
+    ) -> "ExecutionGraph":
+        """The graph of a job that waits for its slots.
+
+        Args:
+            vertices: in the order of deployment.
+            created_ms: now.
+            strategy: None: no restarts.
+            regions: each subtask is in one of them; None: all are in one.
+        """
         executions = {vertex.attempt: Execution(vertex) for vertex in vertices}
         assert executions, "a job has at least one task"
+        regions = [{each.vertex.key for each in executions.values()}] if regions is None else regions
+        region_of = {key: number for number, region in enumerate(regions) for key in region}
+        assert len(region_of) == len(executions) == sum(map(len, regions)), "each subtask is in one region"
         timestamps = {JobStatus.CREATED: created_ms}
-        return cls(executions, strategy or NoRestart(), timestamps=timestamps, _num_unfinished=len(executions))
+        unfinished = len(executions)
+        return cls(executions, strategy or NoRestart(), regions, timestamps=timestamps, _num_unfinished=unfinished, _region_of=region_of)
 
     def __repr__(self) -> str:
         counts = Counter(execution.state.value for execution in self.executions.values())
         return f"<ExecutionGraph {self.status.name} {dict(counts)}>"
 
     @property
+    def waiting(self) -> list[Execution]:
+        """The attempts that wait for their slots, in the order of deployment."""
+        return [execution for execution in self.executions.values() if execution.state is ExecutionState.CREATED]
+
+    @property
     def is_waiting_for_slots(self) -> bool:
-        """Whether ``SlotsAllocated`` may come: the attempts of the newest run are not deployed."""
-        is_due = all(execution.state is ExecutionState.CREATED for execution in self.executions.values())
-        return self.status is JobStatus.CREATED or (self.status is JobStatus.RESTARTING and is_due)
+        """Whether ``SlotsAllocated`` may come."""
+        return self.status is JobStatus.CREATED or (self.status is JobStatus.RESTARTING and bool(self.waiting))
+
+    @property
+    def is_restarting_as_a_whole(self) -> bool:
+        """Whether every region waits for a restart."""
+        return len(self._restarts) == len(self.regions)
 
     def executions_of(self, vertex_id: str) -> list[Execution]:
         """The attempts of one job vertex, by subtask."""
         return [execution for execution in self.executions.values() if execution.vertex.vertex_id == vertex_id]
+
+    def executions_in(self, regions: Collection[int]) -> list[Execution]:
+        """The attempts of these regions, in the order of deployment."""
+        return [execution for execution in self.executions.values() if self._region_of[execution.vertex.key] in regions]
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """Apply one event; return the effects in order.  An event that does not fit only increments a counter."""
         self._now_ms = now_ms
         match event:
             case SlotsAllocated(locations):
-                self._deploy_all(locations)
+                self._deploy(locations)
             case SchedulingFailed(failure):
                 self._scheduling_failed(failure)
             case CancelRequested(reason):
@@ -236,7 +294,7 @@ class ExecutionGraph:
             case TaskManagerLost(tm_id, failure):
                 self._task_manager_lost(tm_id, failure)
             case GlobalFailure(failure):
-                self._fail_job(failure)
+                self._fail(range(len(self.regions)), failure)
             case RestartDue(vertices):
                 self._begin_next_run(vertices)
             case _:
@@ -244,14 +302,16 @@ class ExecutionGraph:
         effects, self._effects = self._effects, []
         return effects
 
-    def _deploy_all(self, locations: Mapping[bytes, str]) -> None:
+    def _deploy(self, locations: Mapping[bytes, str]) -> None:
         if not self.is_waiting_for_slots:
             self.num_ignored_events += 1
             return
-        assert locations.keys() == self.executions.keys(), "every attempt has a slot"
-        self.failure = None
-        self._move_job(JobStatus.RUNNING)
-        for execution in self.executions.values():
+        waiting = self.waiting
+        assert locations.keys() == {execution.attempt for execution in waiting}, "every attempt has a slot"
+        if not self._restarts:
+            self.failure = None
+            self._move_job(JobStatus.RUNNING)
+        for execution in waiting:
             execution.tm_id = locations[execution.attempt]
             execution.start_ms = self._now_ms
             self._move(execution, ExecutionState.SCHEDULED)
@@ -266,16 +326,23 @@ class ExecutionGraph:
         self._end_as(JobStatus.FAILING)
 
     def _begin_next_run(self, vertices: Sequence[ExecutionVertex]) -> None:
-        if self.status is not JobStatus.RESTARTING or self._num_unfinished:
+        by_key = {vertex.key: vertex for vertex in vertices}
+        restart = self._restarts.get(self._region_of[vertices[0].key])
+        if restart is None or restart.num_unfinished:
             self.num_ignored_events += 1
             return
-        known = [(execution.vertex.vertex_id, execution.vertex.subtask) for execution in self.executions.values()]
-        assert known == [(vertex.vertex_id, vertex.subtask) for vertex in vertices], "the subtasks stay"
+        assert by_key.keys() == {key for region in restart.regions for key in self.regions[region]}, "the subtasks stay"
         assert all(vertex.attempt not in self.executions for vertex in vertices), "attempts are new"
-        self.executions = {vertex.attempt: Execution(vertex) for vertex in vertices}
+        is_waiting = self.is_waiting_for_slots
+        executions = self.executions.values()
+        renewed = [Execution(by_key[each.vertex.key]) if each.vertex.key in by_key else each for each in executions]
+        self.executions = {each.attempt: each for each in renewed}
+        for region in restart.regions:
+            del self._restarts[region]
         self.attempt_number += 1
-        self._num_unfinished = len(self.executions)
-        self._effects.append(RequestSlots())
+        self._num_unfinished += len(by_key)
+        if not is_waiting:
+            self._effects.append(RequestSlots())
 
     def _cancel_requested(self, reason: str | None) -> None:
         if self.status in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING):
@@ -296,14 +363,16 @@ class ExecutionGraph:
 
     def _accept_report(self, execution: Execution, event: ExecutionReported) -> None:
         self._move(execution, event.state)
+        region = self._region_of[execution.vertex.key]
         if event.state is ExecutionState.FAILED:
             assert event.failure is not None, "FAILED comes with a cause"
             execution.failure = event.failure
-            self._fail_job(event.failure)
-        elif event.state is ExecutionState.CANCELED and self.status is JobStatus.RUNNING:
+            self._fail((region,), event.failure)
+        elif event.state is ExecutionState.CANCELED and self._runs(region):
             assert event.failure is not None, "an unexpected CANCELED comes with a cause"
-            self._fail_job(event.failure)
-        self._end_job_if_done()
+            self._fail((region,), event.failure)
+        if event.state.is_terminal:
+            self._end_if_done((region,))
 
     def _task_manager_lost(self, tm_id: str, failure: "FailureInfo") -> None:
         lost = [execution for execution in self.executions.values() if execution.tm_id == tm_id and not execution.state.is_terminal]
@@ -311,57 +380,79 @@ class ExecutionGraph:
             execution.failure = failure
             self._move(execution, ExecutionState.FAILED)
         if lost:
-            self._fail_job(failure)
-            self._end_job_if_done()
+            regions = sorted({self._region_of[execution.vertex.key] for execution in lost})
+            self._fail(regions, failure)
+            self._end_if_done(regions)
 
-    def _fail_job(self, failure: "FailureInfo") -> None:
+    def _fail(self, regions: Sequence[int], failure: "FailureInfo") -> None:
         match self.status:
             case JobStatus.CREATED:
                 self._record_failure(failure)
                 self._end_as(JobStatus.FAILING)
-            case JobStatus.RUNNING:
-                self._record_failure(failure)
-                self._end_run(failure)
-            case JobStatus.RESTARTING | JobStatus.FAILING:
-                self._add_failure(failure)
+            case JobStatus.RUNNING | JobStatus.RESTARTING:
+                waiting = {self._region_of[each.vertex.key] for each in self.waiting}
+                running = [region for region in regions if region not in self._restarts and region not in waiting]
+                if running:
+                    self._record_failure(failure)
+                    self._end_run(running, failure)
+                else:
+                    restart = next((self._restarts[region] for region in regions if region in self._restarts), None)
+                    self._add_failure(failure, self.failed_runs[-1] if restart is None else restart.run)
+            case JobStatus.FAILING:
+                self._add_failure(failure, self.failed_runs[-1])
             case _:
                 pass  # the job is being cancelled, or has ended
 
-    def _end_run(self, failure: "FailureInfo") -> None:
-        """Restart the job if that may help and the strategy allows it."""
+    def _runs(self, region: int) -> bool:
+        return self.status in (JobStatus.RUNNING, JobStatus.RESTARTING) and region not in self._restarts
+
+    def _end_run(self, regions: Sequence[int], failure: "FailureInfo") -> None:
+        """Restart the regions if that may help and the strategy allows it."""
         delay_ms = None if failure.suppresses_restarts else self.strategy.decide(self._now_ms)
         if delay_ms is None:
+            self.why_no_restart = _NO_USE if failure.suppresses_restarts and self.strategy.can_restart else self.strategy.why_no_restart
             self._end_as(JobStatus.FAILING)
             return
-        self._restart = self._now_ms, delay_ms
-        self._end_as(JobStatus.RESTARTING)
+        executions = self.executions_in(frozenset(regions))
+        num_unfinished = sum(not execution.state.is_terminal for execution in executions)
+        restart = _Restart(tuple(regions), self.failed_runs[-1], self._now_ms, delay_ms, num_unfinished)
+        self._restarts |= dict.fromkeys(regions, restart)
+        if self.status is JobStatus.RUNNING:
+            self._move_job(JobStatus.RESTARTING)
+        was_over = not num_unfinished
+        self._cancel(executions)
+        if was_over:
+            self._schedule(restart)
 
     def _record_failure(self, failure: "FailureInfo") -> None:
         self.failure = failure
         self.failed_runs.append(FailedRun(failure, deque(maxlen=_MAX_CONCURRENT_FAILURES)))
         self.num_failed_runs += 1
 
-    def _add_failure(self, failure: "FailureInfo") -> None:
+    def _add_failure(self, failure: "FailureInfo", run: FailedRun) -> None:
         """A further failure of a run that has failed: it may be the cause of the first one."""
-        assert self.failure is not None, "a failing job has a cause"
-        run = self.failed_runs[-1]
         ends_job = failure.suppresses_restarts and self.status is JobStatus.RESTARTING
-        if ends_job or (is_symptom(self.failure) and not is_symptom(failure)):
+        if ends_job and run is not self.failed_runs[-1]:
+            self._record_failure(failure)
+        elif ends_job or (is_symptom(run.root) and not is_symptom(failure)):
             run.concurrent.append(run.root)
-            self.failure = run.root = failure
+            run.root = failure
         else:
             run.concurrent.append(failure)
+        self.failure = self.failed_runs[-1].root
         if ends_job:
+            self.why_no_restart = _NO_USE
             self._end_as(JobStatus.FAILING)
 
     def _end_as(self, status: JobStatus) -> None:
         """Move the job to the status in which it waits for the end of its attempts."""
+        self._restarts.clear()
         self._move_job(status)
-        self._cancel_all()
+        self._cancel(self.executions.values())
         self._end_job_if_done()
 
-    def _cancel_all(self) -> None:
-        for execution in self.executions.values():
+    def _cancel(self, executions: Iterable[Execution]) -> None:
+        for execution in executions:
             if execution.state in (ExecutionState.CREATED, ExecutionState.SCHEDULED):
                 self._move(execution, ExecutionState.CANCELED)
             elif ExecutionState.CANCELING in EXECUTION_TRANSITIONS[execution.state]:
@@ -369,18 +460,26 @@ class ExecutionGraph:
                 self._move(execution, ExecutionState.CANCELING)
                 self._effects.append(CancelExecution(execution.attempt, execution.tm_id))
 
+    def _end_if_done(self, regions: Sequence[int]) -> None:
+        """Attempts of these regions have ended."""
+        over = {restart.regions: restart for region in regions if (restart := self._restarts.get(region)) and not restart.num_unfinished}
+        for restart in over.values():
+            if not restart.is_scheduled:
+                self._schedule(restart)
+        self._end_job_if_done()
+
+    def _schedule(self, restart: _Restart) -> None:
+        """The last attempts of its regions have ended."""
+        restart.is_scheduled = True
+        if not self._num_unfinished:
+            self._effects.append(ReleaseSlots())
+        passed_ms = max(0, self._now_ms - restart.failed_ms)  # the clock may have been set back
+        self._effects.append(RestartAfter(max(0, restart.delay_ms - passed_ms), restart.regions))
+
     def _end_job_if_done(self) -> None:
-        if self._num_unfinished or self.status.is_globally_terminal_state():
-            return
-        if self.status is JobStatus.RESTARTING:
-            if self._restart is not None:
-                failed_ms, delay_ms = self._restart
-                passed_ms = max(0, self._now_ms - failed_ms)  # the clock may have been set back
-                self._effects += [ReleaseSlots(), RestartAfter(max(0, delay_ms - passed_ms))]
-                self._restart = None
-            return
-        self._move_job(_END_OF[self.status])
-        self._effects.append(ReleaseSlots())
+        if not self._num_unfinished and self.status in _END_OF:
+            self._move_job(_END_OF[self.status])
+            self._effects.append(ReleaseSlots())
 
     def _move(self, execution: Execution, state: ExecutionState) -> None:
         assert state in EXECUTION_TRANSITIONS[execution.state], f"{execution.state} -> {state}"
@@ -388,6 +487,9 @@ class ExecutionGraph:
         if state.is_terminal:
             execution.end_ms = self._now_ms
             self._num_unfinished -= 1
+            restart = self._restarts.get(self._region_of[execution.vertex.key])
+            if restart is not None:
+                restart.num_unfinished -= 1
         self._effects.append(ExecutionStateChanged(execution.attempt, state))
 
     def _move_job(self, status: JobStatus) -> None:
@@ -403,6 +505,9 @@ class ExecutionGraph:
         assert self._num_unfinished == unfinished, f"{self._num_unfinished} counted, {unfinished} found"
         if self.status is not JobStatus.RESTARTING:
             assert self.status.is_globally_terminal_state() == (unfinished == 0), self
+            assert not self._restarts, self
+        else:
+            assert self._restarts or self.waiting, self
         has_failed = self.status in (JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.FAILED)
         assert (self.failure is not None) == has_failed, self
         assert self.failure is None or self.failure is self.failed_runs[-1].root, self
@@ -410,11 +515,22 @@ class ExecutionGraph:
             assert set(states) == {ExecutionState.FINISHED}, self
         if self.status is JobStatus.CREATED:
             assert set(states) == {ExecutionState.CREATED}, self
-        if self.status in (JobStatus.FAILING, JobStatus.CANCELLING) or (
-            self.status is JobStatus.RESTARTING and not self.is_waiting_for_slots
-        ):
-            assert all(state.is_terminal or state is ExecutionState.CANCELING for state in states), self
+        for region in range(len(self.regions)):
+            self._check_region(region)
         assert all(execution.tm_id is not None for execution in self.executions.values() if execution.state.is_deployed), self
+
+    def _check_region(self, region: int) -> None:
+        states = [execution.state for execution in self.executions_in((region,))]
+        restart = self._restarts.get(region)
+        if restart is not None or self.status in (JobStatus.FAILING, JobStatus.CANCELLING):
+            assert all(state.is_terminal or state is ExecutionState.CANCELING for state in states), self
+        elif not self.status.is_globally_terminal_state():
+            assert not {ExecutionState.CANCELED, ExecutionState.FAILED} & set(states), self
+        assert ExecutionState.CREATED not in states or set(states) == {ExecutionState.CREATED}, self
+        if restart is not None:
+            unfinished = sum(not each.state.is_terminal for each in self.executions_in(restart.regions))
+            assert restart.num_unfinished == unfinished, self
+            assert restart.is_scheduled == (unfinished == 0), self
 
 
 _END_OF: Final = {

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flowlet.common.execution_config import MAX_MAX_PARALLELISM
-from flowlet.common.job_settings import JobSettings
+from flowlet.common.settings.job_settings import JobSettings
 from flowlet.errors import JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
+from flowlet.graph.client_retry import ClientRetry
 from flowlet.graph.partitioner import DEFAULT_MAX_PARALLELISM, Forward, KeyGroups, Partitioner
 
 DEFAULT_SLOT_SHARING_GROUP = "default"
@@ -98,6 +99,7 @@ class JobGraph:
     vertices: Sequence[JobVertex] = ()
     edges: Sequence[JobEdge] = ()
     client_heartbeat: ClientHeartbeat | None = None  # None: the job goes on without its client
+    client_retry: ClientRetry = field(default_factory=ClientRetry)
     settings: JobSettings = field(default_factory=JobSettings)
 
     def vertex(self, vertex_id: str) -> JobVertex:

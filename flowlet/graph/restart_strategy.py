@@ -4,7 +4,8 @@ Side:       pure.
 Invariants: a strategy belongs to one job; ``decide`` counts the failure that it is asked about.
 Units:      milliseconds; ``now_ms`` never has to be exact, but must not run backwards between two failures of a job.
 Source:     Flink ``RestartBackoffTimeStrategy`` and its classes, ``RestartBackoffTimeStrategyFactoryLoader``.
-Rules:      failures that belong together (the tasks of one run fail one after the other) are one failure; ``ExecutionGraph`` merges them.
+Rules:      failures that belong together (the tasks of one run of a region fail one after the other) are one failure; ``ExecutionGraph``
+            merges them.  All regions of a job count together.
             If the clock was set back, an exponential delay is still at most ``max_backoff_ms``.
 """
 
@@ -12,8 +13,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
-from flowlet.common.job_settings import JobSettings
-from flowlet.common.restart_settings import RestartKind, RestartSettings
+from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 
 
 class IntegerSource(Protocol):
@@ -33,6 +34,10 @@ class RestartStrategy(Protocol):
     def can_restart(self) -> bool:
         """Whether ``decide`` will ever say yes: if not, what a restart needs is not kept."""
 
+    @property
+    def why_no_restart(self) -> str | None:
+        """For people: why ``decide`` said no, with the option that allows more; None: it never says yes."""
+
 
 @dataclass(frozen=True, slots=True)
 class NoRestart:
@@ -42,6 +47,10 @@ class NoRestart:
     def can_restart(self) -> bool:
         """Never."""
         return False
+
+    @property
+    def why_no_restart(self) -> None:
+        """Nothing: nobody expects a restart."""
 
     def decide(self, now_ms: int) -> int | None:
         """It ends."""
@@ -63,6 +72,11 @@ class FixedDelay:
     def can_restart(self) -> bool:
         """Until the attempts are used up."""
         return self._num_failures < self.attempts
+
+    @property
+    def why_no_restart(self) -> str:
+        """The number of attempts."""
+        return f"restart-strategy.fixed-delay.attempts is {self.attempts}"
 
     def decide(self, now_ms: int) -> int | None:
         """The delay, unless the attempts are used up."""
@@ -90,6 +104,12 @@ class FailureRate:
         """Always: old failures are forgotten."""
         return True
 
+    @property
+    def why_no_restart(self) -> str:
+        """The rate."""
+        allowed = f"restart-strategy.failure-rate.max-failures-per-interval is {self.max_failures}"
+        return f"{allowed}, and there were {len(self._failures_ms)} failures within {self.interval_ms} ms"
+
     def decide(self, now_ms: int) -> int | None:
         """The delay, unless the oldest failure of too many is within the interval."""
         self._failures_ms.append(now_ms)
@@ -116,6 +136,12 @@ class ExponentialDelay:
     def can_restart(self) -> bool:
         """Always: with time the attempts begin anew."""
         return True
+
+    @property
+    def why_no_restart(self) -> str:
+        """The number of attempts."""
+        limit = f"restart-strategy.exponential-delay.attempts-before-reset-backoff is {self.settings.max_attempts}"
+        return f"{limit}, and it never ran for {self.settings.reset_ms} ms without a failure"
 
     def decide(self, now_ms: int) -> int | None:
         """The delay, unless the attempts are used up; a failure before the last restart was due belongs to the one before."""

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
-from flowlet.common.job_settings import JobSettings
+from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
+from flowlet.graph.client_retry import ClientRetry
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
 from flowlet.graph.transformation import (
@@ -45,6 +46,7 @@ class StreamGraphSettings:
     auto_watermark_interval_ms: int = DEFAULT_AUTO_WATERMARK_INTERVAL_MS
     latency_tracking_interval_ms: int = 0
     client_heartbeat: ClientHeartbeat | None = None  # None: the job goes on without its client
+    client_retry: ClientRetry = field(default_factory=ClientRetry)
     job: JobSettings = field(default_factory=JobSettings)
 
 

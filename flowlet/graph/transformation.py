@@ -228,6 +228,13 @@ class CoProcessTransformation(TwoInputTransformation):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class BroadcastProcessTransformation(TwoInputTransformation):
+    """The results of a process function of a stream and a broadcast stream; ``descriptors``: of the states that the latter changes."""
+
+    descriptors: Sequence[Any]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class PrintTransformation(Transformation):
     """Writes each record to the standard output of its TaskManager."""
 

@@ -20,6 +20,7 @@ from typing import Final, Protocol, assert_never
 from flowlet.errors import SerdeError
 from flowlet.io.chunk_content import ChunkContent
 from flowlet.io.multiple_input_selection_handler import InputStatus
+from flowlet.io.record_slices import RecordSlices
 from flowlet.records import (
     ACTIVE,
     MAX_WATERMARK,
@@ -128,6 +129,7 @@ class InputProcessor:
         are_checkpointed: whether the gates handle barriers; if not, a barrier is the producer's error.
         limits: of the elements that arrive.
         by_record: each ``process_input`` hands over one record only, for an operator that selects its inputs.
+        slices: holds what was read, so that a barrier need not wait for a whole chunk; None: chunks are processed as they come.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class InputProcessor:
         on_mark: Callable[[int, CompletionMark | None], None] = _ignore_mark,
         are_checkpointed: bool = False,
         by_record: bool = False,
+        slices: RecordSlices | None = None,
         limits: ElementLimits = DEFAULT_ELEMENT_LIMITS,
     ) -> None:
         self._gates = tuple(gates)
@@ -165,6 +168,7 @@ class InputProcessor:
         self._on_mark = on_mark
         self._are_checkpointed = are_checkpointed
         self._queued: deque[tuple[int, StreamElement]] | None = deque() if by_record else None
+        self._slices = None if by_record else slices
         self._serializer = StreamElementSerializer(max_element_bytes=limits.max_element_bytes)
         self._is_at_end_of_event_time = False
         self.stop_mode = StopMode.DRAIN  # what the ends of data so far ask for
@@ -199,6 +203,8 @@ class InputProcessor:
         """
         if self._queued is not None:
             return self._process_next(self._queued)
+        if self._slices is not None and not self._slices.process(self._process_control, should_stop):
+            return InputStatus.MORE_AVAILABLE
         run = self._run
         for num_left in range(max_buffers, 0, -1):
             item = run.popleft() if run else self._poll(num_left)
@@ -207,16 +213,37 @@ class InputProcessor:
             channel = self._run_first_channel + item.channel_index
             if item.buffer is not None:
                 self._process_buffer(channel, item.buffer)
+                if self._slices is not None and not self._slices.process(self._process_control, should_stop):
+                    break
             elif item.event is not None and self._process_event(channel, item.event):
                 return self._end_data()
             if should_stop():
                 break
         return InputStatus.MORE_AVAILABLE
 
+    def process_recovered(self, gate_position: int, channel_index: int | None, elements: Sequence[StreamElement]) -> None:
+        """Process elements that were in flight in a checkpoint, before anything is polled.
+
+        ``channel_index``: the channel they were in; None: it is no more, so only the records are processed.  An operator that selects its
+        inputs gets them when it selects this one.
+        """
+        channel = self._first_channel[gate_position] + (channel_index or 0)
+        for element in elements:
+            if isinstance(element, Chunk):
+                if self._queued is None:
+                    self._head.process_chunk(element)
+                else:
+                    self._queued.extend((channel, part) for part in _single_records(element))
+            elif channel_index is not None and isinstance(element, Watermark):  # a producer begins active, and tells changes alone
+                if self._queued is None:
+                    self._process_control(channel, element)
+                else:
+                    self._queued.append((channel, element))
+
     @property
     def is_available(self) -> bool:
         """Whether ``process_input`` would find something, including an end."""
-        if self._queued or self._run:
+        if self._queued or self._run or self._slices:
             return True
         return all(gate.is_finished for gate in self._gates) or any(map(_has_next, self._gates))
 
@@ -233,6 +260,8 @@ class InputProcessor:
         """Release polled buffers, incomplete elements and their files; idempotent.  Nothing is processed afterwards."""
         polled = [item.buffer for item in self._run if item.buffer is not None]
         self._run.clear()
+        if self._slices is not None:
+            self._slices.clear()
         recycle_all(polled)
         for deserializer in self._deserializers:
             if deserializer is not None:
@@ -244,9 +273,11 @@ class InputProcessor:
         That is: queued records, the beginning of an incomplete one, and the rest of a run.
         """
         channel = self._first_channel[gate_position] + channel_index
+        for element in () if self._slices is None else self._slices.of_channel(channel):
+            yield from self._pieces_of(element)
         for queued_channel, element in self._queued or ():
             if queued_channel == channel:
-                yield bytes(self._serializer.serialize(element))
+                yield from self._pieces_of(element)
         deserializer = self._deserializers[channel]
         if deserializer is not None:
             yield from deserializer.unconsumed(IN_FLIGHT_PIECE_BYTES)
@@ -256,9 +287,17 @@ class InputProcessor:
                 for start in range(0, len(view), IN_FLIGHT_PIECE_BYTES):
                     yield bytes(view[start : start + IN_FLIGHT_PIECE_BYTES])
 
+    def _pieces_of(self, element: StreamElement) -> Iterator[bytes]:
+        """An element that was read already, serialized again, without references to the channel's dictionary."""
+        serialized = ChunkContent(element, 1).to_bytes() if isinstance(element, Chunk) else bytes(self._serializer.serialize(element))
+        for start in range(0, len(serialized), IN_FLIGHT_PIECE_BYTES):
+            yield serialized[start : start + IN_FLIGHT_PIECE_BYTES]
+
     def has_polled(self, gate_position: int, channel_index: int) -> bool:
         """Whether polled data of a channel is unprocessed: what follows it must not be looked at yet."""
         channel = self._first_channel[gate_position] + channel_index
+        if self._slices is not None and any(True for _ in self._slices.of_channel(channel)):
+            return True
         return any(self._run_first_channel + item.channel_index == channel for item in self._run)
 
     def watch(self, on_available: Callable[[], None]) -> None:
@@ -266,7 +305,7 @@ class InputProcessor:
 
         Pass the same callable each time: then no future calls it twice.
         """
-        if self._run:
+        if self._run or self._slices:
             on_available()
         for index, gate in enumerate(self._gates):
             if gate.is_finished:
@@ -348,6 +387,9 @@ class InputProcessor:
             buffer.recycle()
 
     def _process_elements(self, channel: int, elements: list[StreamElement]) -> None:
+        if self._slices is not None:
+            self._slices.add(channel, elements)
+            return
         process_chunk = self._head.process_chunk
         for element in elements:
             if type(element) is Chunk:

@@ -20,7 +20,10 @@ from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_logging
 from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.secret import load_or_create_secret
+from netstack.log_lines import LogLines
 from netstack.uv_loop import UvLoop
+
+log = LogLines(__name__)
 
 _PROGRAM = "python -m flowlet.jm"
 _EXIT_BAD_OPTION = 2
@@ -38,13 +41,20 @@ def jobmanager(
     secret_file: Annotated[
         Path | None, typer.Option(help="File with the cluster's secret; default $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")
     ] = None,
+    job_store: Annotated[
+        Path | None,
+        typer.Option(help="Directory where jobs are kept, so that a JobManager that is started again goes on with them; default: none."),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "info",
     log_format: Annotated[str, typer.Option(help="auto, console or json.")] = "auto",
 ) -> None:
     """Run a JobManager until it is interrupted."""
     configure_logging(log_level, log_format)
     config = JobManagerConfig(
-        secret=load_or_create_secret(secret_file), advertised_addresses=tuple(advertise or ()), slot_request_timeout_s=slot_request_timeout
+        secret=load_or_create_secret(secret_file),
+        advertised_addresses=tuple(advertise or ()),
+        slot_request_timeout_s=slot_request_timeout,
+        job_store=None if job_store is None else job_store.absolute(),
     )
     uvloop.run(serve(config, host, port), loop_factory=UvLoop)
 
@@ -60,7 +70,16 @@ async def serve(config: JobManagerConfig, host: str, port: int) -> None:
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     job_manager = JobManager(config)
-    bound_host, bound_port = await job_manager.start(host, port)
+    starting = asyncio.create_task(job_manager.start(host, port), name="start")
+    stopping = asyncio.create_task(stopped.wait(), name="stopped")  # waits for a signal; ended by it, or by the start
+    # waits for the job store or a signal; ended by them
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done() and config.job_store is not None:  # a file server that does not answer must not hold up the end
+        starting.cancel()
+        log.info("JobManager stopped", before="it had read its job store")
+        return
+    bound_host, bound_port = await starting  # waits for the socket to be bound; ended by the operating system, at once
     try:
         name = f"[{bound_host}]" if ":" in bound_host else bound_host
         print(f"JobManager listening on http://{name}:{bound_port}", flush=True)  # noqa: T201 - the process's one line of output

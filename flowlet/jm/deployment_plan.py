@@ -10,8 +10,9 @@ Rules:  on an all-to-all edge each producer has one subpartition per consumer, a
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from flowlet.graph.partitioner import consumers_of, producers_of
-from flowlet.jm.scheduler import attempt_id
 from flowlet.rpc.control_messages import (
     EdgeMessage,
     InputChannelDescriptor,
@@ -22,7 +23,7 @@ from flowlet.rpc.control_messages import (
     TaskDeploymentDescriptor,
     VertexMessage,
 )
-from netstack.ids import intermediate_partition_id
+from netstack.ids import intermediate_partition_id, subtask_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +40,21 @@ class TaskManagerLocation:
 
 
 class DeploymentPlan:
-    """Makes the descriptors of a job's tasks in one run; ``locations`` has an entry for every attempt.  Immutable."""
+    """Makes the descriptors of a job's tasks; ``locations`` has an entry for the newest attempt of every subtask.  Immutable."""
 
-    def __init__(self, job: JobGraphMessage, locations: Mapping[bytes, TaskManagerLocation], attempt_number: int = 0) -> None:
+    def __init__(self, job: JobGraphMessage, locations: Mapping[bytes, TaskManagerLocation]) -> None:
         self._job = job
-        self._locations = locations
-        self._attempt_number = attempt_number
+        self._locations = dict(locations)
+        self._attempts = {subtask_of(attempt): attempt for attempt in locations}
         self._vertices = {vertex.id: vertex for vertex in job.vertices}
 
     def __repr__(self) -> str:
-        return f"<DeploymentPlan of {self._job.job_id}, run {self._attempt_number}, {len(self._locations)} tasks>"
+        return f"<DeploymentPlan of {self._job.job_id}, {len(self._locations)} tasks>"
+
+    def place_of(self, vertex_id: str, subtask: int) -> tuple[str, bytes]:
+        """The TaskManager and the attempt of a subtask."""
+        attempt = self._attempts[vertex_id, subtask]
+        return self._locations[attempt].tm_id, attempt
 
     def describe_task(self, vertex_id: str, subtask: int, restored: RestoredState | None = None) -> TaskDeploymentDescriptor:
         """Everything that a TaskManager needs to run this subtask; ``restored``: what it begins with."""
@@ -61,14 +67,22 @@ class DeploymentPlan:
             subtask=subtask,
             parallelism=vertex.parallelism,
             max_parallelism=vertex.max_parallelism,
-            attempt=attempt_id(self._job.job_id, vertex.id, subtask, self._attempt_number),
+            attempt=self._attempts[vertex.id, subtask],
             chain=vertex.chain,
             gates=[self._gate(edge, subtask) for edge in self._job.edges if edge.target == vertex.id],
             partitions=[self._partition(edge, subtask) for edge in self._job.edges if edge.source == vertex.id],
             code=self._job.code,
             settings=self._job.settings,
-            restored=restored,
+            restored=None if restored is None else self._with_partitioners(restored, vertex.parallelism),
         )
+
+    def _with_partitioners(self, restored: RestoredState, parallelism: int) -> RestoredState:
+        """With what tells to which subtask a record in flight goes now, where the number of consumers has changed."""
+        if all(each.former_consumers == parallelism for each in restored.edges):
+            return restored
+        blobs = {edge.id: edge.partitioner for edge in self._job.edges}
+        edges = [msgspec.structs.replace(each, partitioner=blobs[each.edge_id]) for each in restored.edges]
+        return msgspec.structs.replace(restored, edges=edges)
 
     def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:
         """The channels through which the client reads ``edge``: one per producer."""
@@ -88,7 +102,7 @@ class DeploymentPlan:
         return InputGateDescriptor(edge.id, [self._channel(edge, producer, subtask) for producer in producers], edge.input_id)
 
     def _channel(self, edge: EdgeMessage, producer: int, subpartition: int) -> InputChannelDescriptor:
-        attempt = attempt_id(self._job.job_id, edge.source, producer, self._attempt_number)
+        attempt = self._attempts[edge.source, producer]
         location = self._locations[attempt]
         return InputChannelDescriptor(
             partition=intermediate_partition_id(bytes.fromhex(edge.id), producer),

@@ -1,8 +1,9 @@
 """Keeps all jobs, TaskManagers and slots of one JobManager, and routes messages between them.
 
 Side:       loop.
-Invariants: a job waits, runs or has ended, and holds slots exactly while a run of it has not ended; the slot pool has a TaskManager's
-            slots exactly while its session is registered.
+Invariants: a job waits, runs or has ended, and holds slots exactly while tasks of it are left; the slot pool has a TaskManager's slots
+            exactly while its session is registered.
+            With a job store a run asks for its slots when the store has its number, and an end is told when the store has it.
 Source:     Flink ``Dispatcher``, ``ResourceManager``.
 Rules:      a message about an attempt that is unknown, or runs on another TaskManager, is counted and ignored.  When slots come free,
             waiting jobs are tried in the order of their requests; a job that does not fit does not hold up those behind it.  A job waits at
@@ -11,16 +12,20 @@ Rules:      a message about an attempt that is unknown, or runs on another TaskM
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
+
+import msgspec
 
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
 from flowlet.jm.gates import gate_names
-from flowlet.jm.job_document import Document, job_overview_item
+from flowlet.jm.job_document import Document, job_document, job_overview_item
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
-from flowlet.jm.scheduler import SlotPool, assign_tasks, needed_slots
+from flowlet.jm.job_store.entries import JobEnd, RecoveredJob, Recovery
+from flowlet.jm.job_store.job_keeper import JobKeeper
+from flowlet.jm.scheduler import SlotPool, needed_slots
 from flowlet.jm.submission import check_job_graph
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.control_messages import (
@@ -64,9 +69,14 @@ class BusyError(FlowletError):
 class Dispatcher:
     """Accepts jobs, registers TaskManagers, and hands their messages to the jobs.  Threading: the JobManager's loop."""
 
-    def __init__(self, config: JobManagerConfig, clock: WallClock) -> None:
+    def __init__(self, config: JobManagerConfig, clock: WallClock, keeper: JobKeeper | None = None) -> None:
         self._config = config
         self._clock = clock
+        self._keeper = keeper  # None: there is no job store
+        self._kept: dict[str, asyncio.Future[str | None]] = {}  # by id of a submitted job, until the store has it; its value: why not
+        self._settled: dict[str, asyncio.Event] = {}  # by id of a job that has ended, until the store knows
+        self._ends: dict[str, JobEnd] = {}  # of jobs of an earlier JobManager
+        self._problems: dict[str, str] = {}  # by id of a job of an earlier JobManager: why it does not go on
         self._slots = SlotPool()
         self._sessions: dict[str, TaskManagerSession] = {}  # by TaskManager id, in the order of registration
         self._jobs: OrderedDict[str, JobMaster] = OrderedDict()
@@ -88,7 +98,7 @@ class Dispatcher:
             BusyError: too many jobs are active, or the JobManager is stopping.
         """
         check_job_graph(job, self._config.max_tasks_per_job)
-        if job.job_id in self._jobs:
+        if job.job_id in self._jobs or job.job_id in self._ends or job.job_id in self._problems:
             raise DuplicateJobError(f"a job with the id {job.job_id} was submitted before; submit it with a new id")
         for name in gate_names(job):
             other = self.job_with_gate(name)
@@ -100,11 +110,76 @@ class Dispatcher:
         if self._is_closing or num_active >= self._config.max_active_jobs:
             limit = f"{num_active} jobs have not ended yet, which is the limit; wait for one to end, or cancel one"
             raise BusyError("the JobManager is stopping" if self._is_closing else limit)
-        master = JobMaster(job, self, self, self._clock, checkpoint_key=manifest_key(self._config.secret))
+        key = manifest_key(self._config.checkpoint_secret or self._config.secret)
+        master = JobMaster(job, self, self, self._clock, checkpoint_key=key)
         self._jobs[job.job_id] = master
         log.info("job submitted", job=job.job_id, name=job.name, slots=needed_slots(job))
-        self.request_slots(master)
+        if self._keeper is None:
+            master.begin()
+        else:
+            kept = self._kept[job.job_id] = asyncio.get_running_loop().create_future()
+            self._keeper.submitted(job, lambda problem: self._submission_kept(master, kept, problem))
         return master
+
+    def _submission_kept(self, master: JobMaster, kept: "asyncio.Future[str | None]", problem: str | None) -> None:
+        del self._kept[master.job_id]
+        kept.set_result(problem)
+        if not master.is_waiting:  # it was cancelled meanwhile
+            return
+        if problem is None:
+            master.begin()
+        else:
+            master.fail_scheduling(problem)
+
+    async def wait_until_kept(self, job_id: str) -> str | None:
+        """Wait until the job store has a submitted job; returns why it has not."""
+        kept = self._kept.get(job_id)
+        # waits for the job store; ended by its answer, or by the client, who waits for so long
+        return None if kept is None else await asyncio.shield(kept)
+
+    def recover(self, recovery: Recovery) -> None:
+        """Go on with the jobs of an earlier JobManager; once, before any other call."""
+        self._ends, self._problems = dict(recovery.ends), dict(recovery.problems)
+        for recovered in recovery.jobs:
+            self._recover(recovered)
+
+    def _recover(self, recovered: RecoveredJob) -> None:
+        assert self._keeper is not None, "it comes from a job store"
+        job = recovered.job
+        master = JobMaster(job, self, self, self._clock, checkpoint_key=manifest_key(self._config.secret), recovered=recovered)
+        self._jobs[job.job_id] = master
+        self._keeper.recovered(recovered)
+        if not master.graph.strategy.can_restart:
+            master.fail_recovery()
+            return
+        checkpoint = master.last_completed_checkpoint_id
+        log.info("job recovered", job=job.job_id, name=job.name, run=recovered.attempt, checkpoint=checkpoint)
+        master.begin()
+
+    @property
+    def keeps_jobs(self) -> bool:
+        """Whether there is a job store."""
+        return self._keeper is not None
+
+    def end_of(self, job_id: str) -> JobEnd | None:
+        """How a job of an earlier JobManager ended; None: it has not, as far as this one knows."""
+        return self._ends.get(job_id)
+
+    def problem_of(self, job_id: str) -> str | None:
+        """Why a job of an earlier JobManager does not go on; None: nothing is known of it."""
+        return self._problems.get(job_id)
+
+    async def wait_until_settled(self, job_id: str, timeout_s: float) -> bool:
+        """Wait until the job store has the end of a job, so that no other JobManager runs it again; False if it has not in time."""
+        settled = self._settled.get(job_id)
+        if settled is None:
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await settled.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def job(self, job_id: str) -> JobMaster | None:
         """The job with this id; None if it was never submitted, or ended so long ago that it was forgotten."""
@@ -188,6 +263,8 @@ class Dispatcher:
         tell = log.info if self._is_closing else log.warning
         tell("TaskManager lost", tm_id=session.tm_id, location=str(session.location), reason=reason)
         self._last_loss = f"{session.location} was lost: {reason}"
+        if self._is_closing and self._keeper is not None:
+            return  # the jobs go on at another JobManager
         for master in list(self._jobs.values()):
             master.task_manager_lost(session.location, reason)
 
@@ -261,6 +338,7 @@ class Dispatcher:
             "jobs-cancelled": counts[JobStatus.CANCELED],
             "jobs-failed": counts[JobStatus.FAILED],
             "ignored-messages": self.num_ignored_messages,
+            "keeps-jobs": self.keeps_jobs,
         }
 
     def jobs_overview(self) -> Document:
@@ -283,8 +361,14 @@ class Dispatcher:
         }
 
     async def close(self) -> None:
-        """Cancel all jobs, wait ``shutdown_timeout_s`` for them to end, then close all sessions; idempotent."""
+        """Cancel all jobs, wait ``shutdown_timeout_s`` for them to end, then close all sessions; idempotent.
+
+        With a job store no job is cancelled: another JobManager goes on with them.
+        """
         self._is_closing = True
+        if self._keeper is not None:
+            self._suspend(self._keeper)
+            return
         deadline_s = asyncio.get_running_loop().time() + self._config.shutdown_timeout_s
         active = [master for master in self._jobs.values() if not master.is_ended]
         for master in active:
@@ -294,14 +378,47 @@ class Dispatcher:
         for session in list(self._sessions.values()):
             session.close("the JobManager is shutting down")
 
+    def _suspend(self, keeper: JobKeeper) -> None:
+        keeper.close()
+        for master in self._jobs.values():
+            master.suspend()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for session in list(self._sessions.values()):
+            session.close("the JobManager is shutting down")
+
     def request_slots(self, master: JobMaster) -> None:
         """Start the job as soon as its slots are free; fail it if that takes too long."""
+        if self._keeper is None:
+            self._wait_for_slots(master)
+        else:
+            self._keeper.run_begins(master.job_id, master.graph.attempt_number, lambda problem: self._run_kept(master, problem))
+
+    def _run_kept(self, master: JobMaster, problem: str | None) -> None:
+        if not master.graph.is_waiting_for_slots:  # it was cancelled meanwhile
+            return
+        if problem is None:
+            self._wait_for_slots(master)
+        else:
+            master.fail_scheduling(problem)
+
+    def checkpoint_completed(self, master: JobMaster) -> None:
+        """Keep that a checkpoint is complete."""
+        if self._keeper is not None:
+            self._keeper.checkpoint_completed(master.job_id, master.last_completed_checkpoint_id, master.unrestorable_checkpoints)
+
+    def may_trigger(self, master: JobMaster, checkpoint_id: int) -> bool:
+        """Whether the job store has reserved this id."""
+        return self._keeper is None or self._keeper.may_trigger(master.job_id, checkpoint_id)
+
+    def _wait_for_slots(self, master: JobMaster) -> None:
         loop = asyncio.get_running_loop()
         self._timers[master.job_id] = loop.call_later(self._config.slot_request_timeout_s, self._slots_timed_out, master)
         self._schedule_waiting()
 
     def release_slots(self, master: JobMaster) -> None:
-        """A run of the job has ended; others may have its slots until it starts again."""
+        """No task of the job is left; others may have its slots until it starts again."""
         self._slots.release(master.job_id)
         self._schedule_waiting()
 
@@ -310,29 +427,63 @@ class Dispatcher:
             self._try_start(self._jobs[job_id])
 
     def _try_start(self, master: JobMaster) -> None:
-        slots = self._slots.allocate(master.job_id, needed_slots(master.job))
+        wanted = self._wanted_slots(master) if self._slots.holds_any(master.job_id) else ()
+        slots = self._slots.allocate(master.job_id, needed_slots(master.job), wanted)
         if slots is None:
             return
         self._timers.pop(master.job_id).cancel()
-        assigned = assign_tasks(master.job, slots, master.graph.attempt_number)
-        master.start({attempt: self._sessions[tm_id].location for attempt, tm_id in assigned.items()})
+        tm_ids = {attempt: slots[number] for attempt, number in master.wanted_slots().items()}
+        master.start({attempt: self._sessions[tm_id].location for attempt, tm_id in tm_ids.items() if tm_id is not None})
+
+    @staticmethod
+    def _wanted_slots(master: JobMaster) -> set[int]:
+        return set(master.wanted_slots().values())
 
     def _slots_timed_out(self, master: JobMaster) -> None:
         del self._timers[master.job_id]
         waited_s = self._config.slot_request_timeout_s
-        shortage = [self._slots.describe_shortage(needed_slots(master.job), waited_s)]
+        num_missing = self._slots.num_missing(master.job_id, needed_slots(master.job), self._wanted_slots(master))
+        shortage = [self._slots.describe_shortage(num_missing, waited_s)]
         if self._last_loss is not None:
             shortage.append(f"{self._last_loss}, and no TaskManager came in its place: start one")
         shortage += [holder.describe_stuck() for holder in self._jobs.values() if holder.has_stuck_tasks]
         master.fail_scheduling("\n".join(shortage))
 
-    def job_ended(self, master: JobMaster) -> None:
+    def job_ended(self, master: JobMaster, clean_up: Callable[[], None]) -> None:
         """Forget the oldest job that has ended, if there are too many."""
+        if self._keeper is None:
+            clean_up()
+        else:
+            self._keep_end(master, clean_up, self._keeper)
         timer = self._timers.pop(master.job_id, None)
         if timer is not None:
             timer.cancel()
         self._slots.release(master.job_id)
         self._ended.append(master.job_id)
-        if len(self._ended) > self._config.max_finished_jobs:
-            del self._jobs[self._ended.pop(0)]
+        if len(self._ended) + len(self._ends) > self._config.max_finished_jobs:
+            self._forget_oldest()
         self._schedule_waiting()
+
+    def _forget_oldest(self) -> None:
+        oldest = next(iter(self._ends), None)
+        if oldest is None:
+            oldest = self._ended.pop(0)
+            del self._jobs[oldest]
+        else:
+            del self._ends[oldest]
+        if self._keeper is not None:
+            self._keeper.forget(oldest)
+
+    def _keep_end(self, master: JobMaster, clean_up: Callable[[], None], keeper: JobKeeper) -> None:
+        job_id, settled = master.job_id, asyncio.Event()
+        self._settled[job_id] = settled
+
+        def kept(problem: str | None) -> None:
+            if problem is not None:
+                log.warning("the job store has no room for the end of a job", job=job_id, problem=problem)
+            clean_up()  # not before: a job whose end is not kept would need its checkpoints
+            del self._settled[job_id]
+            settled.set()
+
+        document = msgspec.json.encode(job_document(master.view, self._clock()))
+        keeper.ended(job_id, JobEnd(master.graph.status.name, document), kept)

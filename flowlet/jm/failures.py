@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
 
@@ -23,10 +24,25 @@ def no_slots(message: str, now_ms: int) -> FailureInfo:
     return _failure("NoResourceAvailable", message, "", now_ms)
 
 
+def not_recovered(error: Exception, now_ms: int) -> FailureInfo:
+    """The checkpoint that the job should start from cannot be used; without a traceback if the message is written for users."""
+    return msgspec.structs.replace(source_failed(error, "", now_ms), suppresses_restarts=True)
+
+
 def no_slots_to_restart(original: FailureInfo, message: str, now_ms: int) -> FailureInfo:
     """A job that failed did not get slots to start again: the original failure, with the second one behind it."""
     second = f"and the job could not start again: {no_slots(message, now_ms).exception_type}: {message}"
     return msgspec.structs.replace(original, message=f"{original.message}\n{second}", timestamp_ms=now_ms)
+
+
+def job_manager_lost(now_ms: int) -> FailureInfo:
+    """The former JobManager was lost, and the job may not run a second time."""
+    return _failure(
+        "JobManagerLost",
+        "its JobManager was lost, and a job without a restart strategy does not run again: set restart-strategy.type, or take checkpoints",
+        "",
+        now_ms,
+    )
 
 
 def task_manager_lost(location: TaskManagerLocation, reason: str, now_ms: int) -> FailureInfo:
@@ -38,6 +54,17 @@ def ended_unasked(location: TaskManagerLocation, task_name: str, subtask: int, n
     """A TaskManager cancelled a task although the JobManager did not ask for it: the TaskManager is shutting down."""
     message = f"{location} was lost: it cancelled {task_name!r} (subtask {subtask}) on its own, so it is probably shutting down"
     return _failure(TASK_MANAGER_LOST, message, location.tm_id, now_ms, task_name, subtask)
+
+
+def unexplained(state: ExecutionState, location: TaskManagerLocation, name: str, subtask: int, now_ms: int) -> FailureInfo | None:
+    """Why a task that said nothing is in this state; None: there is nothing to explain."""
+    match state:
+        case ExecutionState.FAILED:
+            return without_cause(location, name, subtask, now_ms)
+        case ExecutionState.CANCELED:
+            return ended_unasked(location, name, subtask, now_ms)
+        case _:
+            return None
 
 
 def without_cause(location: TaskManagerLocation, task_name: str, subtask: int, now_ms: int) -> FailureInfo:

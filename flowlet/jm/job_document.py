@@ -3,8 +3,9 @@
 Side:   pure.
 Units:  times in milliseconds since the epoch, -1 for "not yet" as in Flink; durations in milliseconds.
 Source: Flink ``JobDetailsInfo``, ``JobDetails``, ``ExecutionJobVertex.getAggregateJobVertexState``, ``JobExceptionsInfoWithHistory``.
-Ours:   ``subtasks`` of a vertex, with ``watermark-lag`` and ``stuck``; ``gates``, ``mark-waits-for``, ``failure``, ``cancel-reason``,
-        ``numRestarts`` and ``restart-strategy`` of a job; ``stuck-tasks`` of an overview.
+Ours:   ``subtasks`` of a vertex, with ``attempt-number``, ``watermark-lag`` and ``stuck``; ``gates``, ``mark-waits-for``, ``failure``,
+        ``cancel-reason``, ``numRestarts``, ``retained-checkpoint``, ``restart-strategy`` and ``why-no-restart`` of a job;
+        ``stuck-tasks`` of an overview.
 """
 
 from collections import Counter
@@ -43,6 +44,7 @@ class JobView:
     locations: Mapping[bytes, TaskManagerLocation]
     gates: Sequence[Document] = ()  # of JobGates.documents
     stuck: Mapping[bytes, TaskStuck] = field(default_factory=dict)  # cancelled tasks that have not ended, by attempt
+    retained_checkpoint: str | None = None  # where the newest checkpoint lies that stays when the job has been cancelled or has failed
     mark_waits_for: Sequence[str] = ()  # the tasks that have not passed the completion mark on its way
 
 
@@ -65,8 +67,10 @@ def job_document(view: JobView, now_ms: int) -> Document:
         "mark-waits-for": list(view.mark_waits_for),
         "failure": msgspec.to_builtins(graph.failure),
         "cancel-reason": graph.cancel_reason,
+        "retained-checkpoint": view.retained_checkpoint,
         "numRestarts": graph.attempt_number,
         "restart-strategy": str(graph.strategy),
+        "why-no-restart": graph.why_no_restart,
     }
 
 
@@ -159,6 +163,7 @@ def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Docum
         "host": None if location is None else location.host,
         "tm_id": None if location is None else location.tm_id,
         "attempt": execution.attempt.hex(),
+        "attempt-number": execution.vertex.attempt_number,
         **_times(start_ms, -1 if execution.end_ms is None else execution.end_ms, now_ms),
         "metrics": msgspec.to_builtins(view.metrics.get(execution.attempt, _NO_METRICS)),
         "watermark-lag": _watermark_lag_ms(view.metrics.get(execution.attempt, _NO_METRICS), now_ms),

@@ -10,12 +10,19 @@ import os
 
 from aiohttp import web
 
-from flowlet.errors import ConfigError
+from flowlet.errors import ConfigError, StorageError
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_manager_config import JobManagerConfig
+from flowlet.jm.job_store.entries import Recovery
+from flowlet.jm.job_store.entry_codec import job_store_key
+from flowlet.jm.job_store.job_keeper import JobKeeper
+from flowlet.jm.job_store.job_store import JobStore
+from flowlet.jm.job_store.recovery import recover
 from flowlet.jm.rest import RestApi
+from flowlet.rpc.background_call import call_in_background
 from flowlet.rpc.front_door import DoorLimits, FrontDoor
 from flowlet.rpc.http import WallClock, wall_clock_ms
+from flowlet.storage.manifest_codec import manifest_key
 from netstack.errors import ConfigError as NetstackConfigError
 from netstack.forks import PortClosedInChildren
 from netstack.log_lines import LogLines
@@ -44,22 +51,56 @@ class JobManager:
         self._address: tuple[str, int] | None = None
         self._in_children: PortClosedInChildren | None = None
         self._jm_id = os.urandom(8).hex()
-        self.dispatcher = Dispatcher(config, clock)
+        self._store = None if config.job_store is None else JobStore(config.job_store, job_store_key(config.secret))
+        keeper = None if self._store is None else JobKeeper(self._store, call_in_background)
+        self.dispatcher = Dispatcher(config, clock, keeper)
 
     def __repr__(self) -> str:
         return f"<JobManager {'closed' if self._address is None else self._address} {self.dispatcher!r}>"
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
-        """Listen; return the host and port bound (``port=0`` picks a free one).
+        """Read the job store, if there is one, then listen; return the host and port bound (``port=0`` picks a free one).
 
         Raises:
-            ConfigError: this is no loopback address, or the port cannot be bound.
+            ConfigError: this is no loopback address, the port cannot be bound, or the job store cannot be used.
         """
         assert self._runner is None, "started once"
         try:
             check_loopback(host)
         except NetstackConfigError as error:
             raise ConfigError(str(error)) from error
+        recovery = Recovery() if self._store is None else await self._read(self._store)
+        try:
+            return await self._listen(host, port, recovery)
+        except BaseException:
+            if self._store is not None:
+                self._store.close()
+            raise
+
+    async def _read(self, store: JobStore) -> Recovery:
+        """What the job store has; on another thread, because a file server may take its time."""
+        read: asyncio.Future[Recovery] = asyncio.get_running_loop().create_future()
+
+        def lock_and_read() -> Recovery:
+            store.lock(self._config.job_store_lock_s)
+            try:
+                return recover(store.load(), manifest_key(self._config.secret))
+            except BaseException:
+                store.close()
+                raise
+
+        def set_result(recovery: Recovery) -> None:
+            if not read.done():
+                read.set_result(recovery)
+
+        def set_exception(error: Exception) -> None:
+            if not read.done():
+                read.set_exception(ConfigError(str(error)) if isinstance(error, StorageError) else error)
+
+        call_in_background(lock_and_read, set_result, set_exception, "job store")
+        return await read  # waits for the file system; ended by its answer, or by a signal to this process
+
+    async def _listen(self, host: str, port: int, recovery: Recovery) -> tuple[str, int]:
         api = RestApi(self.dispatcher, self._config, self._jm_id, self._clock)
         runner = web.AppRunner(
             api.create_application(),
@@ -75,7 +116,7 @@ class JobManager:
         limits = DoorLimits(config.max_unproved_connections, config.max_unproved_connections_per_host, config.proof_timeout_s)
         self._door = FrontDoor(api.protection, runner.server, limits, loop)
         try:
-            self._server = await loop.create_server(self._door, host, port)
+            self._server = await loop.create_server(self._door, host, port, start_serving=False)
         except (OSError, OverflowError) as error:
             await runner.cleanup()
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
@@ -83,11 +124,16 @@ class JobManager:
         self._runner = runner
         self._address = self._server.sockets[0].getsockname()[:2]
         self._in_children = PortClosedInChildren(self._address[1])
+        self.dispatcher.recover(recovery)  # before anybody asks for a job
+        await self._server.start_serving()
         log.info("JobManager started", address=f"{self._address[0]}:{self._address[1]}", jm_id=self._jm_id)
         return self._address
 
     async def close(self) -> None:
-        """Cancel the jobs, close the TaskManagers' sessions and stop listening; takes at most 2 s; idempotent."""
+        """Cancel the jobs, close the TaskManagers' sessions and stop listening; takes at most 2 s; idempotent.
+
+        With a job store the jobs are not cancelled: the next JobManager with this store goes on with them.
+        """
         runner, self._runner = self._runner, None
         if runner is None:
             return
@@ -99,5 +145,7 @@ class JobManager:
         await runner.cleanup()
         if self._in_children is not None:
             self._in_children.release()
+        if self._store is not None:
+            self._store.close()
         self._address = None
         log.info("JobManager stopped", jm_id=self._jm_id)

@@ -4,6 +4,7 @@ Side:   pure.
 """
 
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from flowlet.errors import ConfigError
 from flowlet.rpc.auth import SECRET_BYTES
@@ -16,8 +17,11 @@ class JobManagerConfig:
     """All settings of a JobManager: timeouts, and an upper limit for everything that grows."""
 
     secret: bytes = field(repr=False)
+    checkpoint_secret: bytes | None = field(default=None, repr=False)  # for the MAC of manifests; None: ``secret``
     advertised_addresses: tuple[str, ...] = ()  # host:port of further ways to the port, such as tunnels; requests may be signed for them
     slot_request_timeout_s: float = 30.0  # how long a job waits for slots; Flink's slot.request.timeout is 300 s
+    job_store: Path | None = None  # the directory of jobs that another JobManager goes on with; None: they end with this one
+    job_store_lock_s: float = 10.0  # how long a JobManager that was told to end may keep the directory
     heartbeat_interval_ms: int = 1000
     heartbeat_timeout_s: float = 8.0  # without a message; Flink's 50 s are too long to find a lost TaskManager within 10 s
     registration_timeout_s: float = 5.0

@@ -2,8 +2,8 @@
 
 Side:       loop.
 Invariants: the user's code is kept only until the tasks are deployed for the last time; ``job_ended`` is called once, as the last effect.
-            Everything that belongs to one run (locations, metrics, splits, marks, alignment) is made anew for the next one, whose attempts
-            have other ids: a late message about the run before is about an unknown attempt.
+            What belongs to one run of a region (locations, metrics, splits) is made anew for the next one, whose attempts have other
+            ids: a late message about the run before is about an unknown attempt.  A job with completion marks never restarts.
 Source:     Flink ``JobMaster``.
 """
 
@@ -12,7 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from random import Random, SystemRandom
-from typing import Protocol, assert_never
+from typing import Final, assert_never
+
+import msgspec
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_graph import (
@@ -40,7 +42,6 @@ from flowlet.graph.restart_strategy import create_restart_strategy
 from flowlet.jm import failures
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.jm.alignment.watermark_announcer import WatermarkAnnouncer
-from flowlet.jm.background_call import call_in_background
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.checkpoints.reader_acknowledgements import ReaderAcknowledgements, reader_acknowledgements
 from flowlet.jm.client_lease import ClientLease
@@ -48,10 +49,15 @@ from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gate_writes import GateWrites
 from flowlet.jm.gates import JobGates, gate_document, gate_vertex
 from flowlet.jm.job_document import Document, JobView
+from flowlet.jm.job_owner import JobOwner
+from flowlet.jm.job_store.entries import RecoveredJob
 from flowlet.jm.mark_coordinator import MarkCoordinator
-from flowlet.jm.scheduler import attempt_id, execution_vertices
+from flowlet.jm.regions.job_sources import JobSources
+from flowlet.jm.regions.pipelined_regions import pipelined_regions
+from flowlet.jm.scheduler import assign_tasks, execution_vertices, next_attempt
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.jm.submission import without_code
+from flowlet.rpc.background_call import call_in_background
 from flowlet.rpc.control_messages import (
     CheckpointReport,
     EdgeMessage,
@@ -73,24 +79,10 @@ from flowlet.rpc.control_messages import (
 from flowlet.rpc.front_door import Timers
 from flowlet.rpc.http import WallClock
 from flowlet.rpc.task_manager_gateway import TaskManagerGateway
-from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.file_split import FileSet, FileSplit
 from netstack.log_lines import LogLines
 
+_FAILING: Final = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)
 log = LogLines(__name__)
-
-
-class JobOwner(Protocol):
-    """Has the slots.  No method may end a job before it returns."""
-
-    def request_slots(self, master: "JobMaster") -> None:
-        """The job waits for its slots: call ``start`` or ``fail_scheduling``, at once or later, unless the job ends before."""
-
-    def release_slots(self, master: "JobMaster") -> None:
-        """No task of the job runs any more; the job asks for its slots again, or it ends."""
-
-    def job_ended(self, master: "JobMaster") -> None:
-        """The job has ended, and its slots are free; called once."""
 
 
 class JobMaster:
@@ -106,10 +98,13 @@ class JobMaster:
         random: Random | None = None,
         *,
         checkpoint_key: bytes = b"",
+        recovered: RecoveredJob | None = None,
     ) -> None:
+        recovered = recovered or RecoveredJob(job, 0)
         self.job = job  # its blobs are dropped once the tasks are deployed and no restart may follow
         strategy = create_restart_strategy(job.settings, random or SystemRandom())
-        self.graph = ExecutionGraph.create(execution_vertices(job), clock(), strategy)
+        self.graph = ExecutionGraph.create(execution_vertices(job, recovered.attempt), clock(), strategy, pipelined_regions(job))
+        self.graph.attempt_number = recovered.attempt
         self._gateway = gateway
         self._owner = owner
         self._clock = clock
@@ -122,28 +117,31 @@ class JobMaster:
             timers=timers,
             call_in_background=call_in_background,
             fail=self._checkpoints_failed,
-            on_completed=self._wake_waiters,
+            on_completed=self._checkpoint_completed,
+            reader_lag=lambda: self._readers.lag(self._metrics),
             key=checkpoint_key,
+            completed=recovered.checkpoints,
+            next_id=recovered.next_checkpoint_id,
+            unrestorable=recovered.unrestorable,
+            may_trigger=lambda checkpoint_id: owner.may_trigger(self, checkpoint_id),
         )
         self._restored_checkpoint_id = -1  # what the newest run began with; -1: from nothing
-        self._restart_timer: asyncio.TimerHandle | None = None
+        self._restored_ids: dict[bytes, int] = {}  # the same, by attempt: regions begin with different ones
+        self._restart_timers: dict[tuple[int, ...], asyncio.TimerHandle] = {}  # by the regions that start together
         self._failing_since_s: float | None = None  # time.monotonic()
         self._lease = self._new_lease(timers)
         self._effects: deque[Effect] = deque()  # to be carried out, in this order
-        self._is_carrying_out = False
+        self._is_carrying_out = self._is_suspended = False
         self._has_code = True
-        self._prepare_run()
-        self._changed = asyncio.Event()  # set and replaced at every change, so that each waiter wakes once per change
-
-    def _prepare_run(self, attempt_number: int = 0) -> None:
         self._metrics: dict[bytes, TaskMetrics] = {}
         self._locations: dict[bytes, TaskManagerLocation] = {}
         self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
-        self._marks = MarkCoordinator(self.job, attempt_number)
+        self._marks = MarkCoordinator(job, recovered.attempt)
         self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
-        self._alignment = WatermarkAnnouncer(self.job, self._allow_watermark)
-        self._sources: dict[str, SourceCoordinator] = {}  # by vertex id; filled by start()
+        self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
+        self._sources = JobSources(SourceCoordinator, gateway, self._place_of, self._checkpoints, self._source_failed)
         self._plan: DeploymentPlan | None = None
+        self._changed = asyncio.Event()  # set and replaced at every change, so that each waiter wakes once per change
 
     def __repr__(self) -> str:
         return f"<JobMaster {self.job.job_id} {self.graph.status.name}>"
@@ -160,7 +158,7 @@ class JobMaster:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the tasks of the newest run are still to be deployed."""
+        """Whether tasks are still to be deployed."""
         return self.graph.status in (JobStatus.CREATED, JobStatus.RESTARTING)
 
     @property
@@ -174,43 +172,77 @@ class JobMaster:
         return self._checkpoints.last_completed_id
 
     @property
+    def unrestorable_checkpoints(self) -> list[int]:
+        """Newer complete ones, with which no run could begin."""
+        return self._checkpoints.unrestorable
+
+    @property
     def view(self) -> JobView:
         """What ``job_document`` needs."""
         waits_for = [f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})" for each in self._marks.missing]
-        return JobView(self.job, self.graph, self._metrics, self._locations, self._gates.documents(), self._stuck, waits_for)
+        retained = self._checkpoints.retained_path(self.graph.status)
+        return JobView(self.job, self.graph, self._metrics, self._locations, self._gates.documents(), self._stuck, retained, waits_for)
+
+    def begin(self) -> None:
+        """Ask for slots, once the checkpoint of another job was read, if this one starts from it and has none of its own; called once."""
+        if self._checkpoints.starts_from and self.last_completed_checkpoint_id < 0:
+            self._checkpoints.recover(self.job, self._recovered, self._not_recovered)
+        else:
+            self._owner.request_slots(self)
+
+    def _recovered(self) -> None:
+        if not self.is_ended:
+            self._owner.request_slots(self)
+
+    def _not_recovered(self, error: Exception) -> None:
+        self._handle(SchedulingFailed(failures.not_recovered(error, self._clock())))
 
     def start(self, locations: Mapping[bytes, TaskManagerLocation]) -> None:
-        """Deploy all tasks of the newest run; ``locations`` has the TaskManager of every attempt."""
-        tm_ids = {attempt: location.tm_id for attempt, location in locations.items()}
-        self._locations = dict(locations)
-        self._plan = DeploymentPlan(self.job, self._locations, self.graph.attempt_number)
+        """Deploy the tasks that wait for it; ``locations`` has the TaskManager of each of their attempts."""
+        started = {each.vertex.vertex_id for each in self.graph.waiting}
+        self._locations |= locations
+        self._plan = DeploymentPlan(self.job, self._locations)
         self._restored_checkpoint_id = self._checkpoints.last_completed_id
-        self._sources = {vertex.id: self._coordinator_of(vertex, vertex.files) for vertex in self.job.vertices if vertex.files is not None}
+        self._restored_ids |= dict.fromkeys(locations, self._restored_checkpoint_id)
+        coordinators = self._sources.prepare(vertex for vertex in self.job.vertices if vertex.id in started)
         self._readers = reader_acknowledgements(self.job, self.graph.executions)
-        for vertex_id, coordinator in self._sources.items():
-            self._checkpoints.add_source(vertex_id, coordinator.snapshot)
-        self._checkpoints.tasks_deployed(tm_ids)
-        self._handle(SlotsAllocated(tm_ids))
+        self._handle(SlotsAllocated({attempt: location.tm_id for attempt, location in locations.items()}))
         self._alignment.start()
-        for coordinator in self._sources.values():
+        for coordinator in coordinators:
             coordinator.start()
+
+    def wanted_slots(self) -> dict[bytes, int]:
+        """The number of the job's slot for each attempt that waits to be deployed."""
+        return assign_tasks(self.job, [each.vertex for each in self.graph.waiting])
 
     def fail_scheduling(self, message: str) -> None:
         """Fail the job because it did not get its slots."""
-        original = self.graph.failure
-        if original is None:
-            self._handle(SchedulingFailed(failures.no_slots(message, self._clock())))
-        else:
-            self._handle(SchedulingFailed(failures.no_slots_to_restart(original, message, self._clock())))
+        first, now_ms = self.graph.failure, self._clock()
+        failure = failures.no_slots(message, now_ms) if first is None else failures.no_slots_to_restart(first, message, now_ms)
+        self._handle(SchedulingFailed(failure))
 
-    def _restart_after(self, delay_ms: int) -> None:
+    def fail_recovery(self) -> None:
+        """Fail a job that may not run a second time."""
+        self._handle(SchedulingFailed(failures.job_manager_lost(self._clock())))
+
+    def suspend(self) -> None:
+        """Decide nothing any more: this JobManager stops, and another one goes on with the job."""
+        self._is_suspended = True
+
+    def _restart_after(self, delay_ms: int, regions: tuple[int, ...]) -> None:
+        tasks, all_regions = len(self.graph.executions_in(frozenset(regions))), len(self.graph.regions)
+        which = {"tasks": tasks, "regions": f"{len(regions)} of {all_regions}"}
+        log.info("tasks start again", job=self.job.job_id, name=self.job.name, delay_ms=delay_ms, **which)
         timers = self._timers or asyncio.get_running_loop()
-        self._restart_timer = timers.call_at(timers.time() + delay_ms / 1000, self._restart_due)
+        self._restart_timers[regions] = timers.call_at(timers.time() + delay_ms / 1000, lambda: self._restart_due(regions))
 
-    def _restart_due(self) -> None:
-        number = self.graph.attempt_number + 1
-        self._prepare_run(number)
-        self._handle(RestartDue(execution_vertices(self.job, number)))
+    def _restart_due(self, regions: tuple[int, ...]) -> None:
+        del self._restart_timers[regions]
+        ended = self.graph.executions_in(frozenset(regions))
+        for execution in ended:
+            for of_run in (self._metrics, self._locations, self._stuck, self._restored_ids):
+                of_run.pop(execution.attempt, None)
+        self._handle(RestartDue([next_attempt(self.job_id, execution.vertex) for execution in ended]))
 
     def cancel(self, reason: str | None = None) -> None:
         """Cancel the job; in every state, idempotent.  ``reason``: why, if nobody asked for it."""
@@ -236,7 +268,12 @@ class JobMaster:
         """Apply a TaskManager's report; the graph counts reports that it ignores."""
         if message.metrics is not None:
             self.task_metrics(tm_id, message.attempt, message.metrics)
-        self._handle(ExecutionReported(message.attempt, tm_id, message.state, self._cause_of(message)))
+        failure = self._cause_of(message)
+        if failure is not None and failure.suppresses_restarts and self._is_running_on(tm_id, message.attempt):
+            # The state of this run cannot be restored; that of an older checkpoint may be good.
+            is_final = not self._checkpoints.fall_back(self._restored_ids[message.attempt])
+            failure = msgspec.structs.replace(failure, suppresses_restarts=is_final)
+        self._handle(ExecutionReported(message.attempt, tm_id, message.state, failure))
 
     def task_metrics(self, tm_id: str, attempt: bytes, metrics: TaskMetrics) -> bool:
         """Keep the latest metrics of a task; False if the task does not run on that TaskManager."""
@@ -279,33 +316,14 @@ class JobMaster:
         if not self._is_running_on(tm_id, message.attempt):
             return False
         vertex = self.graph.executions[message.attempt].vertex
-        coordinator = self._sources.get(vertex.vertex_id)
-        if coordinator is None:
-            return False
-        coordinator.splits_requested(vertex.subtask)
-        return True
+        return self._sources.splits_requested(vertex.vertex_id, vertex.subtask)
 
-    def _coordinator_of(self, vertex: VertexMessage, files: FileSet) -> SourceCoordinator:
-        return SourceCoordinator(
-            vertex.name,
-            FileSplitEnumerator(files),
-            vertex.parallelism,
-            add_splits=lambda subtask, splits, waiting_bytes: self._add_splits(SourceSubtask(vertex.id, subtask), splits, waiting_bytes),
-            no_more_splits=lambda subtask: self._no_more_splits(SourceSubtask(vertex.id, subtask)),
-            fail=lambda error: self._handle(GlobalFailure(failures.source_failed(error, vertex.name, self._clock()))),
-            restored=self._checkpoints.source_state(vertex.id),
-        )
-
-    def _add_splits(self, reader: SourceSubtask, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
-        tm_id, attempt = self._place_of(reader)
-        self._gateway.add_splits(tm_id, attempt, splits, waiting_bytes)
-
-    def _no_more_splits(self, reader: SourceSubtask) -> None:
-        self._gateway.no_more_splits(*self._place_of(reader))
+    def _source_failed(self, error: Exception, name: str) -> None:
+        self._handle(GlobalFailure(failures.source_failed(error, name, self._clock())))
 
     def _place_of(self, source: SourceSubtask) -> tuple[str, bytes]:
-        attempt = attempt_id(self.job_id, source.source_id, source.subtask, self.graph.attempt_number)
-        return self._locations[attempt].tm_id, attempt
+        assert self._plan is not None, "start() made it"
+        return self._plan.place_of(source.source_id, source.subtask)
 
     def _source_subtask(self, attempt: bytes) -> SourceSubtask:
         vertex = self.graph.executions[attempt].vertex
@@ -363,7 +381,7 @@ class JobMaster:
         return self._checkpoints.documents()
 
     def _checkpoints_failed(self, error: Exception) -> None:
-        self._handle(GlobalFailure(failures.source_failed(error, "checkpoints", self._clock())))
+        self._source_failed(error, "checkpoints")
 
     def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
         for order in orders:
@@ -407,9 +425,8 @@ class JobMaster:
         """What a producer needs to know of a gate; call after ``start``."""
         vertex = self._gate_vertex(name)
         assert vertex.remote_gate is not None, "gate_vertex found it by its gate"
-        number = self.graph.attempt_number
-        attempts = [attempt_id(self.job_id, vertex.id, subtask, number) for subtask in range(vertex.parallelism)]
-        return gate_document(self.job, vertex.remote_gate, [self._locations[each] for each in attempts], secret, self._clock())
+        places = [self._locations[each.attempt] for each in self.graph.executions_of(vertex.id)]
+        return gate_document(self.job, vertex.remote_gate, places, secret, self._clock())
 
     async def wait_until_running(self, timeout_s: float) -> bool:
         """Wait for all tasks to run, or the job to end; False if neither happened within ``timeout_s``."""
@@ -478,13 +495,7 @@ class JobMaster:
             return message.failure
         subtask = self.graph.executions[message.attempt].vertex.subtask
         name = self._task_name(message.attempt)
-        match message.state:
-            case ExecutionState.FAILED:
-                return failures.without_cause(location, name, subtask, self._clock())
-            case ExecutionState.CANCELED:
-                return failures.ended_unasked(location, name, subtask, self._clock())
-            case _:
-                return None
+        return failures.unexplained(message.state, location, name, subtask, self._clock())
 
     def _task_name(self, attempt: bytes) -> str:
         vertex_id = self.graph.executions[attempt].vertex.vertex_id
@@ -492,7 +503,7 @@ class JobMaster:
 
     def _handle(self, event: Event) -> None:
         """Apply an event; from within an effect, its own effects follow those that are still to be carried out."""
-        effects = self.graph.handle(event, self._clock())
+        effects = [] if self._is_suspended else self.graph.handle(event, self._clock())
         if effects:
             self._wake_waiters()
         self._effects.extend(effects)
@@ -506,6 +517,10 @@ class JobMaster:
             self._is_carrying_out = False
         if self._has_code and self.graph.status is JobStatus.RUNNING and not self.graph.strategy.can_restart:
             self._drop_code()
+
+    def _checkpoint_completed(self) -> None:
+        self._owner.checkpoint_completed(self)
+        self._wake_waiters()
 
     def _wake_waiters(self) -> None:
         self._changed.set()
@@ -526,35 +541,42 @@ class JobMaster:
                 self._status_changed(status)
             case ReleaseSlots():
                 self._run_ended()
-            case RestartAfter(delay_ms):
-                log.info("job starts again", job=self.job.job_id, name=self.job.name, delay_ms=delay_ms, run=self.graph.attempt_number + 1)
-                self._restart_after(delay_ms)
+            case RestartAfter(delay_ms, regions):
+                self._restart_after(delay_ms, regions)
             case RequestSlots():
                 self._owner.request_slots(self)
             case _:
                 assert_never(effect)
 
     def _task_changed(self, attempt: bytes, state: ExecutionState) -> None:
-        subtask = self.graph.executions[attempt].vertex.subtask
+        vertex = self.graph.executions[attempt].vertex
         if state.is_terminal:
             self._stuck.pop(attempt, None)
             self._alignment.forget(self._source_subtask(attempt))
+        if state in _FAILING:  # an enumerator must not answer readers on a TaskManager that was just lost
+            self._sources.close(vertex.vertex_id)
         if state is ExecutionState.FINISHED:
             self._send_marks(self._marks.finished(attempt))
-        log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=subtask, state=state.value)
+        log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=vertex.subtask, state=state.value)
         self._checkpoints.task_state_changed(attempt, state)
 
     def _status_changed(self, status: JobStatus) -> None:
         self._failing_since_s = time.monotonic() if status is JobStatus.FAILING else None
-        if self._restart_timer is not None:
-            self._restart_timer.cancel()
-            self._restart_timer = None
-        if status is not JobStatus.RUNNING:  # a coordinator must not answer readers on a TaskManager that was just lost
-            for coordinator in self._sources.values():
-                coordinator.close()
-            self._marks.close()
-            self._checkpoints.stop()
+        if status is JobStatus.RUNNING:
+            executions = self.graph.executions.values()
+            locations = {each.attempt: each.tm_id for each in executions if each.tm_id is not None}
+            self._checkpoints.tasks_deployed(locations, {each.attempt: each.state for each in executions})
+        elif status is not JobStatus.RESTARTING or self.graph.is_restarting_as_a_whole:
+            self._end_all_runs()
         self._log_status(status)
+
+    def _end_all_runs(self) -> None:
+        for timer in self._restart_timers.values():
+            timer.cancel()
+        self._restart_timers.clear()
+        self._sources.close_all()
+        self._marks.close()
+        self._checkpoints.stop()
 
     def _run_ended(self) -> None:
         self._alignment.close()
@@ -562,18 +584,16 @@ class JobMaster:
             self._owner.release_slots(self)
             return
         self._drop_code()
-        self._checkpoints.close()
         if self._lease is not None:
             self._lease.close()
-        self._owner.job_ended(self)
+        self._owner.job_ended(self, lambda: self._checkpoints.close(self.graph.status))
 
     def _log_status(self, status: JobStatus) -> None:
         why = self.graph.cancel_reason if self.graph.failure is None else self.graph.failure.message[:1000]
-        cause = {} if why is None else {"cause": why}
-        log.info("job status changed", job=self.job.job_id, name=self.job.name, status=status.name, **cause)
+        log.info("job status changed", job=self.job_id, name=self.job.name, status=status.name, **({"cause": why} if why else {}))
 
     def _drop_code(self) -> None:
         self._has_code = False
         self.job = without_code(self.job)
         if self._plan is not None:
-            self._plan = DeploymentPlan(self.job, self._locations, self.graph.attempt_number)
+            self._plan = DeploymentPlan(self.job, self._locations)

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from flowlet.errors import JobGraphError
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS
+from flowlet.jm.checkpoints.checkpoint_directory import check_checkpoint_directory
 from flowlet.jm.dispatcher import BusyError, Dispatcher, DuplicateJobError
 from flowlet.jm.gates import gate_names
 from flowlet.jm.job_document import channel_document, exceptions_document, job_document
@@ -22,6 +23,7 @@ from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.authenticating_server import AuthenticatingServer
+from flowlet.rpc.background_call import call_in_background
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage
 from flowlet.rpc.http import WallClock, error_response
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
@@ -90,7 +92,9 @@ class RestApi:
         """Submit a job: 202 with its id; 400 not valid; 409 id or gate name taken; 503 too many jobs."""
         try:
             job = _job_graph_decoder.decode(await request.read())  # no wait: the check of its signature has read it
+            await check_checkpoint_directory(job, call_in_background)
             self._dispatcher.submit(job)
+            problem = await self._dispatcher.wait_until_kept(job.job_id)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is not a job graph: {error}")
         except JobGraphError as error:
@@ -99,11 +103,18 @@ class RestApi:
             return error_response(409, str(error))
         except BusyError as error:
             return error_response(503, str(error))
+        if problem is not None:
+            return error_response(503, problem)
         return _json({"jobid": job.job_id}, status=202)
 
     async def job(self, request: web.Request) -> web.Response:
-        """Everything about one job."""
-        return self._document_of(self._find_job(request))
+        """Everything about one job; 503 if the job store does not take its end."""
+        if (ended := self._ended_document(request)) is not None:
+            return ended
+        master = self._find_job(request)
+        if master.is_ended and not await self._dispatcher.wait_until_settled(master.job_id, _DEFAULT_LONG_POLL_MS / 1000):
+            return error_response(503, "the job has ended, and the job store has not taken its end yet")
+        return self._document_of(master)
 
     async def cancel(self, request: web.Request) -> web.Response:
         """Cancel a job: 202 in every state."""
@@ -127,10 +138,19 @@ class RestApi:
 
     async def execution_result(self, request: web.Request) -> web.Response:
         """The job's document once its result is known; 204 if that takes longer than ``timeout_ms``."""
-        master = self._find_job(request)
-        if await master.wait_for_result(self._long_poll_s(request), self._config.failure_grace_s):
-            return self._document_of(master)
-        return web.Response(status=204)
+        if (ended := self._ended_document(request)) is not None:
+            return ended
+        master, timeout_s = self._find_job(request), self._long_poll_s(request)
+        if not await master.wait_for_result(timeout_s, self._config.failure_grace_s):
+            return web.Response(status=204)
+        if master.is_ended and not await self._dispatcher.wait_until_settled(master.job_id, timeout_s):
+            return web.Response(status=204)
+        return self._document_of(master)
+
+    def _ended_document(self, request: web.Request) -> web.Response | None:
+        """Of a job that ended at an earlier JobManager."""
+        end = self._dispatcher.end_of(request.match_info["job_id"])
+        return None if end is None else web.Response(body=end.document, content_type="application/json")
 
     async def exceptions(self, request: web.Request) -> web.Response:
         """Why the last runs of a job failed; at most ``maxExceptions``."""
@@ -231,9 +251,13 @@ class RestApi:
         )
 
     def _find_job(self, request: web.Request) -> JobMaster:
-        master = self._dispatcher.job(request.match_info["job_id"])
+        job_id = request.match_info["job_id"]
+        master = self._dispatcher.job(job_id)
         if master is None:
-            _fail(web.HTTPNotFound, "no job with this id")
+            end, problem = self._dispatcher.end_of(job_id), self._dispatcher.problem_of(job_id)
+            if end is not None:
+                _fail(web.HTTPConflict, f"the job is {end.status}")
+            _fail(web.HTTPNotFound, "no job with this id" if problem is None else " ".join(problem.split()))
         return master
 
     def _find_external_edge(self, request: web.Request, master: JobMaster) -> EdgeMessage:

@@ -6,11 +6,13 @@ Source:     Flink ``SlotSharingGroup``, ``DefaultScheduler``, ``cluster.evenly-s
 Rules:      a slot sharing group needs as many slots as its widest vertex has subtasks; subtask i of that vertex goes to slot i.  A narrower
             vertex takes the slots with the fewest tasks, so that single sources and sinks do not all run in the first process; but if a
             pointwise edge from a vertex of equal parallelism feeds it, it takes the slots of that vertex.
-            A job takes one slot of each TaskManager in turn, in the order of registration.
-Absent:     slots of different sizes; giving back single slots before the run ends.
+            A job takes one slot of each TaskManager in turn, in the order of registration.  While parts of it restart it keeps its slots;
+            those of a lost TaskManager are replaced when a task needs them.
+Absent:     slots of different sizes; giving back single slots while tasks of the job are left.
 """
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from flowlet.graph.execution_graph import ExecutionVertex
@@ -32,33 +34,35 @@ def needed_slots(job: JobGraphMessage) -> int:
 
 
 def execution_vertices(job: JobGraphMessage, attempt_number: int = 0) -> list[ExecutionVertex]:
-    """Every subtask with the id of its attempt in one run, in the order of the job's vertices."""
+    """Every subtask with the id of an attempt, in the order of the job's vertices; ``attempt_number``: the first of this JobManager."""
     return [
-        ExecutionVertex(attempt_id(job.job_id, vertex.id, subtask, attempt_number), vertex.id, subtask)
+        ExecutionVertex(attempt_id(job.job_id, vertex.id, subtask, attempt_number), vertex.id, subtask, attempt_number)
         for vertex in job.vertices
         for subtask in range(vertex.parallelism)
     ]
 
 
+def next_attempt(job_id: str, last: ExecutionVertex) -> ExecutionVertex:
+    """The attempt that follows ``last``."""
+    number = last.attempt_number + 1
+    return ExecutionVertex(attempt_id(job_id, last.vertex_id, last.subtask, number), last.vertex_id, last.subtask, number)
+
+
 def attempt_id(job_id: str, vertex_id: str, subtask: int, attempt_number: int = 0) -> bytes:
-    """The id of an attempt of a subtask; all attempts of a run have the same number, 0 in the first one."""
+    """The id of an attempt of a subtask; the first one has the number 0."""
     return execution_attempt_id(bytes.fromhex(job_id), bytes.fromhex(vertex_id), subtask, attempt_number)
 
 
-def assign_tasks(job: JobGraphMessage, slots: list[str], attempt_number: int = 0) -> dict[bytes, str]:
-    """The TaskManager id of each attempt of a run; ``slots`` has the TaskManager id of each of the job's slots."""
+def assign_tasks(job: JobGraphMessage, vertices: Iterable[ExecutionVertex]) -> dict[bytes, int]:
+    """The number of the job's slot for each attempt, which depends on the job alone."""
     first: dict[str, int] = {}  # the index of each group's first slot
     num_assigned = 0
     for group, width in slots_by_group(job).items():
         first[group] = num_assigned
         num_assigned += width
-    assert num_assigned == len(slots), "the job has all its slots"
     places = slot_indices(job)
-    return {
-        attempt_id(job.job_id, vertex.id, subtask, attempt_number): slots[first[vertex.slot_sharing_group] + index]
-        for vertex in job.vertices
-        for subtask, index in enumerate(places[vertex.id])
-    }
+    first_of = {vertex.id: first[vertex.slot_sharing_group] for vertex in job.vertices}
+    return {each.attempt: first_of[each.vertex_id] + places[each.vertex_id][each.subtask] for each in vertices}
 
 
 def slot_indices(job: JobGraphMessage) -> dict[str, list[int]]:
@@ -104,7 +108,7 @@ class SlotPool:
 
     def __init__(self) -> None:
         self._task_managers: dict[str, _TaskManagerSlots] = {}  # by TaskManager id, in the order of registration
-        self._taken: dict[str, list[str]] = {}  # by job id: the TaskManager id of each slot it holds
+        self._taken: dict[str, list[str | None]] = {}  # by job id: the TaskManager id of each of its slots; None: that one is lost
 
     def __repr__(self) -> str:
         return f"<SlotPool {self.num_free} of {self.num_slots} slots free, {len(self._task_managers)} TaskManagers>"
@@ -131,18 +135,35 @@ class SlotPool:
     def remove(self, tm_id: str) -> None:
         """Remove the slots of a lost TaskManager, free and taken."""
         del self._task_managers[tm_id]
-        self._taken = {job: [held for held in slots if held != tm_id] for job, slots in self._taken.items()}
+        self._taken = {job: [None if held == tm_id else held for held in slots] for job, slots in self._taken.items()}
 
-    def allocate(self, job_id: str, num_slots: int) -> list[str] | None:
-        """The TaskManager id of each slot that the job now holds; None, and nothing taken, if too few are free."""
-        assert job_id not in self._taken, "release() comes before a job allocates again"
-        if num_slots > self.num_free:
+    def holds_any(self, job_id: str) -> bool:
+        """Whether the job has slots, be they lost."""
+        return job_id in self._taken
+
+    def num_missing(self, job_id: str, num_slots: int, wanted: Collection[int]) -> int:
+        """How many more slots the job needs; arguments as for ``allocate``."""
+        held = self._taken.get(job_id)
+        return num_slots if held is None else sum(held[number] is None for number in wanted)
+
+    def allocate(self, job_id: str, num_slots: int, wanted: Collection[int] = ()) -> list[str | None] | None:
+        """The TaskManager id of each slot that the job now holds; None, and nothing taken, if too few are free.
+
+        ``wanted``: if the job holds slots, which of them must not be lost: these are replaced.  One that is not wanted may be None.
+        """
+        num_missing = self.num_missing(job_id, num_slots, wanted)
+        if num_missing > self.num_free:
             return None
-        slots: list[str] = []
-        while len(slots) < num_slots:
-            slots += self._one_round(num_slots - len(slots))
-        self._taken[job_id] = slots
-        return list(slots)
+        taken: list[str] = []
+        while len(taken) < num_missing:
+            taken += self._one_round(num_missing - len(taken))
+        held = self._taken.get(job_id)
+        if held is None:
+            held = self._taken[job_id] = list(taken)
+        else:
+            for number, tm_id in zip((each for each in sorted(wanted) if held[each] is None), taken, strict=True):
+                held[number] = tm_id
+        return list(held)
 
     def _one_round(self, most: int) -> list[str]:
         round_of = [tm_id for tm_id, each in self._task_managers.items() if each.num_free][:most]
@@ -151,9 +172,10 @@ class SlotPool:
         return round_of
 
     def release(self, job_id: str) -> None:
-        """Free the slots of a job whose run has ended, if it has any."""
+        """Free the slots of a job of which no task is left, if it has any."""
         for tm_id in self._taken.pop(job_id, ()):
-            self._task_managers[tm_id].num_free += 1
+            if tm_id is not None:
+                self._task_managers[tm_id].num_free += 1
 
     def describe_shortage(self, num_slots: int, waited_s: float) -> str:
         """The error text for a job that cannot start."""
@@ -166,7 +188,7 @@ class SlotPool:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if free and taken slots do not add up; for tests."""
-        held = Counter(tm_id for slots in self._taken.values() for tm_id in slots)
+        held = Counter(tm_id for slots in self._taken.values() for tm_id in slots if tm_id is not None)
         assert set(held) <= set(self._task_managers), "no slot of a lost TaskManager is held"
         for tm_id, each in self._task_managers.items():
             assert each.num_free >= 0, each

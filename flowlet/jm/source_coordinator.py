@@ -5,7 +5,7 @@ Invariants: the enumerator discovers or restores its splits on a thread of its o
             then, in their order.  Until then, a snapshot is what the coordinator began with.  After ``close`` or a failure no request is
             answered, and ``fail`` is not called again.
 Source:     Flink ``SourceCoordinator``, ``SourceCoordinatorContext``, ``RequestSplitEvent``, ``AddSplitEvent``, ``NoMoreSplitsEvent``.
-Absent:     reassigning the splits of a failed reader: a job restarts as a whole.
+Absent:     reassigning the splits of a failed reader: all readers of a source restart together.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from flowlet.errors import StateRestoreError
-from flowlet.jm.background_call import call_in_background
+from flowlet.rpc.background_call import call_in_background
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.file_split import FileSplit
 

@@ -9,9 +9,10 @@ from collections import Counter
 
 import msgspec
 
+from flowlet.common.checkpoint_url import check_checkpoint_url
 from flowlet.common.execution_config import MAX_MAX_PARALLELISM
-from flowlet.common.restart_settings import RestartKind
-from flowlet.errors import JobGraphError
+from flowlet.common.settings.restart_settings import RestartKind
+from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.client_heartbeat import MAX_TIMEOUT_MS
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
@@ -50,6 +51,8 @@ def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
     positions = _check_vertices(job)
     _check_edges(job, positions)
     _check_restarts(job)
+    if job.settings.checkpoints is not None:
+        _check_directory(job.settings.checkpoints.directory)
 
 
 def _check_restarts(job: JobGraphMessage) -> None:
@@ -62,6 +65,13 @@ def _check_restarts(job: JobGraphMessage) -> None:
     if job.settings.restart.kind not in (RestartKind.DEFAULT, RestartKind.NONE):
         kind = job.settings.restart.kind.value
         raise JobGraphError(f"a job with a remote gate ({gates[0]!r}) is not restarted: set restart-strategy.type to none, not {kind}")
+
+
+def _check_directory(directory: str) -> None:
+    try:
+        check_checkpoint_url(directory)
+    except StorageError as error:
+        raise JobGraphError(str(error)) from error
 
 
 def without_code(job: JobGraphMessage) -> JobGraphMessage:
@@ -107,6 +117,8 @@ def _check_vertex(vertex: VertexMessage) -> None:
         raise JobGraphError(f"vertex {vertex.name!r}: parallelism {vertex.parallelism} is not within 1 to {vertex.max_parallelism}")
     if not 1 <= len(vertex.operator_names) <= MAX_OPERATORS_PER_VERTEX:
         raise JobGraphError(f"vertex {vertex.name!r}: {len(vertex.operator_names)} operators, not 1 to {MAX_OPERATORS_PER_VERTEX}")
+    if vertex.operator_ids and (len(vertex.operator_ids) != len(vertex.operator_names) or not all(map(is_id, vertex.operator_ids))):
+        raise JobGraphError(f"vertex {vertex.name!r}: each of its operators has an id of 32 hex digits, or none has one")
     if vertex.watermark_alignment is not None:
         _check_alignment(vertex.name, vertex.watermark_alignment)
     if vertex.remote_gate is not None:

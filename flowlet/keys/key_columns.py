@@ -73,7 +73,7 @@ def column_key_groups(column: Any, max_parallelism: int) -> Int32Array:
     Raises:
         KeyTypeError: see ``column_hashes``.
     """
-    return _groups_of_hashes(column_hashes(column), max_parallelism)
+    return groups_of_hashes(column_hashes(column), max_parallelism)
 
 
 class ChannelTable:
@@ -97,7 +97,7 @@ class ChannelTable:
 
     def of_hashes(self, hashes: Int32Array) -> NDArray[np.uint16]:
         """The channel of each key, from its hash."""
-        return self._channel_of_group.take(_groups_of_hashes(hashes, self._max_parallelism))
+        return self._channel_of_group.take(groups_of_hashes(hashes, self._max_parallelism))
 
     def of_keys(self, column: Any) -> NDArray[np.uint16]:
         """The channel of each key.
@@ -121,11 +121,12 @@ class ChannelTable:
 
 def subtasks_of_hashes(hashes: Int32Array, max_parallelism: int, parallelism: int) -> Int32Array:
     """The subtask of each key, from its hash."""
-    groups = _groups_of_hashes(hashes, max_parallelism).astype(np.int64)
+    groups = groups_of_hashes(hashes, max_parallelism).astype(np.int64)
     return (groups * parallelism // max_parallelism).astype(np.int32)
 
 
-def _groups_of_hashes(hashes: Int32Array, max_parallelism: int) -> Int32Array:
+def groups_of_hashes(hashes: Int32Array, max_parallelism: int) -> Int32Array:
+    """The key group of each key, from its hash."""
     mixed = np.abs(_murmur(hashes).view(np.int32))
     # -2**31 has no positive counterpart in 32 bits; Flink makes it 0.
     np.maximum(mixed, np.int32(0), out=mixed)

@@ -3,11 +3,16 @@
 Side: pure.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from flowlet.columns import Columns
+from flowlet.columns.concatenation import try_concatenate
+from flowlet.keys.exact_hashes import exact_key_groups
 
 
 class StateForm(Enum):
@@ -34,6 +39,7 @@ class AggregationSnapshot:
         has_timestamps: whether a record had one.
     """
 
+    is_by_key: ClassVar[bool] = True  # see state_assignment
     form: StateForm
     keys: tuple[Any, ...]
     values: tuple[Any, ...] = ()
@@ -45,3 +51,36 @@ class AggregationSnapshot:
         if self.columns is not None:
             return self.columns.to_list()
         return list(zip(self.keys, self.values, strict=True)) if self.form is StateForm.SUMS else list(self.values)
+
+    def of_key_groups(self, groups: range, max_parallelism: int) -> "AggregationSnapshot":
+        """The part with the keys of these groups, in the same order."""
+        found = exact_key_groups(self.keys, max_parallelism)
+        rows = np.flatnonzero((found >= groups.start) & (found < groups.stop))
+        places = rows.tolist()
+        return AggregationSnapshot(
+            self.form,
+            tuple([self.keys[each] for each in places]),
+            tuple([self.values[each] for each in places]) if self.columns is None else (),
+            None if self.columns is None else self.columns.take(rows),
+            self.has_timestamps,
+        )
+
+
+def merged(snapshots: Sequence[AggregationSnapshot]) -> AggregationSnapshot | None:
+    """One snapshot of keys that are in one of these each; None: there are no keys."""
+    filled = [each for each in snapshots if each.keys]
+    if not filled:
+        return None
+    keys = tuple([key for each in filled for key in each.keys])
+    has_timestamps = any(each.has_timestamps for each in filled)
+    forms = {each.form for each in filled}
+    tables = [each.columns for each in filled if each.columns is not None]
+    if forms == {StateForm.COLUMNS}:
+        columns = try_concatenate(tables)
+        if columns is not None:
+            return AggregationSnapshot(StateForm.COLUMNS, keys, (), columns, has_timestamps)
+    elif len(forms) == 1:
+        values = tuple([value for each in filled for value in each.values])
+        return AggregationSnapshot(forms.pop(), keys, values, None, has_timestamps)
+    records = tuple([record for each in filled for record in each.records()])
+    return AggregationSnapshot(StateForm.RECORDS, keys, records, None, has_timestamps)

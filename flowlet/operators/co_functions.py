@@ -1,24 +1,39 @@
-"""``map`` and ``flat_map`` of two streams, and the sorting of one stream under names.
+"""``map`` and ``flat_map`` of two streams, functions of a stream and a broadcast stream, and the sorting of one stream under names.
 
 Hot path.  As ``transform``.
 
 Side:   task.
-Source: Flink ``CoStreamMap``, ``CoStreamFlatMap``; ``DirectedOutput`` with its ``OutputSelector``: here an operator that emits each record
-        once into every selection that asks for one of its names.
+Source: Flink ``CoStreamMap``, ``CoStreamFlatMap``; ``CoBroadcastWithNonKeyedOperator``, ``CoBroadcastWithKeyedOperator``;
+        ``DirectedOutput`` with its ``OutputSelector``: here an operator that emits each record once into every selection that asks for one
+        of its names.
+Absent: in BATCH mode Flink reads the broadcast stream first; here exchanges are pipelined, so that a stream may not be left unread.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext, Output
+from flowlet.datastream.state import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from flowlet.datastream.timerservice import TimerService
+from flowlet.errors import FlowletError
 from flowlet.graph.transformation import selection_tag
 from flowlet.operators.keyed_operator import KeyedInput, is_state_used, write_current_key
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
+from flowlet.operators.process_operator import ProcessContext, ProcessFunctionOperator
 from flowlet.operators.user_function import RecordOperator, UserFunctionOperator
 from flowlet.records import Chunk
+from flowlet.state.operator_state_backend import OperatorBroadcastState, ReadOnlyOperatorBroadcastState
+from flowlet.timers.time_api import NO_KEY
 
 
 class _CoOperator(UserFunctionOperator, TwoInputStreamOperator):
@@ -118,6 +133,138 @@ class CoFlatMapOperator(_CoOperator):
             self.out.write(code, result, timestamp)
             self.out.write_limit(code)
         code.line(f"{results} = {result} = None")
+
+
+_KEYED_KINDS: Final = (
+    ValueStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    AggregatingStateDescriptor,
+)
+
+
+class _StatesContext(ProcessContext):
+    """A context with broadcast states; those of records of the other stream, and of its timers, cannot be changed."""
+
+    __slots__ = ("_operator", "_states")
+
+    def __init__(self, timers: TimerService, operator: "BroadcastProcessOperator", states: dict[str, OperatorBroadcastState]) -> None:
+        super().__init__(timers, operator)
+        self._operator = operator
+        self._states = states
+
+    def current_processing_time(self) -> int:
+        """What the clock shows."""
+        return self._operator.ctx.processing_time_service.current_time_ms()
+
+    def current_watermark(self) -> int:
+        """The event time that both streams have reached."""
+        return self._operator.current_watermark
+
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> OperatorBroadcastState:
+        """The broadcast state of that name.  Raises FlowletError: ``broadcast()`` did not get its descriptor."""
+        self._check()
+        found = self._states.get(state_descriptor.name)
+        if found is None:
+            known = ", ".join(map(repr, self._states))
+            raise FlowletError(f"there is no broadcast state {state_descriptor.name!r}: broadcast() got the descriptors of {known}")
+        return found
+
+
+class _BroadcastContext(_StatesContext):
+    """The context of a record of the broadcast stream."""
+
+    __slots__ = ()
+
+    def apply_to_keyed_state(self, state_descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
+        """Call ``function(key, state)`` for every key of this subtask that has such a state.
+
+        Raises:
+            FlowletError: the other stream is not keyed, or see ``RuntimeContext.get_state``.
+        """
+        self._check()
+        operator = self._operator
+        if operator.state_refusal is not None:
+            raise FlowletError(f"operator {operator.name!r}: {operator.state_refusal}")
+        kind = next((each for each in _KEYED_KINDS if isinstance(state_descriptor, each)), None)
+        if kind is None:
+            raise FlowletError(f"apply_to_keyed_state() needs the descriptor of a keyed state, got {state_descriptor!r}")
+        backend = operator.ctx.keyed_state_backend
+        state = backend.state(state_descriptor, kind)
+        try:
+            for key in backend.keys_of(state_descriptor.name):
+                self._key_context.current_key = key
+                function(key, state)
+        finally:
+            self._key_context.current_key = NO_KEY
+
+
+class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
+    """Runs a ``BroadcastProcessFunction``, or a ``KeyedBroadcastProcessFunction`` when there is a key selector.
+
+    Input 2 is the broadcast stream.
+
+    Args:
+        function: an object with ``process_element(value, ctx)``, ``process_broadcast_element(value, ctx)`` and perhaps ``on_timer``.
+        descriptors: of the broadcast states.
+        key_selector: of the stream that is not broadcast; None: it is not keyed.
+        is_batch: as for ``ProcessOperator``.
+        name: for people.
+    """
+
+    _broadcast_context: ProcessContext  # set by open
+
+    def __init__(
+        self,
+        function: Any,
+        descriptors: Sequence[MapStateDescriptor],
+        key_selector: Any = None,
+        *,
+        is_batch: bool = False,
+        name: str = "Co-Process-Broadcast",
+    ) -> None:
+        super().__init__(name)
+        self._is_batch = is_batch
+        self._is_keyed = key_selector is not None
+        if self._is_keyed:
+            self.state_refusal = None
+        self._descriptors = tuple(descriptors)
+        self._keys = KeyedInput(self, key_selector) if self._is_keyed else None
+        self._function = self._add(function, "process_element", "process_broadcast_element")
+
+    def open(self) -> None:
+        """Make states, contexts, timers and the loops, then open the function."""
+        super().open()
+        self._element_loop = RecordLoop(f"{self.name}, process_element", self._write_element, self.out.loop_ends)
+        self._broadcast_loop = RecordLoop(f"{self.name}, process_broadcast_element", self._write_broadcast, self.out.loop_ends)
+
+    def _make_context(self, timers: TimerService) -> ProcessContext:
+        states = {each.name: self.ctx.operator_state_backend.get_broadcast_state(each) for each in self._descriptors}
+        self._broadcast_context = _BroadcastContext(timers, self, states)
+        views: dict[str, OperatorBroadcastState] = {
+            name: ReadOnlyOperatorBroadcastState(name, state.entries) for name, state in states.items()
+        }
+        return _StatesContext(timers, self, views)
+
+    def process_chunk1(self, chunk: Chunk) -> None:
+        """Call the function for each record of the stream that is not broadcast."""
+        if len(chunk):
+            keys = None if self._keys is None else self._keys.keys_of(chunk)
+            self._element_loop.run(chunk.records(), chunk.timestamps, len(chunk), keys)
+
+    def process_chunk2(self, chunk: Chunk) -> None:
+        """Call the function for each record of the broadcast stream."""
+        if len(chunk):
+            self.ctx.key_context.current_key = NO_KEY
+            self._broadcast_loop.run(chunk.records(), chunk.timestamps, len(chunk))
+
+    def _write_element(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        self._write_call(code, self._function.call, record, timestamp, key)
+
+    def _write_broadcast(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        method = self._function.method("process_broadcast_element")
+        self._write_call(code, method, record, timestamp, key, self._broadcast_context)
 
 
 class SplitOperator(RecordOperator):

@@ -11,15 +11,16 @@ Absent:     state backends, and with them state by key group.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
+from flowlet.chain.state_share import StateShare
 from flowlet.columns import Column, Columns, Shape, column_of, columns_of
 from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
-from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
+from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm, merged
 from flowlet.operators.copying import copy_values
 from flowlet.operators.keyed_operator import KeyedOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk
@@ -136,6 +137,11 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
         else:
             self._columnar = None
             self._take_records(list(state.keys), state.records())
+
+    def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
+        """The keys of this subtask's key groups."""
+        parts = [each.of_key_groups(share.key_groups, share.max_parallelism) for each in states if isinstance(each, AggregationSnapshot)]
+        return merged(parts)
 
     # -- records
 

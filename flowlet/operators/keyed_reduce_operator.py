@@ -19,6 +19,7 @@ from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
 from flowlet.operators.aggregation_snapshot import StateForm
 from flowlet.operators.keyed_aggregation_operator import MIN_COLUMN_ROWS, MISSING, KeyedAggregationOperator
+from flowlet.operators.keyed_operator import is_state_used, write_current_key
 from flowlet.records import Chunk
 
 
@@ -32,6 +33,8 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         emits_batches: only the last result of each key in a chunk.
         name: for people.
     """
+
+    state_refusal: str | None = None
 
     def __init__(
         self,
@@ -54,18 +57,21 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         self._results: list[Any] = []  # by slot; the same list all the time
 
     def open(self) -> None:
-        """Prepare."""
+        """Prepare; from now on it is known whether the function uses keyed state."""
         super().open()
+        self._uses_state = is_state_used(self.ctx)
+        if self._uses_state:  # then the loops are given keys, and find the slots themselves
+            self._leave_index()
         self._loop = RecordLoop(self.name, self._write_advance, self.out.loop_ends)
         self._silent_loop = RecordLoop(self.name, self._write_silent, [])
         self._silent_results: list[Any] = []
 
     def _advance_and_emit(self, chunk: Chunk) -> None:
-        self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._state_slots(chunk))
+        self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._keys_or_slots(chunk))
 
     def _advance_chunk(self, chunk: Chunk, results: list[Any]) -> None:
         self._silent_results.clear()
-        self._silent_loop.run(chunk.records(), None, len(chunk), self._state_slots(chunk))
+        self._silent_loop.run(chunk.records(), None, len(chunk), self._keys_or_slots(chunk))
         results += self._silent_results
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
@@ -73,21 +79,33 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         self._leave_index()
         if key is None:
             key = self._key_input.write_key(code, record)
+        slot = self._write_slot(code, key)
+        self.out.write(code, self._write_result(code, record, slot), timestamp, count=code.counts.get(id(self)))
+
+    def _write_slot(self, code: LoopCode, key: str) -> str:
+        """The statements that find the slot of a key, and make the key the current one if the function uses keyed state."""
+        if self._uses_state:
+            write_current_key(code, self.ctx, key)
         slot, state = code.variable("s"), code.bind(self._results, "state")
         exact = f"{key} if type({key}) is {code.bind(str, 'kind')} else {code.bind(exact_key, 'exact_key')}({key})"
         code.line(f"{slot} = {code.bind(self._slots, 'slots')}[{exact}]")
         code.line(f"if {slot} == len({state}): {state}.append({code.bind(MISSING, 'MISSING')})")
-        self.out.write(code, self._write_result(code, record, slot), timestamp, count=code.counts.get(id(self)))
+        return slot
 
-    def _write_advance(self, code: LoopCode, record: str, timestamp: str | None, slot: str | None) -> None:
+    def _write_advance(self, code: LoopCode, record: str, timestamp: str | None, key_or_slot: str | None) -> None:
+        slot = self._slot_of(code, key_or_slot)
         self.out.write(code, self._write_result(code, record, slot), timestamp, count="num_records")
 
-    def _write_silent(self, code: LoopCode, record: str, timestamp: str | None, slot: str | None) -> None:
+    def _write_silent(self, code: LoopCode, record: str, timestamp: str | None, key_or_slot: str | None) -> None:
+        slot = self._slot_of(code, key_or_slot)
         code.line(f"{code.bind(self._silent_results, 'results')}.append({self._write_result(code, record, slot)})")
 
-    def _write_result(self, code: LoopCode, record: str, slot: str | None) -> str:
+    def _slot_of(self, code: LoopCode, key_or_slot: str | None) -> str:
+        assert key_or_slot is not None, "the loop is given keys or slots"
+        return self._write_slot(code, key_or_slot) if self._uses_state else key_or_slot
+
+    def _write_result(self, code: LoopCode, record: str, slot: str) -> str:
         """The statements that bring the state up to date; returns the variable with the result."""
-        assert slot is not None, "the loop is given slots"
         state, so_far, result = code.bind(self._results, "state"), code.variable("so_far"), code.variable("v")
         code.line(f"{so_far} = {state}[{slot}]")
         with code.block(f"if {so_far} is {code.bind(MISSING, 'MISSING')}:"):
@@ -99,6 +117,10 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         return result
 
     # -- the state: a slot for each key, and a list of results by slot
+
+    def _keys_or_slots(self, chunk: Chunk) -> list[Any]:
+        """For the loops: keys, if the function uses keyed state."""
+        return self._key_input.keys_of(chunk) if self._uses_state else self._state_slots(chunk)
 
     def _state_slots(self, chunk: Chunk) -> list[int]:
         """The slot of each record; there is a place for each."""

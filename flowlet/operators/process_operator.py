@@ -8,7 +8,6 @@ Invariants: while a user's method runs, key, timestamp and context are those of 
             Results have the timestamp of their record or timer.  A generator is resumed when its last result went through the chain.
 Source:     Flink ``ProcessOperator``, ``KeyedProcessOperator``, ``CoProcessOperator``, ``KeyedCoProcessOperator``,
             ``ProcessFunction.Context``, ``OnTimerContext``.
-Absent:     broadcast state.
 """
 
 from collections.abc import Iterator
@@ -124,7 +123,7 @@ class KeyedTimers(TimerService):
 class UnkeyedTimers(TimerService):
     """Tells the time; there are no timers without a key."""
 
-    def __init__(self, operator: "_ProcessOperator") -> None:
+    def __init__(self, operator: "ProcessFunctionOperator") -> None:
         self._operator = operator
 
     def current_processing_time(self) -> int:
@@ -155,7 +154,7 @@ class UnkeyedTimers(TimerService):
         raise FlowletError("timers need a keyed stream: call key_by(...) before process(...)")
 
 
-class _ProcessOperator(UserFunctionOperator):
+class ProcessFunctionOperator(UserFunctionOperator):
     """What operators around process functions share."""
 
     current_watermark = MIN_TIMESTAMP
@@ -166,8 +165,11 @@ class _ProcessOperator(UserFunctionOperator):
     def open(self) -> None:
         """Make context and timers, then open the function."""
         timers = KeyedTimers(self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch)) if self._is_keyed else UnkeyedTimers(self)
-        self._context = ProcessContext(timers, self)
+        self._context = self._make_context(timers)
         super().open()
+
+    def _make_context(self, timers: TimerService) -> ProcessContext:
+        return ProcessContext(timers, self)
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Fire timers, then pass it on."""
@@ -222,9 +224,11 @@ class _ProcessOperator(UserFunctionOperator):
         error.add_note(f"raised by on_timer() at {timer.timestamp} for the key {preview(timer.key)}")
         return UserFunctionError(self.name, self.ctx.subtask, None)
 
-    def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None, key: str | None) -> None:
+    def _write_call(
+        self, code: LoopCode, method: Any, record: str, timestamp: str | None, key: str | None, ctx: ProcessContext | None = None
+    ) -> None:
         """The statements that call a method with the record and its context, and take each result through the chain."""
-        context = code.bind(self._context, "context")
+        context = code.bind(self._context if ctx is None else ctx, "context")
         code.at_start(f"{context}.enter(None)")
         code.at_end(f"{context}.leave()")
         if timestamp is not None:
@@ -260,7 +264,7 @@ def _advice(results: Any) -> TypeError:
     return TypeError(f"a process function yields its results or returns a list of them ([] or None for none, [x] for one); got {what}")
 
 
-class ProcessOperator(_ProcessOperator):
+class ProcessOperator(ProcessFunctionOperator):
     """Runs a ``ProcessFunction``, or a ``KeyedProcessFunction`` when there is a key selector.
 
     Args:
@@ -302,7 +306,7 @@ class ProcessOperator(_ProcessOperator):
         self._write_call(code, self._function.call, record, timestamp, key)
 
 
-class CoProcessOperator(_ProcessOperator, TwoInputStreamOperator):
+class CoProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
     """Runs a ``CoProcessFunction``, or a ``KeyedCoProcessFunction`` when there are key selectors.
 
     Args:

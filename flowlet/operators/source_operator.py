@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 from flowlet.chain.operator_output import output_for
+from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.operators.latency_stats import LatencyMarkerEmitter
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.splits.assigned_splits import SplitReceiver
@@ -44,6 +45,9 @@ class SourceReader(Protocol):
     enumerator must be a ``SplitReceiver``.  One that acknowledges what was processed may be a ``MarkedReader``.
     One that can go on after a restart has ``snapshot_position()``, which gives a value that says what was read so far and never changes,
     and ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
+    A source whose positions can be divided among another number of readers has ``redistribute_positions(positions, share)``: the positions
+    by former subtask (None: it had read everything) and a ``StateShare``; it gives the position of one reader, which is never None.
+    One with a user's function that has states may be a ``CheckpointedReader``.
     """
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
@@ -62,6 +66,26 @@ class MarkedReader(Protocol):
 
     def mark_completed(self, number: int) -> None:
         """The completion mark has passed every task of the job."""
+
+
+@runtime_checkable
+class CheckpointedReader(Protocol):
+    """A reader with a user's function that takes part in checkpoints, and may run on a thread of its own."""
+
+    def initialize_function(self, ctx: OperatorContext) -> None:
+        """Let the function get its states; before the first poll."""
+
+    def hold_function(self) -> Sequence[Chunk | Watermark | WatermarkStatus]:
+        """Keep the function from changing its state until ``snapshot_function``; returns all that it emitted and that was not polled."""
+
+    def snapshot_function(self, ctx: OperatorContext, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Let the function put what it keeps into its states, and copy them; then it goes on."""
+
+    def checkpoint_completed(self, ctx: OperatorContext, checkpoint_id: int) -> None:
+        """Tell the function, if it wants to know."""
+
+    def checkpoint_aborted(self, ctx: OperatorContext, checkpoint_id: int) -> None:
+        """Tell the function, if it wants to know."""
 
 
 class Source(ABC):
@@ -125,6 +149,27 @@ class SourceOperator(StreamOperator):
         """Keep the position for the reader."""
         self._restored = state
 
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Emit what a function has emitted so far, and keep it from going on: so its state belongs exactly before the barrier."""
+        if isinstance(self._reader, CheckpointedReader):
+            for element in self._reader.hold_function():
+                self._emit(element)
+
+    def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Let the reader's function put what it keeps into its states."""
+        if isinstance(self._reader, CheckpointedReader):
+            self._reader.snapshot_function(self.ctx, checkpoint_id, timestamp_ms)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the reader's function."""
+        if isinstance(self._reader, CheckpointedReader):
+            self._reader.checkpoint_completed(self.ctx, checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Tell the reader's function."""
+        if isinstance(self._reader, CheckpointedReader):
+            self._reader.checkpoint_aborted(self.ctx, checkpoint_id)
+
     def snapshot_state(self, checkpoint_id: int) -> object | None:
         """How far the reader is, if it can tell."""
         position = getattr(self._reader, "snapshot_position", None)
@@ -134,6 +179,23 @@ class SourceOperator(StreamOperator):
         with self._reader_errors():
             found: object = position()
         return found
+
+    def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
+        """This subtask's part of what was not read.
+
+        Raises:
+            StateRestoreError: the source cannot divide it otherwise.
+        """
+        redistribute = getattr(self.source, "redistribute_positions", None)
+        if redistribute is not None:
+            found: object = redistribute(states, share)
+            return found
+        if share.finished:
+            raise StateRestoreError(
+                f"source {self.name!r} had ended in {len(share.finished)} of {share.former_parallelism} subtasks and cannot divide what "
+                f"is left; set its parallelism to {share.former_parallelism}, and leave the chaining as it was"
+            )
+        return super().redistribute(states, share)
 
     def _warn_that_it_begins_anew(self) -> None:
         if self.ctx.subtask == 0 and not self._has_warned:
@@ -159,6 +221,8 @@ class SourceOperator(StreamOperator):
             self._never_waits = bool(getattr(self._reader, "never_waits", False))
             if self._restored is not None:
                 getattr(self._reader, "restore_position", _ignore)(self._restored)
+            if isinstance(self._reader, CheckpointedReader):
+                self._reader.initialize_function(self.ctx)
             if enumerator_of(self.source) is not None:
                 self._start_receiving(self._reader)
         if self.strategy is not None:
@@ -229,21 +293,24 @@ class SourceOperator(StreamOperator):
         except Exception as error:
             raise UserFunctionError(self.name, self.ctx.subtask, None) from error
         self._has_nothing = False
+        if element is None:
+            return False
+        self._emit(element)
+        return True
+
+    def _emit(self, element: Chunk | Watermark | WatermarkStatus) -> None:
         match element:
-            case None:
-                return False
             case Watermark():
                 self.process_watermark(element)
             case WatermarkStatus():
                 self.process_watermark_status(element)
             case Chunk() if len(element):
-                if event_time is None:
+                if self._event_time is None:
                     self.output.collect(element)
                 else:
-                    event_time.process_chunk(element)
+                    self._event_time.process_chunk(element)
             case Chunk():
                 self._has_nothing = True
-        return True
 
     @property
     def may_go_on(self) -> bool:
@@ -348,31 +415,56 @@ class CollectionSource(Source):
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
         """A reader of one run."""
         start, end = (len(self.values) * number // parallelism for number in (subtask, subtask + 1))
-        return _CollectionReader(self.values[start:end])
+        return _CollectionReader(self.values, start, end)
+
+    def redistribute_positions(self, positions: Sequence["Runs | None"], share: StateShare) -> "Runs":
+        """A run of what is left, about as long as those of the other readers."""
+        left = [run for runs in positions for run in runs or ()]
+        num_left = sum(end - start for start, end in left)
+        first, behind = (num_left * number // share.parallelism for number in (share.subtask, share.subtask + 1))
+        found = []
+        for start, end in left:
+            part = max(start, start + first), min(end, start + behind)
+            if part[0] < part[1]:
+                found.append(part)
+            first -= end - start
+            behind -= end - start
+        return tuple(found)
+
+
+Runs = tuple[tuple[int, int], ...]  # of a collection: the first record, and the one behind the last
+"""What a reader of a ``CollectionSource`` has left."""
 
 
 class _CollectionReader:
     never_waits = True
 
-    def __init__(self, values: list[Any]) -> None:
+    def __init__(self, values: list[Any], start: int, end: int) -> None:
         self._values = values
-        self._next = 0
+        self._next = start  # these two are the present run
+        self._end = end
+        self._later: Runs = ()
 
     def poll_chunk(self) -> Chunk | None:
+        while self._next >= self._end:
+            if not self._later:
+                return None
+            (self._next, self._end), *later = self._later
+            self._later = tuple(later)
         start = self._next
-        if start >= len(self._values):
-            return None
-        self._next = start + MAX_CHUNK_RECORDS
+        self._next = min(start + MAX_CHUNK_RECORDS, self._end)
         return Chunk(self._values[start : self._next])
 
-    def snapshot_position(self) -> int:
-        return self._next
+    def snapshot_position(self) -> Runs:
+        return ((self._next, self._end), *self._later)
 
-    def restore_position(self, position: int) -> None:
-        self._next = position
+    def restore_position(self, position: Runs) -> None:
+        self._next = self._end = 0
+        self._later = position
 
     def close(self) -> None:
         self._values = []
+        self._end, self._later = 0, ()
 
 
 def _ignore(_: object) -> None:

@@ -2,11 +2,13 @@
 
 Side:       task.
 Invariants: an error message about a record can itself never fail; nothing is counted per record to know which one failed.
-Source:     PyFlink's function objects (``MapFunction.map`` and so on), Flink ``StreamingRuntimeContext``, ``FunctionUtils``.
-Absent:     coroutine functions; operator state and metrics in the runtime context.
+Source:     PyFlink's function objects (``MapFunction.map`` and so on), Flink ``StreamingRuntimeContext``, ``FunctionUtils``,
+            ``StreamingFunctionUtils``, ``AbstractUdfStreamOperator``.
+Absent:     coroutine functions; metrics in the runtime context.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from flowlet.chain.loop_code import LoopCode
@@ -15,6 +17,13 @@ from flowlet.chain.preview import last_of, preview
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.not_yet import missing_attribute
+from flowlet.datastream.function import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    KeyedStateStore,
+)
 from flowlet.datastream.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -22,6 +31,7 @@ from flowlet.datastream.state import (
     ListStateDescriptor,
     MapState,
     MapStateDescriptor,
+    OperatorStateStore,
     ReducingState,
     ReducingStateDescriptor,
     StateDescriptor,
@@ -34,7 +44,7 @@ from flowlet.records import Chunk
 _NEEDS_KEYS: Final = "keyed state needs a keyed stream: call key_by(...) before the operator"
 
 
-class RuntimeContext:
+class RuntimeContext(KeyedStateStore):
     """What ``open`` is given; the names are PyFlink's.
 
     ``state_refusal``: why the operator has no keyed state; None: it has.
@@ -104,6 +114,84 @@ class RuntimeContext:
             raise missing_attribute(self, name)
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotContext(FunctionSnapshotContext):
+    """The checkpoint that is being taken."""
+
+    checkpoint_id: int
+    timestamp_ms: int
+
+    def get_checkpoint_id(self) -> int:
+        """Its number."""
+        return self.checkpoint_id
+
+    def get_checkpoint_timestamp(self) -> int:
+        """When it was triggered."""
+        return self.timestamp_ms
+
+
+class InitializationContext(FunctionInitializationContext):
+    """Where a function gets its states; ``state_refusal``: see ``RuntimeContext``."""
+
+    def __init__(self, ctx: OperatorContext, state_refusal: str | None) -> None:
+        self._ctx = ctx
+        self._keyed = RuntimeContext(ctx, state_refusal)
+
+    def is_restored(self) -> bool:
+        """Whether the job goes on from a checkpoint."""
+        return self._ctx.restored_checkpoint_id is not None
+
+    def get_restored_checkpoint_id(self) -> int | None:
+        """The number of that checkpoint; None: there is none."""
+        return self._ctx.restored_checkpoint_id
+
+    def get_operator_state_store(self) -> OperatorStateStore:
+        """Makes states of the subtask."""
+        return self._ctx.operator_state_backend
+
+    def get_keyed_state_store(self) -> KeyedStateStore:
+        """Makes keyed states, or says why there are none."""
+        return self._keyed
+
+
+class Checkpoints:
+    """What a function object does about checkpoints: nothing, unless it is a ``CheckpointedFunction`` or a ``CheckpointListener``.
+
+    Errors of its methods become a UserFunctionError, which names the operator.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def initialize(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
+        """Call ``initialize_state``; ``state_refusal``: see ``RuntimeContext``."""
+        if isinstance(self._function, CheckpointedFunction):
+            self._run(ctx, self._function.initialize_state, InitializationContext(ctx, state_refusal))
+
+    def snapshot(self, ctx: OperatorContext, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Call ``snapshot_state``."""
+        if isinstance(self._function, CheckpointedFunction):
+            self._run(ctx, self._function.snapshot_state, SnapshotContext(checkpoint_id, timestamp_ms))
+
+    def completed(self, ctx: OperatorContext, checkpoint_id: int) -> None:
+        """Call ``notify_checkpoint_complete``."""
+        if isinstance(self._function, CheckpointListener):
+            self._run(ctx, self._function.notify_checkpoint_complete, checkpoint_id)
+
+    def aborted(self, ctx: OperatorContext, checkpoint_id: int) -> None:
+        """Call ``notify_checkpoint_aborted``."""
+        if isinstance(self._function, CheckpointListener):
+            self._run(ctx, self._function.notify_checkpoint_aborted, checkpoint_id)
+
+    @staticmethod
+    def _run(ctx: OperatorContext, method: Callable[[Any], None], argument: Any) -> None:
+        try:
+            method(argument)
+        except Exception as error:
+            error.add_note(f"raised by {method.__name__}()")
+            raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error
+
+
 class UserFunction:
     """A function object with methods of given names, or, where one is enough, any other callable.
 
@@ -121,6 +209,7 @@ class UserFunction:
     def __init__(self, function: Any, method: str, *more: str) -> None:
         self._function = function
         self._method = method
+        self.checkpoints = Checkpoints(function)
         has_all = all(self.method(name) is not None for name in (method, *more))
         if not has_all and (more or not callable(function)):
             methods = " and ".join(f"{name}()" for name in (method, *more))
@@ -142,7 +231,8 @@ class UserFunction:
         return found if callable(found) else None
 
     def open(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
-        """Call the object's ``open``, if it has one; ``state_refusal``: see ``RuntimeContext``."""
+        """Call the object's ``initialize_state`` and ``open``, if it has them; ``state_refusal``: see ``RuntimeContext``."""
+        self.checkpoints.initialize(ctx, state_refusal)
         self._run("open", RuntimeContext(ctx, state_refusal), ctx=ctx)
 
     def close(self, ctx: OperatorContext) -> None:
@@ -190,6 +280,23 @@ class UserFunctionOperator(StreamOperator):
         while self._num_open:
             self._num_open -= 1
             self._functions[self._num_open].close(self.ctx)
+
+    # -- checkpoints
+
+    def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Let the functions put what they keep into their states."""
+        for function in self._functions:
+            function.checkpoints.snapshot(self.ctx, checkpoint_id, timestamp_ms)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the functions that want to know."""
+        for function in self._functions:
+            function.checkpoints.completed(self.ctx, checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Tell the functions that want to know."""
+        for function in self._functions:
+            function.checkpoints.aborted(self.ctx, checkpoint_id)
 
     def _add(self, function: Any, method: str, *more: str) -> UserFunction:
         added = UserFunction(function, method, *more)

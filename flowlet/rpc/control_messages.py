@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from flowlet.common.job_settings import JobSettings
+from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.splits.file_split import FileSet, FileSplit
 
@@ -27,7 +27,7 @@ class ModuleSource(msgspec.Struct, frozen=True):
 
 
 class StateHandle(msgspec.Struct, frozen=True):
-    """Where the state of one subtask in one checkpoint lies: in a file of the checkpoint's storage, or, if it is small, in ``inline``."""
+    """Where a part of a checkpoint lies: in a file of the checkpoint's storage, or, if it is small, in ``inline``."""
 
     num_bytes: int
     sha256: bytes
@@ -35,12 +35,58 @@ class StateHandle(msgspec.Struct, frozen=True):
     inline: bytes = b""
 
 
+class RestoredPart(msgspec.Struct, frozen=True):
+    """What one former subtask of the vertex kept in the checkpoint."""
+
+    subtask: int
+    state: StateHandle | None = None  # of its operators; None: they had none
+    channels: StateHandle | None = None  # its data in flight, of inputs and outputs; None: there was none
+    shared: list[StateHandle] = []  # files that several checkpoints use, and that ``state`` names
+
+
+class RestoredVertex(msgspec.Struct, frozen=True):
+    """A vertex of the checkpoint that a job was started from, which had some operators of the subtask's vertex."""
+
+    parallelism: int
+    operators: list[str]  # their ids, in hex
+    parts: list[RestoredPart]  # only those with state that the subtask may need
+    finished: list[int] = []  # subtasks that had read and processed everything
+
+
+class RestoredEdge(msgspec.Struct, frozen=True):
+    """Data in flight of one input of a vertex: what its former producers had in their partition ``output`` (an index), by subtask.
+
+    What its former consumers had in their gate ``gate`` is in the ``channels`` of ``RestoredState.parts``.
+    """
+
+    edge_id: str
+    gate: int  # the index of the edge among those that lead into the vertex
+    output: int
+    producers: list[RestoredPart]  # only those with ``channels``
+    former_producers: int  # the number of subtasks that the producers had
+    former_consumers: int  # the number of subtasks that the vertex had
+    num_producers: int  # their number now
+    is_pointwise: bool = False
+    partitioner: bytes = b""  # cloudpickled; only if the number of consumers is another one now
+
+
 class RestoredState(msgspec.Struct, frozen=True):
-    """What a subtask begins with after a restart."""
+    """What a subtask begins with after a restart.
+
+    With the parallelism of the checkpoint ``parts`` is the subtask's own part, unless a part has union state; otherwise, all parts of its
+    vertex, of which it takes what is its own now: key groups, and its share of the rest.
+    """
 
     checkpoint_id: int
-    state: StateHandle | None = None  # None: it had none
+    parts: list[RestoredPart] = []
     is_finished: bool = False  # its operators had finished, and do not run again
+    former_parallelism: int | None = None  # of its vertex; None: the same as now
+    edges: list[RestoredEdge] = []  # those with data in flight
+    former_job: str = ""  # the id of the job whose checkpoint it is; empty: this one.  The handles name files of that job
+    former_directory: str = ""  # where that job kept its checkpoints
+    former_operators: list[str] = []  # of another job's vertex: their ids, in hex
+    former_finished: list[int] = []  # as in ``RestoredVertex``
+    moved: list[RestoredVertex] = []  # other vertices, whose operators are chained otherwise now
 
 
 class UserCode(msgspec.Struct, frozen=True):
@@ -90,6 +136,7 @@ class VertexMessage(msgspec.Struct, frozen=True):
     watermark_alignment: WatermarkAlignmentMessage | None = None  # of the source that it begins with
     remote_gate: RemoteGateMessage | None = None
     files: FileSet | None = None  # of the source that it begins with; the JobManager assigns the splits.  None: readers know their shares
+    operator_ids: list[str] = []  # 32 hex digits each, in the order of the chain: whose state is whose
 
 
 class EdgeMessage(msgspec.Struct, frozen=True):
@@ -471,6 +518,11 @@ class CheckpointAcknowledged(msgspec.Struct, frozen=True, tag=True):
     state: StateHandle | None = None  # None: it has none
     is_finished: bool = False
     durations: CheckpointDurations = CheckpointDurations()
+    channels: StateHandle | None = None  # data in flight; None: there was none
+    shared: list[StateHandle] = []  # files that earlier or later checkpoints use, too; they are not removed with this one
+    has_union_state: bool = False  # every subtask needs this part at a restart
+    is_by_key: bool = False  # all state belongs to keys: with another parallelism only subtasks with some of its key groups need it
+    operators: list[str] = []  # the ids of the operators that have state, in hex
 
 
 class CheckpointDeclined(msgspec.Struct, frozen=True, tag=True):

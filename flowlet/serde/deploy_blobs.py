@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import cloudpickle
 
 from flowlet.errors import FlowletError, JobSubmissionError
+from flowlet.serde.pickles import program_pickle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ def dump_chain(chain: "Sequence[Chained]", vertex: str) -> bytes:
         JobSubmissionError: an operator cannot be pickled; the message names it and the reason.
     """
     try:
-        return bytes(cloudpickle.dumps(list(chain)))
+        return program_pickle.dumps(list(chain))
     except Exception as error:
         reason = f"{_describe(error)}; {_ADVICE}"
         raise JobSubmissionError(f"vertex {vertex!r}: {_first_unpicklable(chain)} cannot be sent to a TaskManager: {reason}") from error
@@ -53,14 +54,14 @@ def dump_partitioner(partitioner: "Partitioner", edge: str) -> bytes:
         JobSubmissionError: it cannot be pickled; the message names the edge and the reason.
     """
     try:
-        return bytes(cloudpickle.dumps(partitioner))
+        return program_pickle.dumps(partitioner)
     except Exception as error:
         raise JobSubmissionError(f"edge {edge!r}: its partitioner cannot be sent to a TaskManager: {_describe(error)}") from error
 
 
 def dump_type(type_info: "TypeInformation") -> bytes:
     """Serialize the type of a remote gate's records."""
-    return bytes(cloudpickle.dumps(type_info))
+    return program_pickle.dumps(type_info)
 
 
 def load_type(blob: bytes, gate: str) -> "TypeInformation":
@@ -112,7 +113,7 @@ def _first_unpicklable(chain: "Sequence[Chained]") -> str:
     """The first operator that cannot be pickled on its own, for an error message."""
     for chained in chain:
         try:
-            cloudpickle.dumps(chained)
+            program_pickle.dumps(chained)
         except Exception:  # noqa: BLE001 - any exception marks the operator
             return f"operator {chained.operator.name!r}"
     return "its chain of operators"

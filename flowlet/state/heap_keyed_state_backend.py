@@ -20,9 +20,12 @@ from flowlet.datastream.state import (
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.state.heap_states import HeapAggregatingState, HeapListState, HeapMapState, HeapReducingState, HeapValueState
 from flowlet.state.incremental_cleanup import IncrementalCleanup
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
+from flowlet.state.incremental_snapshot import IncrementalSnapshot
+from flowlet.state.keyed_state_snapshot import VERSION, KeyedStateSnapshot, StateDescription, StateKind, StateRows
+from flowlet.state.row_conversion import row_converter
 from flowlet.state.state_table import StateTable
 from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
+from flowlet.state.type_compatibility import type_form
 from flowlet.timers.time_api import KeyContext
 
 _KINDS = {
@@ -32,7 +35,6 @@ _KINDS = {
     ReducingStateDescriptor: StateKind.REDUCING,
     AggregatingStateDescriptor: StateKind.AGGREGATING,
 }
-VERSION = 1
 
 
 class HeapKeyedStateBackend:
@@ -93,7 +95,8 @@ class HeapKeyedStateBackend:
         """
         if not isinstance(descriptor, kind):
             raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
-        description = StateDescription(_KINDS[kind], repr(descriptor.type_info), descriptor.ttl_config is not None)
+        type_info = descriptor.type_info
+        description = StateDescription(_KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info))
         name = descriptor.name
         table = self._tables.get(name)
         if table is None:
@@ -115,30 +118,15 @@ class HeapKeyedStateBackend:
         return self._states[name]
 
     def _compatible_rows(self, name: str, declared: StateDescription) -> Iterable[StateRows]:
+        """The restored rows of a state in the form that is declared.
+
+        Raises:
+            StateRestoreError: it was written as another kind, or with a type that cannot become the declared one.
+        """
         written, groups = self._restored[name]
-        if (written.kind, written.type_name) != (declared.kind, declared.type_name):
-            raise StateRestoreError(
-                f"state {name!r} was written as {written}, and is declared as {declared} now; "
-                "declare it as it was written, or use another name"
-            )
+        convert = row_converter(name, written, declared, self._now_ms())
         for rows in groups.values():
-            yield rows if written.has_ttl == declared.has_ttl else self._with_other_ttl(rows, declared)
-
-    def _with_other_ttl(self, rows: StateRows, declared: StateDescription) -> StateRows:
-        """The rows where entries begin, or cease, to expire; those that begin were last used now."""
-        now_ms = self._now_ms()
-
-        def converted(entry: Any) -> Any:
-            return (entry, now_ms) if declared.has_ttl else entry[0]
-
-        match declared.kind:
-            case StateKind.LIST:
-                values = [tuple(map(converted, row)) for row in rows.values]
-            case StateKind.MAP:
-                values = [tuple((key, converted(entry)) for key, entry in row) for row in rows.values]
-            case _:
-                values = list(map(converted, rows.values))
-        return StateRows(rows.keys, tuple(values))
+            yield rows if convert is None else StateRows(rows.keys, tuple(map(convert, rows.values)))
 
     def _state_of(self, table: StateTable, descriptor: StateDescriptor) -> State:
         expiry = self._expiry_of(table, descriptor)
@@ -180,25 +168,28 @@ class HeapKeyedStateBackend:
                 self._cleanups.append(cleanup.clean)
         return expiry
 
+    def keys_of(self, name: str) -> list[Any]:
+        """The keys, as the user knows them, that have an entry of a state which was declared."""
+        return self._tables[name].user_keys()
+
     # -- checkpoints
 
-    def snapshot(self) -> Callable[[], KeyedStateSnapshot] | None:
-        """Copy what may change; what is returned makes the snapshot on any thread.  None: there is no state.
+    def snapshot(self, checkpoint_id: int = 0) -> Callable[[], KeyedStateSnapshot] | None:
+        """Begin a snapshot; what is returned makes it, once, on any thread, while the states go on.  None: there is no state.
 
-        Raises:
-            FlowletError: a value cannot be copied; names the state.
+        The snapshot is given up when what is returned is no longer referred to.  What is returned raises FlowletError if a value cannot
+        be copied; the message names the state.
         """
         if not self._tables and not self._restored:
             return None
-        for name, expiry in self._expiries.items():
-            self._tables[name].retain_all(expiry, self._now_ms())
-        frozen = {name: table.freeze() for name, table in self._tables.items()}
+        now_ms = self._now_ms()
+        copies = {name: table.copy(self._expiries.get(name), now_ms) for name, table in self._tables.items()}
         descriptions = {name: table.description for name, table in self._tables.items()}
         undeclared = dict(self._restored)
         max_parallelism = self._max_parallelism
 
         def finish() -> KeyedStateSnapshot:
-            by_name = {name: rows(max_parallelism) for name, rows in frozen.items()}
+            by_name = {name: copy.rows(max_parallelism) for name, copy in copies.items()}
             by_name |= {name: groups for name, (_, groups) in undeclared.items()}
             groups: dict[int, dict[str, StateRows]] = {}
             for name, rows in by_name.items():
@@ -209,7 +200,7 @@ class HeapKeyedStateBackend:
 
         return finish
 
-    def restore(self, snapshot: KeyedStateSnapshot) -> None:
+    def restore(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
         """Take over the state of this subtask's key groups; may be called for several snapshots, of subtasks of one job.
 
         Raises:
@@ -217,8 +208,16 @@ class HeapKeyedStateBackend:
         """
         if self._tables:
             raise RuntimeError(f"state must be restored before the first one is declared: {self!r}")
+        if isinstance(snapshot, IncrementalSnapshot):
+            raise StateRestoreError(
+                "keyed state was written by RocksDB, incrementally, which only RocksDB reads: set state.backend.type to 'rocksdb', and to "
+                "change it take a checkpoint with execution.checkpointing.incremental: false first"
+            )
         if snapshot.version != VERSION:
-            raise StateRestoreError(f"keyed state has version {snapshot.version}, this flowlet reads version {VERSION}")
+            raise StateRestoreError(
+                f"keyed state has version {snapshot.version}, this flowlet reads version {VERSION}: restore it with the flowlet that "
+                "wrote it, or start without the checkpoint"
+            )
         if snapshot.max_parallelism != self._max_parallelism:
             raise StateRestoreError(
                 f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has {self._max_parallelism} now; "
@@ -231,6 +230,15 @@ class HeapKeyedStateBackend:
         for group in self._key_groups:
             for name, rows in snapshot.groups.get(group, {}).items():
                 self._restored[name][1][group] = rows
+
+    def discard_snapshot(self, checkpoint_id: int) -> None:
+        """Does nothing: a snapshot holds memory only."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Does nothing: each checkpoint has the whole state."""
+
+    def close(self) -> None:
+        """Does nothing: the heap has no files."""
 
     def check_invariants(self) -> None:
         """Assert the invariants of the tables."""

@@ -15,7 +15,7 @@ from typing import Any
 from flowlet.datastream.state import AggregatingState, ListState, MapState, ReducingState, ValueState
 from flowlet.keys.exact_keys import exact_key
 from flowlet.state.frozen_rows import MapEntry, map_pairs
-from flowlet.state.state_table import PLAIN, StateTable
+from flowlet.state.state_table import PLAIN, Entries, StateTable
 
 
 class HeapValueState(ValueState[Any]):
@@ -26,11 +26,15 @@ class HeapValueState(ValueState[Any]):
     def __init__(self, table: StateTable) -> None:
         self._table = table
         self._context = table.key_context
-        self._entries = table.entries
-        self._get = table.entries.get
+        table.attach(self)
 
     def __repr__(self) -> str:
         return f"<HeapValueState {self._table!r}>"
+
+    def bind(self, get: Callable[[Any], Any], entries: Entries) -> None:
+        """From now on read entries with ``get`` and put them into ``entries``; the table's."""
+        self._get = get
+        self._entries = entries
 
     def value(self) -> Any:
         """The value of the current key; None if it has none."""
@@ -107,11 +111,15 @@ class HeapListState(ListState[Any]):
     def __init__(self, table: StateTable) -> None:
         self._table = table
         self._context = table.key_context
-        self._entries: dict[Any, list[Any]] = table.entries
-        self._get = table.entries.get
+        table.attach(self)
 
     def __repr__(self) -> str:
         return f"<HeapListState {self._table!r}>"
+
+    def bind(self, get: Callable[[Any], Any], entries: Entries) -> None:
+        """From now on read entries with ``get`` and put them into ``entries``; the table's."""
+        self._get = get
+        self._entries = entries
 
     def get(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
@@ -163,16 +171,21 @@ class HeapMapState(MapState[Any, Any]):
     def __init__(self, table: StateTable) -> None:
         self._table = table
         self._context = table.key_context
-        self._entries: dict[Any, dict[Any, Any]] = table.entries
-        self._get = table.entries.get
+        table.attach(self)
 
     def __repr__(self) -> str:
         return f"<HeapMapState {self._table!r}>"
 
+    def bind(self, get: Callable[[Any], Any], entries: Entries) -> None:
+        """From now on read entries with ``get`` and put them into ``entries``; the table's."""
+        self._get = get
+        self._entries = entries
+
     def _map(self) -> dict[Any, Any] | None:
         """The map of the current key."""
         key = self._context.current_key
-        return self._get(key if type(key) in PLAIN else self._table.exact(key))
+        entries: dict[Any, Any] | None = self._get(key if type(key) in PLAIN else self._table.exact(key))
+        return entries
 
     def get(self, key: Any) -> Any:
         """The value of a key of the map; None if there is none."""
@@ -192,7 +205,8 @@ class HeapMapState(MapState[Any, Any]):
         outer = current if type(current) in PLAIN else self._table.exact_to_store(current)
         entries = self._get(outer)
         if entries is None:
-            entries = self._entries[outer] = {}
+            entries = {}
+            self._entries[outer] = entries
         entries[inner] = value if inner is key else MapEntry(key, value)
 
     def put_all(self, dict_value: Any) -> None:

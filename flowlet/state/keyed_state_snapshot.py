@@ -9,7 +9,10 @@ Source:     Flink ``KeyedBackendSerializationProxy``, ``KeyGroupsStateHandle``, 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final
+
+VERSION: Final = 2
+"""Of the form below: 2 since types have a ``TypeForm``."""
 
 
 class StateKind(Enum):
@@ -23,6 +26,27 @@ class StateKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class TypeForm:
+    """A declared type, such that a later flowlet can tell what it was.
+
+    Args:
+        name: ``Row``, ``Tuple``, ``Map``, ``List`` or another kind of array, the name of a basic type, or the text of any other type.
+        parts: of the fields, of key and value, or of the element.
+        fields: the names of the fields of a row.
+    """
+
+    name: str
+    parts: "tuple[TypeForm, ...]" = ()
+    fields: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.parts and not self.fields:
+            return self.name
+        parts = map("{}: {}".format, self.fields, self.parts) if self.fields else map(str, self.parts)
+        return f"{self.name}({', '.join(parts)})"
+
+
+@dataclass(frozen=True, slots=True)
 class StateDescription:
     """What a restart must declare again.
 
@@ -30,14 +54,16 @@ class StateDescription:
         kind: what is kept for a key.
         type_name: the declared type as text.
         has_ttl: whether each entry is a pair of what the user stored and when it was last used, in milliseconds of processing time.
+        type_form: the declared type; None: only the same text is the same type.
     """
 
     kind: StateKind
     type_name: str
     has_ttl: bool = False
+    type_form: TypeForm | None = None
 
     def __str__(self) -> str:
-        return f"a {self.kind.value} of type {self.type_name}"
+        return f"a {self.kind.value} of type {self.type_name}{' with a time to live' if self.has_ttl else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +91,4 @@ class KeyedStateSnapshot:
     descriptions: Mapping[str, StateDescription]
     max_parallelism: int
     groups: Mapping[int, Mapping[str, StateRows]] = field(default_factory=dict)
-    version: int = 1
+    version: int = VERSION

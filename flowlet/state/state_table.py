@@ -6,23 +6,23 @@ or None also needs ``exact_key``, which is not computed again while the current 
 Side:       task.
 Invariants: an entry is stored under the exact key (``flowlet.keys.exact_keys``): 1, 1.0 and True have three.  ``_user_keys`` holds the key
             as the user knows it for every entry whose exact key is another object, and nothing else.
-            What ``freeze`` gave does not change when the user changes a value in place.
+            While a copy is under way, the states read and write through ``CopyingEntries``; else they use the dictionary itself.
+            ``_order`` holds the keys in the order of the dictionary up to its newest ones, or is empty.
 Source:     Flink ``StateTable``, ``CopyOnWriteStateMap``.  Flink keeps one map per key group; here the key groups are computed when a
             snapshot is finished.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable
+from itertools import islice
 from types import NoneType
 from typing import Any, Final, Protocol
 
-import numpy as np
-
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key, exact_keys
-from flowlet.keys.key_columns import column_key_groups
-from flowlet.state.frozen_rows import frozen_rows, thawed_rows
+from flowlet.state.copying_entries import CopyingEntries
+from flowlet.state.frozen_rows import thawed_rows
 from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
+from flowlet.state.table_copy import LiveRows, TableCopy
 from flowlet.timers.time_api import NO_KEY, KeyContext
 
 # Keys of these types are their own exact keys.
@@ -37,6 +37,19 @@ class LiveEntries(Protocol):
         """What is left of what is stored for a key: the same object if nothing expired, None if nothing is left."""
 
 
+class Entries(Protocol):
+    """Where a state puts what it keeps for a key."""
+
+    def __setitem__(self, exact: Any, stored: Any) -> None: ...
+
+
+class BoundState(Protocol):
+    """A state that keeps its entries in a table."""
+
+    def bind(self, get: Callable[[Any], Any], entries: Entries) -> None:
+        """From now on read entries with ``get`` and put them into ``entries``."""
+
+
 class StateTable:
     """The entries of one state; task thread only.
 
@@ -46,7 +59,19 @@ class StateTable:
         key_context: holds the current key.
     """
 
-    __slots__ = ("_last_exact", "_last_key", "_user_keys", "description", "entries", "key_context", "name")
+    __slots__ = (
+        "_copying",
+        "_is_copying",
+        "_last_exact",
+        "_last_key",
+        "_order",
+        "_state",
+        "_user_keys",
+        "description",
+        "entries",
+        "key_context",
+        "name",
+    )
 
     def __init__(self, name: str, description: StateDescription, key_context: KeyContext) -> None:
         self.name = name
@@ -56,6 +81,10 @@ class StateTable:
         self._user_keys: dict[Any, Any] = {}
         self._last_key: Any = _UNSET
         self._last_exact: Any = None
+        self._state: BoundState | None = None
+        self._copying = CopyingEntries(name, description.kind, self.entries, self._settle)
+        self._is_copying = False
+        self._order: list[Any] = []  # Only appended to, never changed: copies share it.
 
     def __repr__(self) -> str:
         return f"<StateTable {self.name!r}, {self.description}, {len(self.entries)} keys>"
@@ -84,9 +113,17 @@ class StateTable:
         key = self.key_context.current_key
         self.drop(key if type(key) in PLAIN else self.exact(key))
 
+    def attach(self, state: BoundState) -> None:
+        """Bind the one state whose entries these are."""
+        self._state = state
+        state.bind(self.entries.get, self.entries)
+
     def drop(self, exact: Any) -> None:
         """Drop the entry of an exact key."""
-        self.entries.pop(exact, None)
+        if self._is_copying:
+            self._keep_dropped(exact)
+        if self.entries.pop(exact, None) is not None:
+            self._order = []
         self._user_keys.pop(exact, None)
 
     def retain(self, exact: Any, expiry: LiveEntries, now_ms: int) -> None:
@@ -98,28 +135,54 @@ class StateTable:
         if live is None:
             self.drop(exact)
         elif live is not stored:
+            if self._is_copying:
+                self._copying.get(exact)  # frozen, not only kept: what is left of it stays in use
             self.entries[exact] = live
 
-    def retain_all(self, expiry: LiveEntries, now_ms: int) -> None:
-        """Drop what has expired of all entries."""
-        for exact in list(self.entries):
-            self.retain(exact, expiry, now_ms)
+    def _keep_dropped(self, exact: Any) -> None:
+        self._copying.keep(exact)
+        if exact in self._user_keys:
+            self._copying.keep_user_key(exact, self._user_keys[exact])
+
+    def user_keys(self) -> list[Any]:
+        """The keys of all entries, as the user knows them."""
+        user_keys = self._user_keys
+        return [user_keys.get(exact, exact) for exact in self.entries]
 
     # -- snapshots
 
-    def freeze(self) -> Callable[[int], dict[int, StateRows]]:
-        """Copy what may change; what is returned makes the rows of each key group, on any thread, from the number of key groups.
+    def copy(self, expiry: LiveRows | None = None, now_ms: int = 0) -> TableCopy:
+        """Begin a snapshot; it is given up when its last reference goes.
 
-        Raises:
-            FlowletError: a value cannot be copied; names state and key.
+        Takes time for the keys that are new since the last copy, or for all keys if one was dropped meanwhile.
+
+        Args:
+            expiry: leaves out rows that have expired at ``now_ms``; None: none are left out.
+            now_ms: see ``expiry``.
         """
-        exact_keys, user_keys = list(self.entries), self._user_keys.copy()
-        rows = frozen_rows(self.name, self.description.kind, list(self.entries.values()))
+        self._list_keys()
+        copy = TableCopy(self.name, self.description, self.entries, self._user_keys, self._order, expiry, now_ms)
+        self._copying.add(copy)
+        self._is_copying = True
+        if self._state is not None:
+            self._state.bind(self._copying.get, self._copying)
+        return copy
 
-        def finish(max_parallelism: int) -> dict[int, StateRows]:
-            return _by_key_group([user_keys.get(exact, exact) for exact in exact_keys], rows(), max_parallelism)
+    def _list_keys(self) -> None:
+        num_new = len(self.entries) - len(self._order)
+        if not self._order:
+            self._order = list(self.entries)
+        elif num_new:
+            # Nothing was dropped since, so that new keys are the last ones of the dictionary.
+            newest = list(islice(reversed(self.entries), num_new))
+            newest.reverse()
+            self._order += newest
 
-        return finish
+    def _settle(self) -> None:
+        """No copy is under way any more."""
+        self._is_copying = False
+        if self._state is not None:
+            self._state.bind(self.entries.get, self.entries)
 
     def restore(self, rows: Iterable[StateRows]) -> None:
         """Take over entries; keys that are there already are replaced."""
@@ -134,19 +197,4 @@ class StateTable:
         """Assert the invariants of the module header."""
         assert self._user_keys.keys() <= self.entries.keys(), "a key without an entry"
         assert all(exact_key(key) == exact for exact, key in self._user_keys.items()), "a key that is another one"
-
-
-def _by_key_group(keys: list[Any], values: Sequence[Any], max_parallelism: int) -> dict[int, StateRows]:
-    if not keys:
-        return {}
-    groups = column_key_groups(keys, max_parallelism)
-    # Stable, so that the keys of a group stay in the order in which they were first stored.
-    order = np.argsort(groups, kind="stable")
-    sorted_groups = groups[order]
-    starts = [0, *(np.flatnonzero(np.diff(sorted_groups)) + 1).tolist(), len(keys)]
-    places = order.tolist()
-    sorted_keys, sorted_values = [keys[place] for place in places], [values[place] for place in places]
-    return {
-        int(sorted_groups[start]): StateRows(tuple(sorted_keys[start:end]), tuple(sorted_values[start:end]))
-        for start, end in pairwise(starts)
-    }
+        assert self._order == list(islice(self.entries, len(self._order))), "the order is another one"

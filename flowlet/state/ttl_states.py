@@ -11,12 +11,11 @@ Source:     Flink ``TtlValueState``, ``TtlListState``, ``TtlMapState``, ``TtlRed
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from flowlet.datastream.state import ListState, MapState, ValueState
 from flowlet.datastream.state_ttl_config import StateTtlConfig
 from flowlet.state.frozen_rows import MapEntry
-from flowlet.state.heap_states import HeapListState
 from flowlet.state.keyed_state_snapshot import StateKind
 
 
@@ -56,6 +55,16 @@ class Expiry:
                 return None if self.has_expired(stored[1], now_ms) else stored
         return (stored if len(kept) == len(stored) else kept) if kept else None
 
+    def live_row(self, kind: StateKind, row: Any, now_ms: int) -> Any:
+        """``live``, of a row of a snapshot; any thread."""
+        match kind:
+            case StateKind.LIST:
+                return tuple(pair for pair in row if not self.has_expired(pair[1], now_ms)) or None
+            case StateKind.MAP:
+                return tuple((key, pair) for key, pair in row if not self.has_expired(pair[1], now_ms)) or None
+            case _:
+                return None if self.has_expired(row[1], now_ms) else row
+
 
 class TtlValueState(ValueState[Any]):
     """A value per key that expires."""
@@ -92,12 +101,31 @@ class TtlValueState(ValueState[Any]):
         self._stored.clear()
 
 
+class StoredList(Protocol):
+    """A list state without expiry."""
+
+    def elements(self) -> list[Any]:
+        """The elements of the current key's list, in a list of the caller's own."""
+
+    def add(self, value: Any) -> None:
+        """Append to the list of the current key."""
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append values to the list of the current key."""
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the list of the current key; an empty one clears it."""
+
+    def clear(self) -> None:
+        """Forget the list of the current key."""
+
+
 class TtlListState(ListState[Any]):
     """A list per key, each of whose elements expires."""
 
     __slots__ = ("_expiry", "_stored")
 
-    def __init__(self, stored: HeapListState, expiry: Expiry) -> None:
+    def __init__(self, stored: StoredList, expiry: Expiry) -> None:
         self._stored = stored
         self._expiry = expiry
 

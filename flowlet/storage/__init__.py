@@ -1,1 +1,1 @@
-"""Where checkpoints are kept: files below a URL of fsspec, and their manifests."""
+"""Where checkpoints are kept: files below a directory or a URL of fsspec, and their manifests."""

@@ -4,32 +4,37 @@ Side:       shared.  Blocking: called on threads of a pool, never on an event lo
 Invariants: a state that was returned is on disk: written, fsynced, renamed, its directory fsynced.  A checkpoint exists when its manifest
             does, which is written last.  Nothing is returned that does not have the length and the SHA-256 of its handle.
             No name from a handle or a manifest leads out of ``<url>/<job id>``.
-Layout:     ``<url>/<job id>/chk-<n>/<name>`` and ``<url>/<job id>/chk-<n>/_metadata``.
+Layout:     ``<url>/<job id>/chk-<n>/<name>``, ``<url>/<job id>/shared/<sha256>`` and ``<url>/<job id>/chk-<n>/_metadata``.
 Source:     Flink ``FsCheckpointStorageAccess``, ``FsCheckpointMetadataOutputStream``.
-Absent:     object stores (``StorageFiles`` is the place for them); timeouts: that of the checkpoint covers a slow file system.
+Absent:     timeouts: that of the checkpoint covers a slow file system.
 """
 
 import hashlib
 import hmac
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
 
+from flowlet.common.checkpoint_url import check_checkpoint_url, directory_of, is_directory
 from flowlet.errors import StorageError
 from flowlet.rpc.control_messages import StateHandle
 from flowlet.storage.local_files import LocalFiles
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from flowlet.storage.manifest_codec import MAX_MANIFEST_BYTES, StoredManifest, StoredSource, decode_manifest, encode_manifest
+from flowlet.storage.object_files import ObjectFiles
 from flowlet.storage.storage_files import Folder, StorageFiles
-from flowlet.storage.storage_url import directory_of
 
 INLINE_BYTES = 20 * 1024
 """A state up to this size stays in its handle."""
 _MANIFEST: Final = "_metadata"
+_PROBE: Final = 0  # the ids of checkpoints count from 1
+_PROBE_NAME: Final = "probe"
 _JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_SHARED: Final = "shared"
+_SHARED_NAME: Final = re.compile(r"[0-9a-f]{64}")
 _FOLDER: Final = re.compile(r"chk-(0|[1-9][0-9]{0,18})")
 
 
@@ -39,7 +44,7 @@ class CheckpointStorage:
     Threading: any thread.  The subtasks of a checkpoint may write from different processes.
 
     Args:
-        url: the absolute path of a directory, or its ``file:`` URL; it is made when the first file is written.
+        url: the absolute path of a directory, or its ``file:`` URL; it is made when the first file is written.  Other URLs are fsspec's.
         job_id: 32 hex digits.
         key: of the MAC of manifests: ``manifest_key`` of the cluster's secret.
 
@@ -50,12 +55,19 @@ class CheckpointStorage:
     def __init__(self, url: str, job_id: str, key: bytes = b"") -> None:
         if _JOB_ID.fullmatch(job_id) is None:
             raise StorageError(f"{job_id!r} is no id of a job: it must have 32 hex digits")
-        self._files: StorageFiles = LocalFiles(directory_of(url))
+        check_checkpoint_url(url)
+        self._files: StorageFiles = LocalFiles(directory_of(url)) if is_directory(url) else ObjectFiles(url)
         self._job_id = job_id
         self._key = key
 
     def __repr__(self) -> str:
         return f"<CheckpointStorage {self._files.location((self._job_id,))}>"
+
+    def check_writable(self) -> None:
+        """Write a file below the URL and remove it.  Raises StorageError: a checkpoint could not be written."""
+        folder = self._folder(_PROBE)
+        self._files.write(folder, _PROBE_NAME, b"probe")
+        self._files.remove_folder(folder)
 
     def write_state(self, checkpoint_id: int, name: str, content: bytes) -> StateHandle:
         """Keep a subtask's state; ``name`` is unique within the checkpoint.  Raises StorageError."""
@@ -82,6 +94,20 @@ class CheckpointStorage:
             raise StorageError(f"{what} {how}; put the original back, or restore another checkpoint")
         return content
 
+    def write_shared(self, handle: StateHandle, content: bytes) -> None:
+        """Keep a file that several checkpoints use, where its handle says.  Raises StorageError."""
+        assert handle.path is not None, "a shared file is never in its handle"
+        self._files.write(*self._place(handle.path), content)
+
+    def discard_shared(self, paths: Iterable[str]) -> None:
+        """Remove shared files; those that are gone are passed over.  Raises StorageError."""
+        for path in paths:
+            self._files.remove(*self._place(path))
+
+    def discard_all_shared(self) -> None:
+        """Remove all shared files.  Raises StorageError."""
+        self._files.remove_folder((self._job_id, _SHARED))
+
     def write_manifest(self, manifest: CheckpointManifest) -> None:
         """Complete a checkpoint.  Raises StorageError: it cannot be written, or a file of it is gone."""
         sources = [
@@ -99,6 +125,8 @@ class CheckpointStorage:
             )
         if any(each.path is not None for each in _handles(stored)):
             self._files.settle(folder)
+        if any(each.shared for each in stored.manifest.subtasks):
+            self._files.settle((self._job_id, _SHARED))
         self._files.write(folder, _MANIFEST, content)
 
     def read_manifest(self, checkpoint_id: int) -> CheckpointManifest:
@@ -158,6 +186,8 @@ class CheckpointStorage:
     def _place(self, path: str) -> tuple[Folder, str]:
         """Folder and name of a handle's path.  Raises StorageError: it would lead out of the storage."""
         chk, _, name = path.partition("/")
+        if chk == _SHARED and _SHARED_NAME.fullmatch(name) is not None:
+            return (self._job_id, chk), name
         if _FOLDER.fullmatch(chk) is None or _NAME.fullmatch(name) is None:
             raise StorageError(
                 f"{path!r} is no file of a checkpoint of job {self._job_id}: the handle was changed; restore another checkpoint"
@@ -178,7 +208,8 @@ class CheckpointStorage:
 
 def _handles(stored: StoredManifest) -> Iterator[StateHandle]:
     for subtask in stored.manifest.subtasks:
-        if subtask.state is not None:
-            yield subtask.state
+        for each in (subtask.state, subtask.channels, *subtask.shared):
+            if each is not None:
+                yield each
     for source in stored.sources:
         yield source.state

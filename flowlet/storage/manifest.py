@@ -9,12 +9,17 @@ from flowlet.rpc.control_messages import StateHandle
 
 
 class SubtaskEntry(msgspec.Struct, frozen=True):
-    """One subtask's part."""
+    """One subtask's part: the fields of ``CheckpointAcknowledged``."""
 
     vertex_id: str
     subtask: int
     state: StateHandle | None = None
     is_finished: bool = False
+    channels: StateHandle | None = None
+    shared: list[StateHandle] = []
+    has_union_state: bool = False
+    is_by_key: bool = False
+    operators: list[str] = []
 
 
 class SourceEntry(msgspec.Struct, frozen=True):
@@ -22,6 +27,16 @@ class SourceEntry(msgspec.Struct, frozen=True):
 
     vertex_id: str
     state: bytes
+
+
+class VertexEntry(msgspec.Struct, frozen=True):
+    """One vertex, as another program must have it to go on; ``operators`` by id in hex, with their names."""
+
+    vertex_id: str
+    name: str
+    parallelism: int
+    max_parallelism: int
+    operators: dict[str, str]
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True):
@@ -34,3 +49,4 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
     parallelisms: dict[str, int]
     subtasks: list[SubtaskEntry]
     sources: list[SourceEntry] = []
+    vertices: list[VertexEntry] = []

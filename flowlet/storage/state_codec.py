@@ -3,7 +3,8 @@
 Side:       shared.  Any thread; never on an event loop: it imports modules of users.
 Invariants: only what a verified handle describes may be decoded: it is unpickled.
 Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all parts one after the other.  A
-            part is the pickle (protocol 5) of one operator's state or of the data in flight; large arrays follow their pickle as they are.
+            part is the pickle (protocol 5) of one operator's state; large arrays follow their pickle as they are.
+Absent:     data in flight, see ``channel_codec``.
 """
 
 import pickle
@@ -14,9 +15,10 @@ from typing import Any, Final
 import cloudpickle
 import msgspec
 
-from flowlet.checkpoint.snapshots import ChannelStateSnapshot, OperatorState, SubtaskState
+from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
 from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.serde.deploy_blobs import OPENING
+from flowlet.serde.pickles.program_pickle import ProgramPickler
 from flowlet.storage.pickle_streams import PickleReader, PickleWriter
 
 _MAGIC: Final = b"FLST"
@@ -25,7 +27,6 @@ _START: Final = struct.Struct(">4sHI")
 _PROTOCOL: Final = 5
 _MIN_BUFFER_BYTES: Final = 4096  # smaller arrays stay in the pickle; not measured
 _MAIN: Final = b"__main__"
-_CHANNELS: Final = "the data in flight"
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -44,15 +45,14 @@ class _Operator(msgspec.Struct, frozen=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What the parts are, in their order; the data in flight is the last one."""
+    """What the parts are, in their order."""
 
     operators: list[_Operator]
-    channels: _Part | None
     is_finished: bool
 
 
 def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) -> bytes:
-    """The bytes.
+    """The bytes, without the data in flight.
 
     Args:
         state: its operators' states are ``OperatorState``.
@@ -65,12 +65,9 @@ def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) ->
     operators = []
     for operator_id, each in state.operators.items():
         assert isinstance(each, OperatorState), f"the state of operator {operator_id} is no OperatorState, but {each!r}"
-        part = _write_part((each.own, each.timers), _what(operator_id, names), pieces)
+        part = _write_part((each.own, each.timers, each.keyed, each.by_subtask), _what(operator_id, names), pieces)
         operators.append(_Operator(operator_id, part, each.version))
-    channels = None
-    if state.channels.inputs or state.channels.outputs:
-        channels = _write_part((dict(state.channels.inputs), dict(state.channels.outputs)), _CHANNELS, pieces)
-    head = msgspec.msgpack.encode(_Head(operators, channels, state.is_finished))
+    head = msgspec.msgpack.encode(_Head(operators, state.is_finished))
     return b"".join((_START.pack(_MAGIC, _VERSION, len(head)), head, *pieces))
 
 
@@ -84,11 +81,10 @@ def decode_state(content: bytes, names: Mapping[str, str] | None = None) -> Subt
     reader = _PartReader(content, position)
     operators = {}
     for each in head.operators:
-        own, timers = reader.read(each.part, _what(each.operator_id, names))
-        operators[each.operator_id] = OperatorState(own, timers, each.state_version)
-    channels = ChannelStateSnapshot() if head.channels is None else ChannelStateSnapshot(*reader.read(head.channels, _CHANNELS))
+        own, timers, keyed, by_subtask = reader.read(each.part, _what(each.operator_id, names))
+        operators[each.operator_id] = OperatorState(own, timers, each.state_version, keyed, by_subtask)
     reader.check_end()
-    return SubtaskState(operators, channels, head.is_finished)
+    return SubtaskState(operators, is_finished=head.is_finished)
 
 
 def _what(operator_id: str, names: Mapping[str, str] | None) -> str:
@@ -100,10 +96,10 @@ def _write_part(value: object, what: str, pieces: list[bytes | memoryview]) -> _
     try:
         pickled, buffers = _dump(pickle.Pickler, value)
         if any(map(_names_what_goes_by_value, pickled)):
-            pickled, buffers = _dump(cloudpickle.Pickler, value)
+            pickled, buffers = _dump(ProgramPickler, value)
     except Exception:  # noqa: BLE001 - for example a lambda: cloudpickle can pickle it, or says why not
         try:
-            pickled, buffers = _dump(cloudpickle.Pickler, value)
+            pickled, buffers = _dump(ProgramPickler, value)
         except Exception as error:
             raise SerdeError(
                 f"{what} cannot be pickled: {type(error).__name__}: {error}; keep in state only values that can be pickled, and make the "

@@ -1,7 +1,7 @@
 """``StorageFiles``: what the storage of checkpoints needs of a file system.
 
 Side:   pure.
-Absent: object stores; a second class with these methods adds them.
+Source: Flink ``FileSystem``, as far as checkpoints need it.
 """
 
 from typing import Protocol, TypeAlias

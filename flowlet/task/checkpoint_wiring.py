@@ -19,6 +19,7 @@ from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpoin
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.checkpoint.task_outputs import CheckpointedOutput, TaskOutputs
+from flowlet.graph.partitioner import Broadcast, Partitioner
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
@@ -33,7 +34,7 @@ _NS_PER_MS = 1_000_000
 def operator_snapshots(chain: OperatorChain, is_closed: Callable[[], bool]) -> OperatorSnapshots:
     """The operators of a chain for checkpoints, by their ids in hex."""
     members = [
-        SnapshotOperator(ctx.operator_id.hex(), operator, ctx.timers, ctx.keyed_state)
+        SnapshotOperator(ctx.operator_id.hex(), operator, ctx.timers, ctx.keyed_state, ctx.operator_state)
         for ctx, operator in zip(chain.contexts, chain.operators, strict=True)
     ]
     return OperatorSnapshots(members, is_closed)
@@ -61,8 +62,7 @@ def task_checkpoints(
     """
     name = environment.task_name_with_subtask
     outputs = TaskOutputs(
-        # Data in flight on a pointwise edge cannot be restored with another parallelism.
-        [CheckpointedOutput(edge.partition, supports_unaligned=not edge.partitioner.is_pointwise) for edge in environment.outputs],
+        [CheckpointedOutput(edge.partition, supports_unaligned=_supports_unaligned(edge.partitioner)) for edge in environment.outputs],
         flush_pending,
     )
     for index, edge in enumerate(environment.outputs):
@@ -82,6 +82,15 @@ def task_checkpoints(
         max_concurrent=config.max_concurrent,
     )
     return TaskCheckpoints(name, coordinator, responder, main, processor.executor(MAX_PRIORITY), is_running)
+
+
+def _supports_unaligned(partitioner: Partitioner) -> bool:
+    """Whether data in flight may be kept by the producer (Flink ``StreamingJobGraphGenerator.shouldDisableUnalignedCheckpointing``).
+
+    On a pointwise edge it cannot be restored with another parallelism; nor on a broadcast one, whose consumers must get the same records.
+    What the client reads is pointwise, too: its records are in no task's state, so the client must have them when a checkpoint is complete.
+    """
+    return not partitioner.is_pointwise and not isinstance(partitioner, Broadcast)
 
 
 def checkpointed_gates(

@@ -4,15 +4,19 @@ Side:   task.
 Source: Flink ``OneInputStreamTask``, ``TwoInputStreamTask``, ``MultipleInputStreamTask``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from flowlet.chain.mark_valve import MarkValve
 from flowlet.chain.operator_chain import ChainedOperator, HeadInput
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.recovered_stream import RecoveredStream
+from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.io.input_processor import InputProcessor
+from flowlet.io.input_recovery import InputRecovery
 from flowlet.io.multiple_input_processor import MultipleInputProcessor
 from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInputSelectionHandler
+from flowlet.io.record_slices import RecordSlices
 from flowlet.mailbox.mailbox_processor import MailboxController, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.input_selection import InputSelectable
@@ -62,6 +66,7 @@ class GateFedStreamTask(StreamTask):
             are_checkpointed=bool(self._checkpointed),
             limits=self.environment.limits,
             by_record=by_record,
+            slices=RecordSlices(self._timings.now_ns) if self._may_be_overtaken else None,
         )
         self._num_mark_channels += sum(gate.num_channels for gate in gates)
         for position, gate in enumerate(gates):
@@ -70,6 +75,12 @@ class GateFedStreamTask(StreamTask):
         self._readers.append((processor, gates))
         self._watch(lambda channel: f"input {number}, channel {channel}", processor.valve)
         return processor
+
+    @property
+    def _may_be_overtaken(self) -> bool:
+        """Whether a barrier may overtake records; then a chunk is processed in slices."""
+        config = self.environment.checkpointing
+        return config is not None and config.mode in (BarrierMode.ALTERNATING, BarrierMode.UNALIGNED)
 
     def _process_mark(self, first_channel: int, channel: int, mark: CompletionMark | None) -> None:
         channel += first_channel
@@ -84,6 +95,11 @@ class GateFedStreamTask(StreamTask):
                 for channel in range(gate.num_channels):
                     pieces = [*processor.in_flight(position, channel), *checkpointed.kept_in_flight(channel)]
                     keep_in_flight(writer, checkpoint_id, InputChannelInfo(index, channel), pieces)
+
+    def _create_recovery(self, streams: Sequence[RecoveredStream]) -> InputRecovery:
+        environment = self.environment
+        targets = {environment.gates.index(gate): (reader, place) for reader, gates in self._readers for place, gate in enumerate(gates)}
+        return InputRecovery(streams, targets.__getitem__, self.name, environment.limits)
 
     def _watch(self, name_of: Callable[[int], str], valve: StatusWatermarkValve) -> None:
         self._watches.append((name_of, WatermarkWatch(valve, self._timings.now_ns)))
@@ -130,7 +146,11 @@ class OneInputStreamTask(GateFedStreamTask):
         """What runs the task on the loop; None if it may not."""
         environment = self.environment
         is_loop_thread, gates = environment.is_loop_thread, environment.gates
-        if is_loop_thread is None or not can_be_light(self._chain.operators, num_gates=len(gates), num_outputs=len(self._partitions)):
+        if (
+            is_loop_thread is None
+            or self._may_be_overtaken
+            or not can_be_light(self._chain.operators, num_gates=len(gates), num_outputs=len(self._partitions))
+        ):
             return None
         gate = self._checkpointed.get(gates[0], gates[0])
         work = LightInput(partial(self._input.process_input, 1, _always), self._wait_for_input, lambda: self.mailbox.has_mail)

@@ -16,7 +16,9 @@ from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.records import OPERATOR_ID_BYTES
-from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
+from flowlet.state.keyed_state_backend import KeyedStateBackend
+from flowlet.state.operator_state_backend import OperatorStateBackend
+from flowlet.task.create_keyed_state_backend import create_keyed_state_backend
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
@@ -40,6 +42,7 @@ class OperatorServices:
         self._timings = timings
         self._clocks: dict[int, SystemProcessingTimeService] = {}
         self._timers: dict[int, KeyedTimerServiceManager] = {}
+        self._keyed_states: list[KeyedStateBackend] = []
         self.latencies: list[LatencyStats] = []
 
     def __repr__(self) -> str:
@@ -70,7 +73,17 @@ class OperatorServices:
             executor=executor,
         )
         latency = LatencyStats(operator_id, environment.subtask)
+        checkpointing = environment.checkpointing
+        keyed_state = create_keyed_state_backend(
+            environment.state,
+            key_context,
+            clock.current_time_ms,
+            key_groups,
+            environment.max_parallelism,
+            None if checkpointing is None else checkpointing.shared_files,
+        )
         self._clocks[index], self._timers[index] = clock, timers
+        self._keyed_states.append(keyed_state)
         self.latencies.append(latency)
         return OperatorContext(
             task_name=environment.task_name,
@@ -85,7 +98,9 @@ class OperatorServices:
             executor=executor,
             clock=clock,
             timers=timers,
-            keyed_state=HeapKeyedStateBackend(key_context, clock.current_time_ms, key_groups, environment.max_parallelism),
+            keyed_state=keyed_state,
+            operator_state=OperatorStateBackend(environment.subtask),
+            restored_checkpoint_id=None if checkpointing is None else checkpointing.restored_checkpoint_id,
             latency=latency,
             report_watermark=environment.report_watermark,
             request_splits=environment.request_splits,
@@ -96,11 +111,13 @@ class OperatorServices:
         return self._clocks[index].quiesce()
 
     def close(self) -> None:
-        """Stop all clocks and timers; idempotent."""
+        """Stop all clocks and timers, and close the keyed states; idempotent."""
         for timers in self._timers.values():
             timers.close()
         for clock in self._clocks.values():
             clock.shut_down()
+        for keyed_state in self._keyed_states:
+            keyed_state.close()
 
 
 def operator_id_of(operator: StreamOperator, vertex_id: str, index: int) -> bytes:

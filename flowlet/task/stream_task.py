@@ -16,10 +16,12 @@ from enum import Enum, auto
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
-from flowlet.errors import TaskCancelled
+from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.io.create_record_writer import create_record_writer
+from flowlet.io.input_recovery import InputRecovery
 from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.io.output_flusher import OutputFlushers
 from flowlet.io.record_writer import RecordWriter
@@ -39,11 +41,13 @@ from netstack.forks import end_stranded_child
 from netstack.wire.events import StopMode
 
 _NS_PER_MS = 1_000_000
+_MAX_RECOVERED_PIECES = 8  # a mail waits for at most as many, of 32 KiB mostly; as for buffers, not measured
 
 
 class _Phase(Enum):
     """What the default action does now."""
 
+    RECOVERING = auto()  # process what was in flight in the checkpoint that the task begins with
     PROCESSING = auto()  # read input, run the chain
     AWAITING_END_OF_INPUT = auto()  # data has ended; wait for the end of every partition
     AWAITING_ACKNOWLEDGEMENT = auto()  # wait until the consumers have processed everything
@@ -86,6 +90,7 @@ class StreamTask(ABC):
         self._chain = OperatorChain(chain, self._edge_outputs(), self._services.context)
         self._chain.on_mark_passed = environment.report_mark
         self._phase = _Phase.PROCESSING  # Written by the task thread.
+        self._recovery: InputRecovery | None = None  # Task thread only; what is left of the data in flight to begin with.
         self._is_closed = False  # Written by the task thread: whether operators were, or are being, closed.
         self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed)
         self.checkpoints = self._create_checkpoints()  # None: the job has no checkpoints
@@ -151,14 +156,21 @@ class StreamTask(ABC):
         config = self.environment.checkpointing
         if config is not None:
             self._snapshots.restore(config.restored)
+            self._recovery = self._create_recovery(config.in_flight) if config.in_flight else None
             # The operators have it now, and change it: a second reference would keep the old state for as long as the task runs.
-            self.environment.checkpointing = replace(config, restored={})
+            self.environment.checkpointing = replace(config, restored={}, in_flight=())
         self._chain.open()
         for gate in self.environment.gates:
             gate.request_partitions()
+        self._timings.mark_start()
+        if self._recovery is not None:
+            self._phase = _Phase.RECOVERING
+        else:
+            self._start_running()
+
+    def _start_running(self) -> None:
         if not self._lifecycle.try_advance(ExecutionState.RUNNING):
             self._raise_cancelled()
-        self._timings.mark_start()
         self.on_running()
 
     def _after_loop(self) -> None:
@@ -195,6 +207,8 @@ class StreamTask(ABC):
             yield lambda partition=partition: partition.fail(cause)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
 
     def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
+        if self._recovery is not None:
+            yield self._recovery.close
         if self.checkpoints is not None:
             yield self.checkpoints.close
         yield self._services.close
@@ -238,6 +252,8 @@ class StreamTask(ABC):
 
     def _run_default_action(self, controller: MailboxController) -> None:
         match self._phase:
+            case _Phase.RECOVERING:
+                self._recover(controller)
             case _Phase.PROCESSING:
                 self._process(controller)
             case _Phase.AWAITING_END_OF_INPUT:
@@ -248,6 +264,22 @@ class StreamTask(ABC):
                 self._await_final_checkpoint(controller)
             case _Phase.DONE:
                 controller.all_actions_completed()
+
+    def _recover(self, controller: MailboxController) -> None:
+        # The task is RUNNING only afterwards, so no checkpoint is triggered before: what is left here would be missing in it.
+        assert self._recovery is not None, "of this phase"
+        if self._wait_for_output(controller):
+            return
+        has_more = self._recovery.process(_MAX_RECOVERED_PIECES, self._should_stop)
+        self._flush_pending()
+        if not has_more:
+            self._recovery = None
+            self._phase = _Phase.PROCESSING
+            self._start_running()
+
+    def _create_recovery(self, streams: Sequence[RecoveredStream]) -> InputRecovery:
+        """What processes data in flight."""
+        raise FlowletError(f"{self.name}: {len(streams)} channels have data in flight, but the task has no inputs")
 
     def _process(self, controller: MailboxController) -> None:
         if self._wait_for_output(controller):
@@ -375,7 +407,7 @@ class StreamTask(ABC):
     @property
     def _has_data(self) -> bool:
         """Whether the end of data was not sent yet."""
-        return self._phase is _Phase.PROCESSING
+        return self._phase in (_Phase.RECOVERING, _Phase.PROCESSING)
 
     @property
     def _is_running(self) -> bool:

@@ -4,14 +4,17 @@ Side:   shared.
 Source: Flink ``Environment``, ``RuntimeEnvironment``, ``NonChainedOutput``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.common.settings.state_settings import StateSettings
 from flowlet.graph.partitioner import Partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.state.keyed_state_backend import SharedFiles
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
@@ -39,7 +42,10 @@ class Checkpointing:
     channel_state: CheckpointChannelState
     mode: BarrierMode | None = BarrierMode.ALTERNATING  # None: at least once, barriers are only counted
     restored: Mapping[str, object] = field(default_factory=dict)  # ``SubtaskState.operators``
+    in_flight: Sequence[RecoveredStream] = ()  # processed before anything is read
+    restored_checkpoint_id: int | None = None  # the checkpoint that the job goes on from; None: there is none
     are_taken_after_finish: bool = True  # also after tasks have ended; then each task waits at its end for one more checkpoint
+    shared_files: SharedFiles | None = None  # of incremental checkpoints; None: there is no storage
     max_concurrent: int = 1  # how many the JobManager has under way at a time
 
 
@@ -69,6 +75,7 @@ class TaskEnvironment:
     offered_gate: OfferedInputGate | None = None  # for a source that producers outside the cluster push into
     is_loop_thread: Callable[[], bool] | None = None  # the thread for light tasks; None: all tasks stay on their own threads
     limits: ElementLimits = DEFAULT_ELEMENT_LIMITS  # of the elements between the tasks of the job
+    state: StateSettings = field(default_factory=StateSettings)  # where keyed state is kept
     gate_inputs: list[int] = field(default_factory=list)  # the input of the head, from 1, that each gate feeds; empty: the first
 
     @property

@@ -14,6 +14,8 @@ from flowlet.chain.stream_operator import OperatorContext
 from flowlet.keys.key_groups import key_group_range
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
+from flowlet.state.keyed_state_backend import KeyedStateBackend
+from flowlet.state.operator_state_backend import OperatorStateBackend
 from flowlet.testing.mailbox_harness import MailboxHarness
 from flowlet.testing.mailed_timers import MailedProcessingTimeService
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
@@ -35,6 +37,7 @@ class SubtaskPlace:
     parallelism: int = 1
     max_parallelism: int = 128
     attempt: int = 0
+    restored_checkpoint_id: int | None = None  # None: it does not go on from a checkpoint
 
     @property
     def key_groups(self) -> range:
@@ -56,7 +59,10 @@ class HarnessEnvironment:
         self.timers = KeyedTimerServiceManager(
             key_context, service, place.key_groups, place.max_parallelism, should_interrupt=lambda: self.executor.should_interrupt
         )
-        self.keyed_state = HeapKeyedStateBackend(key_context, service.current_time_ms, place.key_groups, place.max_parallelism)
+        self.keyed_state: KeyedStateBackend = HeapKeyedStateBackend(
+            key_context, service.current_time_ms, place.key_groups, place.max_parallelism
+        )
+        self.operator_state = OperatorStateBackend(place.subtask)
         self.ctx = OperatorContext(
             task_name="harness",
             subtask=place.subtask,
@@ -70,6 +76,8 @@ class HarnessEnvironment:
             clock=service,
             timers=self.timers,
             keyed_state=self.keyed_state,
+            operator_state=self.operator_state,
+            restored_checkpoint_id=place.restored_checkpoint_id,
             latency=self.latency,
         )
 

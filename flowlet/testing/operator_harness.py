@@ -44,7 +44,7 @@ class HarnessState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorSnapshot:
-    """An operator's state, keyed state and timers as bytes, as in a checkpoint."""
+    """An operator's state, keyed state, operator state and timers as bytes, as in a checkpoint."""
 
     payload: bytes
 
@@ -126,10 +126,12 @@ class OperatorHarness:
         self.setup()
         state = None
         if snapshot is not None:
-            state, timers, keyed = PickledSerializer().deserialize(DataInput(snapshot.payload))
+            state, timers, keyed, by_subtask = PickledSerializer().deserialize(DataInput(snapshot.payload))
             self.environment.timers.restore(timers)
             if keyed is not None:
                 self.environment.keyed_state.restore(keyed)
+            if by_subtask is not None:
+                self.environment.operator_state.restore(by_subtask)
         self.operator.initialize_state(state)
         self.state = HarnessState.INITIALIZED
 
@@ -297,14 +299,21 @@ class OperatorHarness:
     # -- checkpoints
 
     def snapshot(self, checkpoint_id: int = 1) -> OperatorSnapshot:
-        """State, keyed state and timers, for ``initialize_state`` of another harness."""
+        """State, keyed state, operator state and timers, for ``initialize_state`` of another harness."""
         self._check_open()
         self.operator.prepare_snapshot_pre_barrier(checkpoint_id)
+        self.operator.snapshot_functions(checkpoint_id, self.processing_time)
         state = self.operator.snapshot_state(checkpoint_id)
         timers: TimersByKeyGroup = self.environment.timers.snapshot()
         keyed = self.environment.keyed_state.snapshot()
+        by_subtask = self.environment.operator_state.snapshot()
         output = DataOutput()
-        parts = (state() if callable(state) else state, timers, None if keyed is None else keyed())
+        parts = (
+            state() if callable(state) else state,
+            timers,
+            None if keyed is None else keyed(),
+            None if by_subtask is None else by_subtask(),
+        )
         PickledSerializer().serialize(parts, output)
         return OperatorSnapshot(bytes(output.buffer))
 

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 import typer
 
-from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
+from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging
 from flowlet.rpc.early_signals import STOP_SIGNALS
@@ -45,11 +45,13 @@ from flowlet.tm.command_options import (
     ParentPid,
     PinCpu,
     ProducerMemoryPercent,
+    RegistrationTimeoutS,
     Scheduling,
     SecretFile,
     Slots,
     SwitchIntervalMs,
 )
+from flowlet.tm.jobmanager_connection import DEFAULT_GIVE_UP_AFTER_S, ReconnectConfig
 from flowlet.tm.latency.busy_tasks import TaskLoad
 from flowlet.tm.latency.keep_awake import KeepAwake
 from flowlet.tm.latency.latency_policy import Goal, LatencyPolicy, TaskDriver
@@ -114,6 +116,7 @@ def taskmanager(
     secret_file: SecretFile = None,
     cancellation_interval: CancellationInterval = DEFAULT_CANCELLATION_INTERVAL_MS,
     cancellation_timeout: CancellationTimeout = DEFAULT_CANCELLATION_TIMEOUT_MS,
+    registration_timeout_s: RegistrationTimeoutS = DEFAULT_GIVE_UP_AFTER_S,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
@@ -146,6 +149,7 @@ def taskmanager(
         host=host,
         data_port=data_port,
         network=network,
+        reconnect=ReconnectConfig(give_up_after_s=registration_timeout_s),
         cancellation=CancellationConfig(cancellation_interval / 1000, cancellation_timeout / 1000),
         task_scheduling=task_scheduling,
         latency=policy,

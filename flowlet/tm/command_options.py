@@ -65,6 +65,14 @@ CancellationTimeout = Annotated[
         "Unless it is 0, a job's task.cancellation.timeout comes before it.",
     ),
 ]
+RegistrationTimeoutS = Annotated[
+    float,
+    typer.Option(
+        "--registration-timeout-s",
+        min=0.1,
+        help="How long this process looks for a JobManager, at its start and when it has lost one, before it ends with an error.",
+    ),
+]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning, error or critical.")]
 LogFormat = Annotated[str, typer.Option(help="auto, console or json.")]
 

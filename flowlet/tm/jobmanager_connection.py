@@ -46,6 +46,7 @@ _log = LogLines(__name__)
 _PATH: Final = "/rpc/taskmanager"
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(ToTaskManager)
+DEFAULT_GIVE_UP_AFTER_S: Final = 300.0  # Flink's taskmanager.registration.timeout
 _MAX_QUEUED_MESSAGES: Final = 10_000  # tasks send a few per second: if this many wait, the JobManager does not read
 # A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.
 _LONGEST_INTERVAL_S: Final = 2.0
@@ -71,7 +72,7 @@ class ReconnectConfig:
 
     first_pause_s: float = 0.1  # Flink's cluster.registration.initial-timeout
     longest_pause_s: float = 5.0
-    give_up_after_s: float = 300.0  # Flink's taskmanager.registration.timeout
+    give_up_after_s: float = DEFAULT_GIVE_UP_AFTER_S
 
 
 class SessionListener(Protocol):

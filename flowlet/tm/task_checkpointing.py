@@ -7,7 +7,7 @@ Invariants: an acknowledgement is sent after its state was written.  Each checkp
             leaves the task alone; a state that cannot be restored fails the task.
 Lock order: ``_lock`` is a leaf: storage, pool and loop are called without it.
 Source:     Flink ``Task.triggerCheckpointBarrier``, ``RpcCheckpointResponder``, ``TaskStateManagerImpl``, ``AsyncCheckpointRunnable``.
-Absent:     data in flight (unaligned checkpoints), local copies of the state.
+Absent:     local copies of the state.
 """
 
 import threading
@@ -22,11 +22,13 @@ from typing import Final
 
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.responder import CheckpointCounts, CheckpointStatistics
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.snapshots import CheckpointMetadata, CheckpointMetrics, SubtaskState
+from flowlet.checkpoint.snapshots import CheckpointMetadata, CheckpointMetrics, OperatorState, SubtaskState
+from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, Restorable, assigned_states, is_by_key
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
-from flowlet.common.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.errors import StateRestoreError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task
@@ -39,22 +41,27 @@ from flowlet.rpc.control_messages import (
     CheckpointOrder,
     CheckpointReport,
     RestoredState,
+    RestoredVertex,
     StateHandle,
     TaskDeploymentDescriptor,
     TriggerCheckpoint,
 )
+from flowlet.state.incremental_snapshot import IncrementalSnapshot
+from flowlet.storage.channel_codec import decode_channels, encode_channels
 from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.shared_files import JobSharedFiles, handle_of
 from flowlet.storage.state_codec import decode_state, encode_state
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from flowlet.tm.main_objects import MAIN_OBJECTS
+from flowlet.tm.restored_channels import restored_streams
 from flowlet.tm.snapshot_pool import SnapshotPool
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.forks import end_stranded_child
 from netstack.log_lines import LogLines
 from netstack.timers import Timers
-from netstack.wire.events import Alignment, CheckpointOptions
+from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointOptions
 
 _log = LogLines(__name__)
 
@@ -70,6 +77,17 @@ class CheckpointServices:
     report: Callable[[CheckpointReport], None]  # sends to the JobManager; called on the loop thread
     open_storage: Callable[[str, str], CheckpointStorage] = CheckpointStorage  # URL, job id; only manifests need the key
     clock_ns: Callable[[], int] = time.monotonic_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Where the parts of one checkpoint lie; None: the subtask has none."""
+
+    operators: StateHandle | None = None
+    channels: StateHandle | None = None
+
+
+_NOTHING: Final = _Kept()
 
 
 class TaskCheckpointing:
@@ -108,10 +126,10 @@ class TaskCheckpointing:
 
     # ---------------------------------------------------------------- task thread
 
-    def open(self, timers: Timers, names: Mapping[str, str]) -> Checkpointing | None:
+    def open(self, timers: Timers, operators: Mapping[str, Restorable]) -> Checkpointing | None:
         """What the task needs for its checkpoints, with the state that it begins with; None: the job takes none.  Reads files.
 
-        ``names``: of the operators by their ids in hex, for errors.
+        ``operators``: those of its chain by their ids in hex.
 
         Raises:
             StateRestoreError: the state cannot be restored; the message names the task, the checkpoint, and the file or the operator.
@@ -124,23 +142,48 @@ class TaskCheckpointing:
                 raise StateRestoreError(f"task {self._name} shall be restored, but its job names no directory of checkpoints")
             return None
         storage = self._storage = self._services.open_storage(settings.directory, descriptor.job_id)
-        self._names = names
+        self._names = {operator_id: each.name for operator_id, each in operators.items()}
         restored = descriptor.restored
+        if restored is not None and restored.former_job:
+            storage = self._services.open_storage(restored.former_directory, restored.former_job)
         return Checkpointing(
             self,
             self._execute,
             timers,
             InMemoryChannelStateWriter(),
-            BarrierMode.ALIGNED if settings.is_exactly_once else None,
-            restored={} if restored is None else self._read(storage, restored),
+            _mode(settings),
+            restored={} if restored is None else self._read(storage, restored, operators),
+            restored_checkpoint_id=None if restored is None else restored.checkpoint_id,
+            in_flight=self._read_in_flight(storage),
             are_taken_after_finish=settings.after_tasks_finish,
+            shared_files=JobSharedFiles(self._storage, storage),
             max_concurrent=settings.max_concurrent,
         )
 
-    def _read(self, storage: CheckpointStorage, restored: RestoredState) -> Mapping[str, object]:
-        handle = restored.state
-        if handle is None or restored.is_finished:  # operators that had finished are not run again, so nobody needs their state
+    def _read(self, storage: CheckpointStorage, restored: RestoredState, operators: Mapping[str, Restorable]) -> Mapping[str, object]:
+        if restored.is_finished:  # operators that had finished are not run again, so nobody needs their state
             return {}
+        descriptor = self._descriptor
+        ids = restored.former_operators if restored.former_job else list(operators)
+        width = restored.former_parallelism or descriptor.parallelism
+        vertices = [RestoredVertex(width, ids, restored.parts, restored.former_finished), *restored.moved]
+        former = [
+            FormerVertex(
+                vertex.parallelism,
+                frozenset(vertex.operators),
+                {each.subtask: self._read_part(storage, restored, each.state) for each in vertex.parts if each.state is not None},
+                frozenset(vertex.finished),
+            )
+            for vertex in vertices
+        ]
+        try:
+            return assigned_states(operators, former, NewSubtask(descriptor.subtask, descriptor.parallelism, descriptor.max_parallelism))
+        except StateRestoreError as error:
+            raise StateRestoreError(
+                f"task {self._name}: its state in checkpoint {restored.checkpoint_id} cannot be restored: {error}"
+            ) from error
+
+    def _read_part(self, storage: CheckpointStorage, restored: RestoredState, handle: StateHandle) -> Mapping[str, object]:
         try:
             state = decode_state(storage.read_state(handle), self._names)
         except Exception as error:
@@ -150,13 +193,23 @@ class TaskCheckpointing:
                 f"task {self._name}: its state in checkpoint {restored.checkpoint_id} ({handle.num_bytes} bytes {place}) cannot be "
                 f"restored: {cause}"
             ) from error
-        if state.channels.num_bytes:
-            raise StateRestoreError(
-                f"task {self._name}: its state in checkpoint {restored.checkpoint_id} holds {state.channels.num_bytes} bytes of data in "
-                "flight, which this flowlet cannot restore; take aligned checkpoints"
-            )
         _log.info("restored", checkpoint=restored.checkpoint_id, num_bytes=handle.num_bytes, operators=len(state.operators))
         return state.operators
+
+    def _read_in_flight(self, storage: CheckpointStorage) -> list[RecoveredStream]:
+        restored = self._descriptor.restored
+        if restored is None or not restored.edges:
+            return []
+        try:
+            streams = restored_streams(self._descriptor, lambda handle: decode_channels(storage.read_state(handle)))
+        except Exception as error:
+            cause = f"{error}" or type(error).__name__
+            raise StateRestoreError(
+                f"task {self._name}: its data in flight in checkpoint {restored.checkpoint_id} cannot be restored: {cause}"
+            ) from error
+        num_bytes = sum(len(piece) for stream in streams for piece in stream.pieces)
+        _log.info("restored data in flight", checkpoint=restored.checkpoint_id, num_bytes=num_bytes, channels=len(streams))
+        return streams
 
     # ---------------------------------------------------------------- orders of the JobManager, loop thread
 
@@ -211,7 +264,7 @@ class TaskCheckpointing:
         if state.operators or state.channels.num_bytes:
             self._execute(partial(self._write, checkpoint_id, metrics, state, self._services.clock_ns()))
         else:
-            self._acknowledge(checkpoint_id, metrics, None, is_finished=state.is_finished)
+            self._acknowledge(checkpoint_id, metrics, _NOTHING, state)
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
         """Send that the task could not take its part."""
@@ -246,32 +299,48 @@ class TaskCheckpointing:
             if checkpoint_id not in self._unsent:
                 return
         try:
-            handle = self._keep(checkpoint_id, state)
+            kept = self._keep(checkpoint_id, state)
         except BaseException as error:  # noqa: BLE001 - a user's pickling code, any file system: it fails the checkpoint, not the task
             end_stranded_child()
             if self._take_unsent(checkpoint_id):
                 self.decline_checkpoint(checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error))
             return
         async_ns = metrics.async_duration_ns + self._services.clock_ns() - begun_ns
-        self._acknowledge(checkpoint_id, replace(metrics, async_duration_ns=async_ns), handle, is_finished=state.is_finished)
+        self._acknowledge(checkpoint_id, replace(metrics, async_duration_ns=async_ns), kept, state)
 
-    def _keep(self, checkpoint_id: int, state: SubtaskState) -> StateHandle:
+    def _keep(self, checkpoint_id: int, state: SubtaskState) -> _Kept:
         storage, descriptor = self._storage, self._descriptor
         assert storage is not None, "opened before the first checkpoint"
         # With the number of the attempt: a late write of a former attempt replaces nothing.
         name = f"{descriptor.vertex_id}-{descriptor.subtask}-{int.from_bytes(descriptor.attempt[-4:], 'big')}"
-        return storage.write_state(checkpoint_id, name, encode_state(state, self._names))
+        operators = storage.write_state(checkpoint_id, name, encode_state(state, self._names)) if state.operators else None
+        if not state.channels.num_bytes:
+            return _Kept(operators)
+        return _Kept(operators, storage.write_state(checkpoint_id, f"{name}-channels", encode_channels(state.channels)))
 
     def _failed(self, checkpoint_id: int, reason: CheckpointFailureReason, cause: BaseException) -> CheckpointError:
         error = CheckpointError(checkpoint_id, reason, f"{self._name}: {type(cause).__name__}: {cause}")
         error.__cause__ = cause
         return error
 
-    def _acknowledge(self, checkpoint_id: int, metrics: CheckpointMetrics, handle: StateHandle | None, *, is_finished: bool) -> None:
+    def _acknowledge(self, checkpoint_id: int, metrics: CheckpointMetrics, kept: _Kept, state: SubtaskState) -> None:
         if not self._take_unsent(checkpoint_id):
             return  # it was aborted, or the task has ended: the JobManager removes the checkpoint with its files
         self._counts.acknowledged(checkpoint_id, metrics)
-        self._send(CheckpointAcknowledged(self._descriptor.attempt, checkpoint_id, handle, is_finished, _durations(metrics)))
+        self._send(
+            CheckpointAcknowledged(
+                self._descriptor.attempt,
+                checkpoint_id,
+                kept.operators,
+                state.is_finished,
+                _durations(metrics),
+                kept.channels,
+                _shared_of(state),
+                has_union_state=state.has_union_state,
+                is_by_key=is_by_key(state.operators),
+                operators=list(state.operators),
+            )
+        )
 
     def _take_unsent(self, checkpoint_id: int) -> bool:
         with self._lock:
@@ -285,8 +354,27 @@ class TaskCheckpointing:
             self._loop.execute_threadsafe(self._services.report, report)
 
 
+def _shared_of(state: SubtaskState) -> list[StateHandle]:
+    """The files that the state names and that other checkpoints use, too."""
+    keyed = [each.keyed for each in state.operators.values() if isinstance(each, OperatorState)]
+    return [handle_of(file) for each in keyed if isinstance(each, IncrementalSnapshot) for file in each.shared.values()]
+
+
 def _options(settings: CheckpointSettings) -> CheckpointOptions:
-    return CheckpointOptions(alignment=Alignment.ALIGNED if settings.is_exactly_once else Alignment.AT_LEAST_ONCE)
+    """How the job's checkpoints are taken (Flink ``CheckpointOptions.forConfig``)."""
+    if not settings.is_exactly_once:
+        return CheckpointOptions(alignment=Alignment.AT_LEAST_ONCE)
+    if not settings.is_unaligned:
+        return CheckpointOptions()
+    if settings.aligned_timeout_ms == 0:
+        return CheckpointOptions(alignment=Alignment.UNALIGNED)
+    return CheckpointOptions(aligned_timeout_ms=min(settings.aligned_timeout_ms, NO_ALIGNED_TIMEOUT))
+
+
+def _mode(settings: CheckpointSettings) -> BarrierMode | None:
+    if not settings.is_exactly_once:
+        return None
+    return BarrierMode.ALTERNATING if settings.is_unaligned else BarrierMode.ALIGNED
 
 
 def _durations(metrics: CheckpointMetrics) -> CheckpointDurations:

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from flowlet.chain.operator_chain import ChainedOperator
-from flowlet.common.job_settings import JobSettings
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.common.settings.job_settings import JobSettings
 from flowlet.connectors.remote_gate_source import GateReport, RemoteGateSource
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.rpc.control_messages import (
@@ -33,7 +34,7 @@ from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPar
 from netstack.timers import Timers
 
 # Gets timers, and the names of the operators by their ids in hex; see ``TaskCheckpointing.open``.
-OpenCheckpointing = Callable[[Timers, Mapping[str, str]], Checkpointing | None]
+OpenCheckpointing = Callable[[Timers, Mapping[str, StreamOperator]], Checkpointing | None]
 
 
 class LoopTimer:
@@ -153,6 +154,7 @@ def _create_environment(
         outputs=outputs,
         schedule_timer=lambda delay_s, callback: LoopTimer(loop, delay_s, callback),
         limits=_limits(descriptor.settings),
+        state=descriptor.settings.state,
         gate_inputs=[gate.input_id for gate in descriptor.gates],
     )
 
@@ -162,8 +164,8 @@ def _checkpointing(
 ) -> Checkpointing | None:
     if open_checkpointing is not None:
         operators = [item.operator for item in chain]
-        names = {operator_id_of(each, descriptor.vertex_id, index).hex(): each.name for index, each in enumerate(operators)}
-        return open_checkpointing(LoopTimers(loop), names)
+        by_id = {operator_id_of(each, descriptor.vertex_id, index).hex(): each for index, each in enumerate(operators)}
+        return open_checkpointing(LoopTimers(loop), by_id)
     if descriptor.settings.checkpoints is not None or descriptor.restored is not None:
         raise DeploymentError(f"job {descriptor.job_name!r} takes checkpoints, which this TaskManager does not")
     return None

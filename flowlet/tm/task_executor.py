@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from flowlet.common.job_settings import CANCELLATION_TIMEOUT_OPTION
+from flowlet.common.settings.job_settings import CANCELLATION_TIMEOUT_OPTION
 from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,

@@ -44,6 +44,7 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
 def _nothing_is_left_behind(arena: Arena) -> Iterator[None]:
     """In place of the check of all tests: the cluster may have other processes now, but no thread and no other child may stay."""
     threads = set(threading.enumerate())
+    before = {each.pid for each in psutil.Process().children()}  # Spark's, for example, in a run of all tests
 
     yield
 
@@ -51,7 +52,7 @@ def _nothing_is_left_behind(arena: Arena) -> Iterator[None]:
     while (left := set(threading.enumerate()) - threads) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not left, f"threads left behind: {sorted(thread.name for thread in left)}"
-    known = {each.pid for each in arena.processes}
+    known = before | {each.pid for each in arena.processes}
     others = [each for each in psutil.Process().children() if each.pid not in known and is_a_stranger(each)]
     for each in others:
         each.kill()

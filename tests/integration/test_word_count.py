@@ -90,6 +90,19 @@ def test_the_counts_are_exact_although_a_taskmanager_is_killed(tmp_path: Path) -
     assert list(csv_rows(output)) == by_frequency(counts), stdout
 
 
+def test_the_counts_are_exact_although_the_jobmanager_is_killed(tmp_path: Path) -> None:
+    """Another one with its job store goes on with the job."""
+    folder = Path(os.__file__).parent / "asyncio"
+    output = tmp_path / "counts.csv"
+
+    code, stdout, stderr = run_example(tmp_path, "--kill-one", "jobmanager", "--input", folder, "--repeat", "8", "--output", output)
+
+    assert code == 0, stderr
+    assert "killed JobManager process" in stderr
+    counts = counted([*folder.rglob("*.py")] * 8)
+    assert list(csv_rows(output)) == by_frequency(counts), stdout
+
+
 def test_an_empty_file_has_no_words(tmp_path: Path) -> None:
     empty, output = tmp_path / "empty.txt", tmp_path / "counts.csv"
     empty.touch()

@@ -7,6 +7,7 @@ Invariants: ``old`` stands exactly once in its module (``test_mutants.py`` check
 
 from typing import Final
 
+from tests.mutants.checkpoint_bugs import CHECKPOINT_BUGS
 from tests.mutants.mutant import Mutant
 from tests.mutants.own_bugs import OWN_BUGS
 from tests.mutants.storage_bugs import STORAGE_BUGS
@@ -55,7 +56,7 @@ FLINK_BUGS: Final = (
         "netstack.partition.pipelined_subpartition",
         "            self._num_priority -= 1\n",
         "            self._num_priority = 0\n",
-        _SIM,
+        f"{_HISTORY}::test_hist_40521_a_priority_event_queues_behind_one_that_is_left",
     ),
     Mutant(
         "union_forgets_what_was_told_early",
@@ -346,4 +347,4 @@ FLINK_BUGS: Final = (
     ),
 )
 
-MUTANTS: Final = (*FLINK_BUGS, *OWN_BUGS, *STORAGE_BUGS)
+MUTANTS: Final = (*FLINK_BUGS, *OWN_BUGS, *STORAGE_BUGS, *CHECKPOINT_BUGS)

@@ -7,10 +7,10 @@ Source: Flink 2 ``*Options``; PyFlink ``PythonOptions``.
 from typing import Final
 
 _OBJECT_REUSE: Final = "chained operators always pass on the record itself, as PyFlink's Python operators do"
-_SAVEPOINTS: Final = "savepoints, and starting a job from the state of another, are not supported yet"
-_STATE: Final = "state is kept in memory, other state backends are not supported yet"
+_SAVEPOINTS: Final = "savepoints are not supported yet; a job can start from a retained checkpoint: execution.state-recovery.path"
+_STATE: Final = "this detail of state backends cannot be set"
 _STORAGE: Final = "this detail of checkpoint files cannot be set"
-_UNALIGNED: Final = "unaligned checkpoints are not supported yet, barriers are always aligned"
+_UNALIGNED: Final = "this detail of unaligned checkpoints cannot be set"
 _LOCAL: Final = "TaskManagers keep no copies of state"
 _BATCH: Final = "batch jobs run as streaming jobs do, without a scheduler, sorting or shuffles of their own"
 _JVM: Final = "nothing runs in a Java virtual machine"
@@ -29,8 +29,7 @@ EXACT: Final = {
         _STORAGE: "execution.checkpointing.create-subdir execution.checkpointing.data-inline-threshold"
         " execution.checkpointing.write-buffer-size execution.checkpointing.snapshot-compression"
         " execution.checkpointing.cleaner.parallel-mode",
-        _UNALIGNED: "execution.checkpointing.aligned-checkpoint-timeout execution.checkpointing.alignment-timeout"
-        " execution.checkpointing.during-recovery.enabled",
+        _UNALIGNED: "execution.checkpointing.during-recovery.enabled",
         "checkpoints have one interval": "execution.checkpointing.interval-during-backlog",
         "sources begin at once": "pipeline.sources.pause-until-first-checkpoint",
         "each operator's id follows from its place in the program; use uid()": "pipeline.auto-generate-uids",
@@ -47,7 +46,6 @@ EXACT: Final = {
         _ALIGNMENT: "pipeline.watermark-alignment.allow-unaligned-source-splits pipeline.watermark-alignment.buffer-size",
         _LISTENERS: "execution.job-listeners execution.job-status-changed-listeners",
         "use 'flowlet.jobmanager' to name a cluster, or leave it out for one on this machine": "execution.target",
-        "all restart the whole job": "jobmanager.execution.failover-strategy",
         "timers of a cancelled task are not waited for": "task.cancellation.timers.timeout",
         "all tasks of a job are deployed at once": "jobmanager.scheduler scheduler-mode",
     }.items()

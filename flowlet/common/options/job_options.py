@@ -8,12 +8,14 @@ Source: Flink ``CheckpointConfig``, ``RestartBackoffTimeStrategyFactoryLoader``.
 from collections.abc import Iterable
 from typing import Any, Final
 
-from flowlet.common.checkpoint_settings import CheckpointSettings
+from flowlet.common.checkpoint_url import check_checkpoint_url
 from flowlet.common.configuration import Configuration
 from flowlet.common.options import known_options as known
 from flowlet.common.options.option import Option
-from flowlet.common.restart_settings import RestartKind, RestartSettings
-from flowlet.errors import ConfigError, JobGraphError
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
+from flowlet.common.settings.state_settings import StateSettings
+from flowlet.errors import ConfigError, JobGraphError, StorageError
 
 _ANY_NUMBER: Final = -1  # of attempts
 
@@ -27,7 +29,7 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
 
     Raises:
         ConfigError: an option is not of its type, or has no effect.
-        JobGraphError: there is no directory.
+        JobGraphError: there is no directory, checkpoints cannot be kept in what it names, or unaligned ones do not go with the rest.
     """
     interval_ms = known.CHECKPOINT_INTERVAL.find(options)
     if interval_ms is None:
@@ -39,6 +41,18 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
             f"checkpoints of a job on a cluster need a directory that the JobManager and all TaskManagers reach: set the option "
             f"{known.CHECKPOINT_DIRECTORY.name!r}, to the path of a shared file system or a URL such as s3://bucket/checkpoints"
         )
+    is_unaligned = known.UNALIGNED.get(options)
+    if not is_unaligned and known.ALIGNED_TIMEOUT.get(options):
+        wanted = f"set {known.UNALIGNED.name!r} too, or leave it out"
+        _refuse(options, (known.ALIGNED_TIMEOUT,), f"no checkpoint may become unaligned: {wanted}")
+    try:
+        check_checkpoint_url(directory)
+    except StorageError as error:
+        raise JobGraphError(str(error)) from error
+    num_retained, restore_fallback = known.NUM_RETAINED.get(options), known.RESTORE_FALLBACK.get(options)
+    if restore_fallback and num_retained == 1:
+        why = f"only one checkpoint is kept: set {known.NUM_RETAINED.name!r} to 2 or more"
+        _refuse(options, (known.RESTORE_FALLBACK,), why)
     return CheckpointSettings(
         interval_ms=interval_ms,
         directory=directory,
@@ -47,9 +61,45 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
         min_pause_ms=known.MIN_PAUSE.get(options),
         max_concurrent=known.MAX_CONCURRENT.get(options),
         tolerable_failures=known.TOLERABLE_FAILURES.get(options),
-        num_retained=known.NUM_RETAINED.get(options),
+        num_retained=num_retained,
         after_tasks_finish=known.AFTER_TASKS_FINISH.get(options),
+        is_unaligned=is_unaligned,
+        aligned_timeout_ms=known.ALIGNED_TIMEOUT.get(options),
+        is_retained_on_cancellation=known.RETENTION.get(options) == "RETAIN_ON_CANCELLATION",
+        is_retained_on_failure=known.RETENTION.get(options) != "NO_EXTERNALIZED_CHECKPOINTS",
+        restore_fallback=restore_fallback,
     )
+
+
+def recovery_settings(options: Configuration, *, has_checkpoints: bool) -> tuple[str, bool]:
+    """The checkpoint of another job that a job starts from, empty: none; and whether state that it does not use is left out.
+
+    Raises:
+        ConfigError: an option is not of its type, or has no effect.
+    """
+    path = known.RECOVERY_PATH.find(options) or ""
+    if path and not has_checkpoints:
+        _refuse(options, (known.RECOVERY_PATH,), f"the job takes no checkpoints of its own: set {known.CHECKPOINT_INTERVAL.name!r}, too")
+    if not path:
+        without = f"the job starts from no checkpoint: set {known.RECOVERY_PATH.name!r}, or leave it out"
+        _refuse(options, (known.IGNORES_UNCLAIMED_STATE,), without)
+    return path, known.IGNORES_UNCLAIMED_STATE.get(options)
+
+
+def state_settings(options: Configuration) -> StateSettings:
+    """Where keyed state is kept.
+
+    Raises:
+        ConfigError: an option is not of its type, or has no effect.
+    """
+    is_rocksdb, is_incremental = known.STATE_BACKEND.get(options) == "rocksdb", known.INCREMENTAL.get(options)
+    if not is_rocksdb:
+        wanted = f"keyed state is kept on the heap: set {known.STATE_BACKEND.name!r} to 'rocksdb', or leave it out"
+        _refuse(options, [known.INCREMENTAL] if is_incremental else [], wanted)
+        _refuse(options, [known.ROCKSDB_DIRECTORY], wanted)
+    elif is_incremental and known.CHECKPOINT_INTERVAL.find(options) is None:
+        _refuse(options, [known.INCREMENTAL], f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out")
+    return StateSettings(is_rocksdb, is_incremental, known.ROCKSDB_DIRECTORY.find(options) or "")
 
 
 def restart_settings(options: Configuration, *, has_checkpoints: bool) -> RestartSettings:
@@ -67,6 +117,8 @@ def restart_settings(options: Configuration, *, has_checkpoints: bool) -> Restar
         if strategy is not used:
             wanted = f"set {known.RESTART_STRATEGY.name!r} to {strategy.value!r}, or leave it out"
             _refuse(options, its_options, f"the restart strategy is {used.value!r}: {wanted}")
+    if used is RestartKind.NONE:
+        _refuse(options, (known.FAILOVER_STRATEGY,), f"nothing starts again: set {known.RESTART_STRATEGY.name!r} too, or leave it out")
     max_attempts = known.MAX_ATTEMPTS.get(options)
     return RestartSettings(
         kind=kind,
@@ -80,6 +132,7 @@ def restart_settings(options: Configuration, *, has_checkpoints: bool) -> Restar
         jitter=known.JITTER.get(options),
         reset_ms=known.RESET_THRESHOLD.get(options),
         max_attempts=_ANY_NUMBER if max_attempts == known.UNLIMITED else max_attempts,
+        is_regional=known.FAILOVER_STRATEGY.get(options) == "region",
     )
 
 

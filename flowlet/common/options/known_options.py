@@ -4,22 +4,26 @@ Side:   pure.
 Rules:  an option stands here only if something reads it.  Names and defaults are Flink's; those that begin with ``flowlet.`` are ours.
         An option that has only one value here (``FIXED``) is accepted with this value, because it says what happens anyway.
 Source: Flink ``CoreOptions``, ``PipelineOptions``, ``ExecutionOptions``, ``TaskManagerOptions``, ``DeploymentOptions``, ``ClientOptions``,
-        ``RestOptions``, ``MetricOptions``, ``StateBackendOptions``, ``CheckpointingOptions``, ``RestartStrategyOptions``.
+        ``RestOptions``, ``MetricOptions``, ``StateBackendOptions``, ``CheckpointingOptions``, ``RestartStrategyOptions``,
+        ``JobManagerOptions``.
 """
 
 from typing import Any, Final
 
-from flowlet.common.checkpoint_settings import MIN_INTERVAL_MS
-from flowlet.common.job_settings import CANCELLATION_INTERVAL_OPTION, CANCELLATION_TIMEOUT_OPTION, MAX_RECORD_BYTES_OPTION
 from flowlet.common.options.option import Option, boolean, choice, duration, duration_ms, number, text, whole_number
-from flowlet.common.restart_settings import RestartKind, RestartSettings
+from flowlet.common.settings.checkpoint_settings import MIN_INTERVAL_MS
+from flowlet.common.settings.job_settings import CANCELLATION_INTERVAL_OPTION, CANCELLATION_TIMEOUT_OPTION, MAX_RECORD_BYTES_OPTION
+from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 
 UNLIMITED: Final = 2**31 - 1  # Flink's, where a number has no limit
 _ENVIRONMENT: Final = "StreamExecutionEnvironment.configure"
 _ADDRESS: Final = "job_manager_address"
 _HEARTBEAT: Final = "ClientHeartbeat.of_options"
+_RETRY: Final = "ClientRetry.of_options"
 _CHECKPOINTS: Final = "checkpoint_settings"
 _RESTARTS: Final = "restart_settings"
+_RECOVERY: Final = "recovery_settings"
+_STATE: Final = "state_settings"
 _CHECK: Final = "check_options"
 
 DEFAULT_PARALLELISM: Final = whole_number("parallelism.default", _ENVIRONMENT, lowest=1)
@@ -59,6 +63,9 @@ ENDS_WITH_CLIENT: Final = boolean("execution.shutdown-on-attached-exit", _HEARTB
 CLIENT_INTERVAL: Final = whole_number("client.heartbeat.interval", _HEARTBEAT, lowest=1)
 CLIENT_TIMEOUT: Final = whole_number("client.heartbeat.timeout", _HEARTBEAT, lowest=1)
 
+RETRY_ATTEMPTS: Final = whole_number("rest.retry.max-attempts", _RETRY, lowest=0, default=20)
+RETRY_DELAY: Final = duration("rest.retry.delay", _RETRY, lowest_ms=1, default_ms=3000)
+
 CHECKPOINT_INTERVAL: Final = duration("execution.checkpointing.interval", _CHECKPOINTS, lowest_ms=MIN_INTERVAL_MS)
 CHECKPOINT_MODE: Final = choice(
     "execution.checkpointing.mode",
@@ -69,6 +76,10 @@ CHECKPOINT_MODE: Final = choice(
 CHECKPOINT_TIMEOUT: Final = duration("execution.checkpointing.timeout", _CHECKPOINTS, lowest_ms=MIN_INTERVAL_MS, default_ms=600_000)
 MIN_PAUSE: Final = duration("execution.checkpointing.min-pause", _CHECKPOINTS, default_ms=0)
 MAX_CONCURRENT: Final = whole_number("execution.checkpointing.max-concurrent-checkpoints", _CHECKPOINTS, lowest=1, default=1)
+UNALIGNED: Final = boolean("execution.checkpointing.unaligned.enabled", _CHECKPOINTS, "execution.checkpointing.unaligned", default=False)
+ALIGNED_TIMEOUT: Final = duration(
+    "execution.checkpointing.aligned-checkpoint-timeout", _CHECKPOINTS, "execution.checkpointing.alignment-timeout", default_ms=0
+)
 TOLERABLE_FAILURES: Final = whole_number("execution.checkpointing.tolerable-failed-checkpoints", _CHECKPOINTS, lowest=0, default=0)
 CHECKPOINT_DIRECTORY: Final = text(
     "execution.checkpointing.dir", _CHECKPOINTS, "state.checkpoints.dir", allowed="the path or URL of a directory"
@@ -76,11 +87,29 @@ CHECKPOINT_DIRECTORY: Final = text(
 NUM_RETAINED: Final = whole_number(
     "execution.checkpointing.num-retained", _CHECKPOINTS, "state.checkpoints.num-retained", lowest=1, default=1
 )
+RETENTION: Final = choice(
+    "execution.checkpointing.externalized-checkpoint-retention",
+    _CHECKPOINTS,
+    {
+        "delete_on_cancellation": "DELETE_ON_CANCELLATION",
+        "retain_on_cancellation": "RETAIN_ON_CANCELLATION",
+        "no_externalized_checkpoints": "NO_EXTERNALIZED_CHECKPOINTS",
+    },
+    default="NO_EXTERNALIZED_CHECKPOINTS",
+)
 AFTER_TASKS_FINISH: Final = boolean(
     "execution.checkpointing.checkpoints-after-tasks-finish",
     _CHECKPOINTS,
     "execution.checkpointing.checkpoints-after-tasks-finish.enabled",
     default=True,
+)
+RESTORE_FALLBACK: Final = boolean("flowlet.checkpointing.restore-fallback", _CHECKPOINTS, default=False)
+
+RECOVERY_PATH: Final = text(
+    "execution.state-recovery.path", _RECOVERY, "execution.savepoint.path", allowed="the path or URL of a checkpoint"
+)
+IGNORES_UNCLAIMED_STATE: Final = boolean(
+    "execution.state-recovery.ignore-unclaimed-state", _RECOVERY, "execution.savepoint.ignore-unclaimed-state", default=False
 )
 
 _DEFAULTS: Final = RestartSettings()
@@ -100,6 +129,9 @@ RESTART_STRATEGY: Final = choice(
     },
     "restart-strategy",
     default=RestartKind.DEFAULT,
+)
+FAILOVER_STRATEGY: Final = choice(
+    "jobmanager.execution.failover-strategy", _RESTARTS, {"region": "region", "full": "full"}, default="region"
 )
 ATTEMPTS: Final = whole_number("restart-strategy.fixed-delay.attempts", _RESTARTS, lowest=0, default=_DEFAULTS.attempts)
 FIXED_DELAY: Final = duration("restart-strategy.fixed-delay.delay", _RESTARTS, default_ms=_DEFAULTS.delay_ms)
@@ -126,6 +158,21 @@ MAX_ATTEMPTS: Final = whole_number(
 )
 
 
+STATE_BACKEND: Final = choice(
+    "state.backend.type", _STATE, {"hashmap": "hashmap", "rocksdb": "rocksdb"}, "state.backend", default="hashmap"
+)
+INCREMENTAL: Final = boolean("execution.checkpointing.incremental", _STATE, "state.backend.incremental", default=False)
+
+
+def _absolute(found: str) -> str:
+    if not found.startswith("/") or ":" in found or "," in found:
+        raise ValueError(found)
+    return found
+
+
+ROCKSDB_DIRECTORY: Final = Option("state.backend.rocksdb.localdir", _absolute, "one absolute path", None, _STATE)
+
+
 def _fixed(name: str, accepted: str, missing: str, *other_names: str) -> Option[str]:
     """An option with one value; ``missing``: what another one would need."""
 
@@ -137,37 +184,31 @@ def _fixed(name: str, accepted: str, missing: str, *other_names: str) -> Option[
     return Option(name, parse, f"possible here: {missing}; use {accepted!r} or leave it out", accepted, _CHECK, other_names)
 
 
-_NO_UNALIGNED: Final = "unaligned checkpoints are not supported yet, barriers are always aligned"
-STATE_BACKEND: Final = _fixed(
-    "state.backend.type", "hashmap", "state is kept in memory, other state backends are not supported yet", "state.backend"
-)
 CHECKPOINT_STORAGE: Final = _fixed(
     "execution.checkpointing.storage",
     "filesystem",
     "checkpoints are files in the directory 'execution.checkpointing.dir'",
     "state.checkpoint-storage",
 )
-UNALIGNED: Final = _fixed("execution.checkpointing.unaligned.enabled", "false", _NO_UNALIGNED, "execution.checkpointing.unaligned")
-FORCED_UNALIGNED: Final = _fixed("execution.checkpointing.unaligned.forced", "false", _NO_UNALIGNED)
-INCREMENTAL: Final = _fixed(
-    "execution.checkpointing.incremental", "false", "every checkpoint has the whole state", "state.backend.incremental"
+FORCED_UNALIGNED: Final = _fixed(
+    "execution.checkpointing.unaligned.forced", "false", "no job has iterations, which unaligned checkpoints would have to be forced on"
 )
 CHANGELOG: Final = _fixed("state.changelog.enabled", "false", "there is no changelog of state")
-RETENTION: Final = _fixed(
-    "execution.checkpointing.externalized-checkpoint-retention",
-    "NO_EXTERNALIZED_CHECKPOINTS",
-    "a job cannot be started from the checkpoints of another one yet, so they are deleted with their job",
+CLAIM_MODE: Final = _fixed(
+    "execution.state-recovery.claim-mode",
+    "NO_CLAIM",
+    "a job never changes the checkpoint that it starts from",
+    "execution.savepoint-restore-mode",
 )
 
 FIXED: Final[tuple[Option[str], ...]] = (
-    STATE_BACKEND,
     CHECKPOINT_STORAGE,
-    UNALIGNED,
     FORCED_UNALIGNED,
-    INCREMENTAL,
     CHANGELOG,
-    RETENTION,
+    CLAIM_MODE,
 )
+FOR_ROCKSDB: Final[tuple[Option[Any], ...]] = (INCREMENTAL, ROCKSDB_DIRECTORY)
+"""Options without effect unless ``STATE_BACKEND`` is RocksDB; ``INCREMENTAL`` may be false anyway."""
 FOR_CHECKPOINTS: Final[tuple[Option[Any], ...]] = (
     CHECKPOINT_MODE,
     CHECKPOINT_TIMEOUT,
@@ -177,8 +218,13 @@ FOR_CHECKPOINTS: Final[tuple[Option[Any], ...]] = (
     CHECKPOINT_DIRECTORY,
     NUM_RETAINED,
     AFTER_TASKS_FINISH,
+    UNALIGNED,
+    ALIGNED_TIMEOUT,
+    RETENTION,
+    RESTORE_FALLBACK,
 )
 """Options without effect unless ``CHECKPOINT_INTERVAL`` is set."""
+FOR_RECOVERY: Final[tuple[Option[Any], ...]] = (RECOVERY_PATH, IGNORES_UNCLAIMED_STATE)
 FOR_STRATEGIES: Final[dict[RestartKind, tuple[Option[Any], ...]]] = {
     RestartKind.FIXED_DELAY: (ATTEMPTS, FIXED_DELAY),
     RestartKind.FAILURE_RATE: (MAX_FAILURES, FAILURE_INTERVAL, FAILURE_RATE_DELAY),
@@ -206,10 +252,16 @@ KNOWN: Final[tuple[Option[Any], ...]] = (
     ENDS_WITH_CLIENT,
     CLIENT_INTERVAL,
     CLIENT_TIMEOUT,
+    RETRY_ATTEMPTS,
+    RETRY_DELAY,
     CHECKPOINT_INTERVAL,
     *FOR_CHECKPOINTS,
+    *FOR_RECOVERY,
     RESTART_STRATEGY,
+    FAILOVER_STRATEGY,
     *(option for options in FOR_STRATEGIES.values() for option in options),
+    STATE_BACKEND,
+    *FOR_ROCKSDB,
     *FIXED,
 )
 BY_NAME: Final[dict[str, Option[Any]]] = {name: option for option in KNOWN for name in option.names}

@@ -29,7 +29,7 @@ class WatermarkAnnouncer:
     """The watermark alignment of one job; ``allow`` sends a subtask its allowed watermark.
 
     Threading: the JobManager's loop.
-    Life cycle: ``start`` once the tasks are deployed; ``close`` when the job ends, idempotent.
+    Life cycle: ``start`` once tasks are deployed; ``close`` when no task is left, idempotent; then ``start`` may follow again.
     """
 
     def __init__(
@@ -52,7 +52,9 @@ class WatermarkAnnouncer:
         return f"<WatermarkAnnouncer of {self._groups!r}, {len(self._timers)} timers>"
 
     def start(self) -> None:
-        """Start to announce each group at its update interval."""
+        """Start to announce each group at its update interval; does nothing while it does so."""
+        if self._timers:
+            return
         for group, interval_ms in self._groups.update_intervals_ms().items():
             self._schedule(group, interval_ms)
 

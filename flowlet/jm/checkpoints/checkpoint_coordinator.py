@@ -14,14 +14,14 @@ Rules:      the first trigger comes one interval after all attempts run.  A trig
             checkpoint fails.  Without ``after_tasks_finish`` none is triggered once a task has finished.
             Reports that fit no checkpoint on its way are counted.  Two of them have effects: a cause that arrives after its symptom
             takes its place, and a state that arrives after its checkpoint has failed is discarded.
-Absent:     savepoints, unaligned checkpoints, checkpoints of a part of the job.
+Absent:     savepoints, checkpoints of a part of the job.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from flowlet.common.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_failures import SYMPTOM, CoordinatorFailureReason, FailureCounter, is_counted
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
@@ -44,10 +44,14 @@ _Reason = CoordinatorFailureReason
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """All attempts of a run are deployed; ``restored`` is the id of the checkpoint that they begin with."""
+    """All tasks are deployed; ``restored`` is the id of the checkpoint that those begin with that were deployed now.
+
+    ``states``: of attempts that were deployed before and go on, because only others start again; others may be there, too.
+    """
 
     attempts: Mapping[bytes, Subtask]
     restored: int | None = None
+    states: Mapping[bytes, ExecutionState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,14 @@ class AttemptChanged:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """It is ``next_due_ms`` or later."""
+    """It is ``next_due_ms`` or later.
+
+    ``held``: attempts that have acknowledged a checkpoint, with its id, but the client has not read so far.  ``blocked``: attempts that
+    cannot go on because the client does not read.
+    """
+
+    held: frozenset[tuple[int, bytes]] = frozenset()
+    blocked: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +269,7 @@ class CheckpointCoordinator:
             case AttemptChanged(attempt, state):
                 self._attempt_changed(attempt, state)
             case TimePassed():
-                self._time_passed()
+                self._time_passed(event)
             case SourcesSnapshotted(checkpoint_id, sources):
                 self._sources_snapshotted(checkpoint_id, sources)
             case SourcesFailed(checkpoint_id, message):
@@ -281,10 +292,19 @@ class CheckpointCoordinator:
     # Runs
 
     def _run_started(self, event: RunStarted) -> None:
+        # Attempts that go on may still write for a checkpoint that has failed.
+        go_on = self._run is not None and any(each in event.attempts for each in self._run.unfinished)
         self._run_ended()
-        self._sweep()
-        attempts = dict(event.attempts)
-        self._run = _Run(attempts, dict(attempts), set(attempts))
+        if not go_on:
+            self._sweep()
+        states = event.states
+        unfinished = {attempt: task for attempt, task in event.attempts.items() if states.get(attempt) is not ExecutionState.FINISHED}
+        finished = [task for attempt, task in event.attempts.items() if attempt not in unfinished]
+        starting = {each for each in unfinished if states.get(each) is not ExecutionState.RUNNING}
+        run = self._run = _Run(unfinished, dict(event.attempts), starting, finished)
+        if finished and not self._settings.after_tasks_finish:
+            self._stop_triggering(run)
+        self._start_triggering(run)
         if event.restored is not None:
             self._history.restored(event.restored, self._now_ms)
 
@@ -342,11 +362,13 @@ class CheckpointCoordinator:
     def _has_room(self) -> bool:
         return len(self._pending) < self._settings.max_concurrent
 
-    def _time_passed(self) -> None:
+    def _time_passed(self, event: TimePassed) -> None:
         for pending in list(self._pending.values()):
             if self._now_ms >= pending.trigger_ms + self._settings.timeout_ms:
-                waited = f"{_Reason.CHECKPOINT_EXPIRED.value} ({self._settings.timeout_ms} ms), it waited for {pending.phase.value}"
-                self._fail(pending, CheckpointFailure(_Reason.CHECKPOINT_EXPIRED.name, waited))
+                is_held = pending.phase is Phase.TASKS and all((pending.checkpoint_id, each) in event.held for each in pending.missing)
+                reason = _Reason.READER_BEHIND if is_held or event.blocked & pending.missing else _Reason.CHECKPOINT_EXPIRED
+                waited = f"{reason.value} ({self._settings.timeout_ms} ms), it waited for {pending.phase.value}"
+                self._fail(pending, CheckpointFailure(reason.name, waited))
 
     def _trigger_if_due(self) -> None:
         run = self._run

@@ -3,7 +3,7 @@
 Side:   pure.
 Source: Flink ``CheckpointFailureReason``, ``CheckpointFailureManager``.
 Rules:  a failure counts if it shows that the job cannot keep its state.  It does not count if tasks start, end or fail, if a newer
-        checkpoint took its place, or if a task only passes on what another one decided.  A reason that is unknown here counts.
+        checkpoint took its place, if a client pauses, or if a task only passes on what another one decided.  Unknown reasons count.
         Other than in Flink a source counts whose state cannot be kept: otherwise the job would run without checkpoints, and nobody
         would know.
 """
@@ -19,6 +19,7 @@ class CoordinatorFailureReason(Enum):
     """Why the coordinator ends a checkpoint; the values are for messages.  No name is also the name of a task's reason."""
 
     CHECKPOINT_EXPIRED = "it was not complete in time"
+    READER_BEHIND = "it was not complete in time, because the client has not read the results so far"
     CHECKPOINT_SUBSUMED = "a newer one was complete first"
     CHECKPOINT_COORDINATOR_SUSPEND = "the run of its tasks ended"
     TASK_FAILURE = "a task failed or was cancelled"
@@ -39,6 +40,7 @@ _UNCOUNTED: Final = frozenset(
         CheckpointFailureReason.SUBSUMED,
         CheckpointFailureReason.INPUT_END_OF_STREAM,
         CheckpointFailureReason.ABORTED_BY_NOTIFICATION,
+        CoordinatorFailureReason.READER_BEHIND,
         CoordinatorFailureReason.CHECKPOINT_SUBSUMED,
         CoordinatorFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
         CoordinatorFailureReason.TASK_FAILURE,

@@ -88,11 +88,12 @@ class CheckpointHistory:
 
     def _checkpoint(self, record: CheckpointRecord) -> Document:
         parts = record.parts.values()
+        is_unaligned = any(part.durations is not None and part.durations.is_unaligned for part in parts)
         document = {
             "id": record.checkpoint_id,
             "status": _status(record),
             "is_savepoint": False,
-            "checkpoint_type": "CHECKPOINT",
+            "checkpoint_type": "UNALIGNED_CHECKPOINT" if is_unaligned else "CHECKPOINT",
             "trigger_timestamp": record.trigger_ms,
             "latest_ack_timestamp": max((part.acknowledged_ms for part in parts), default=-1),
             **_sums(record, parts),

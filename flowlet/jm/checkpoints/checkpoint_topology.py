@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from flowlet.graph.partitioner import producers_of
 from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.storage.manifest import VertexEntry
 
 
 class Subtask(NamedTuple):
@@ -32,6 +33,10 @@ class CheckpointTopology:
         self.job_name = job.name
         self.names = {vertex.id: vertex.name for vertex in job.vertices}
         self.parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
+        self.vertices = [
+            VertexEntry(each.id, each.name, each.parallelism, each.max_parallelism, dict(zip(each.operator_ids, each.operator_names)))  # noqa: B905 - without ids there are none
+            for each in job.vertices
+        ]
         self._inputs: dict[str, list[_Input]] = {vertex.id: [] for vertex in job.vertices}
         for edge in job.edges:
             if edge.target is not None:

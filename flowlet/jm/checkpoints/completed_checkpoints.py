@@ -5,18 +5,24 @@ Invariants: the ids rise; at most ``num_retained`` are kept, and the newest one 
 Source:     Flink ``StandaloneCompletedCheckpointStore``.
 """
 
-from flowlet.rpc.control_messages import RestoredState
-from flowlet.storage.manifest import CheckpointManifest
+from collections.abc import Sequence
+
+from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
+from flowlet.jm.checkpoints.restored_edges import InFlightEdge, restored_edges
+from flowlet.rpc.control_messages import RestoredPart, RestoredState
+from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
 
 
 class CompletedCheckpoints:
-    """The newest complete checkpoints, the oldest first.  Threading: one thread."""
+    """The newest complete checkpoints, the oldest first; ``edges`` of the job.  Threading: one thread."""
 
-    def __init__(self, num_retained: int) -> None:
+    def __init__(self, num_retained: int, edges: Sequence[InFlightEdge] = ()) -> None:
         assert num_retained >= 1, "CheckpointSettings allow no less"
         self._num_retained = num_retained
+        self._edges = tuple(edges)
+        self.former: FormerCheckpoint | None = None  # what the job starts from until it has one of its own
         self._manifests: list[CheckpointManifest] = []
-        self._parts: dict[tuple[str, int], RestoredState] = {}  # of the newest, by vertex id and subtask
+        self._parts: dict[str, dict[int, SubtaskEntry]] = {}  # of the newest, by vertex id and subtask
 
     def __repr__(self) -> str:
         return f"<CompletedCheckpoints {self.ids}>"
@@ -36,12 +42,20 @@ class CompletedCheckpoints:
         newest = self.newest
         assert newest is None or newest.checkpoint_id < manifest.checkpoint_id, "a complete checkpoint subsumes all older ones"
         self._manifests.append(manifest)
-        self._parts = {
-            (entry.vertex_id, entry.subtask): RestoredState(manifest.checkpoint_id, entry.state, entry.is_finished)
-            for entry in manifest.subtasks
-        }
+        self._parts = {}
+        for entry in manifest.subtasks:
+            self._parts.setdefault(entry.vertex_id, {})[entry.subtask] = entry
         dropped, self._manifests = self._manifests[: -self._num_retained], self._manifests[-self._num_retained :]
         return [each.checkpoint_id for each in dropped]
+
+    def drop_newest(self) -> CheckpointManifest:
+        """Keep the newest no longer, and restore from the one before it, which there must be."""
+        assert len(self._manifests) > 1, "nothing would be left to restore"
+        dropped = self._manifests.pop()
+        self._parts = {}
+        for entry in self._manifests[-1].subtasks:
+            self._parts.setdefault(entry.vertex_id, {})[entry.subtask] = entry
+        return dropped
 
     def clear(self) -> list[int]:
         """Keep none; returns the ids of all that were kept."""
@@ -49,12 +63,30 @@ class CompletedCheckpoints:
         self._manifests, self._parts = [], {}
         return ids
 
+    @property
+    def restored_id(self) -> int | None:
+        """The id of the checkpoint that the next run begins with, which may be of another job; None: there is none."""
+        if self.newest is not None:
+            return self.newest.checkpoint_id
+        return None if self.former is None else self.former.place.checkpoint_id
+
     def restored_state(self, vertex_id: str, subtask: int) -> RestoredState | None:
         """The part of a subtask in the newest one; None: there is no checkpoint."""
         newest = self.newest
-        return None if newest is None else self._parts.get((vertex_id, subtask), RestoredState(newest.checkpoint_id))
+        if newest is None:
+            return None if self.former is None else self.former.restored_state(vertex_id, subtask)
+        of_vertex = self._parts.get(vertex_id, {})
+        entry = of_vertex.get(subtask)
+        edges = restored_edges(self._edges, newest, self._parts, vertex_id)
+        if entry is None:
+            return RestoredState(newest.checkpoint_id, edges=edges)
+        wanted = of_vertex.values() if any(each.has_union_state for each in of_vertex.values()) else [entry]
+        parts = [RestoredPart(each.subtask, each.state, each.channels, each.shared) for each in wanted if each.state or each.channels]
+        return RestoredState(newest.checkpoint_id, parts, entry.is_finished, edges=edges)
 
     def source_state(self, vertex_id: str) -> bytes | None:
         """The state of a source's split enumerator in the newest one; None: there is none."""
         newest = self.newest
-        return None if newest is None else next((each.state for each in newest.sources if each.vertex_id == vertex_id), None)
+        if newest is None:
+            return None if self.former is None else self.former.source_state(vertex_id)
+        return next((each.state for each in newest.sources if each.vertex_id == vertex_id), None)

@@ -7,9 +7,11 @@ Source:     Flink ``CheckpointCoordinator``, ``CheckpointsCleaner``.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Protocol, assert_never
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, assert_never
 
+from flowlet.common.checkpoint_url import root_of
+from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_coordinator import (
@@ -36,13 +38,19 @@ from flowlet.jm.checkpoints.checkpoint_failures import is_counted
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
 from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
+from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
+from flowlet.jm.checkpoints.read_former_checkpoint import read_former_checkpoint
+from flowlet.jm.checkpoints.restored_edges import in_flight_edges
+from flowlet.jm.checkpoints.shared_state_registry import SharedStateRegistry
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
+    CheckpointAcknowledged,
     CheckpointCompleted,
     CheckpointOrder,
     CheckpointReport,
     JobGraphMessage,
     RestoredState,
+    StateHandle,
     TriggerCheckpoint,
 )
 from flowlet.rpc.front_door import Timers
@@ -53,6 +61,9 @@ from netstack.ids import subtask_of
 from netstack.log_lines import LogLines
 
 log = LogLines(__name__)
+
+
+_ALL_SHARED: Final = ()
 
 
 class CheckpointsFailedError(FlowletError):
@@ -75,12 +86,21 @@ class ManifestStorage(Protocol):
     def discard(self, checkpoint_id: int) -> None:
         """Remove a checkpoint; none: does nothing."""
 
+    def discard_incomplete(self, before: int) -> None:
+        """Remove what checkpoints with lower ids have left that are not complete."""
+
+    def discard_shared(self, paths: Iterable[str]) -> None:
+        """Remove files that several checkpoints used."""
+
+    def discard_all_shared(self) -> None:
+        """Remove all files that several checkpoints used."""
+
 
 class CallInBackground(Protocol):
     """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
 
     def __call__(
-        self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
+        self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
     ) -> object:
         """Start the call and return at once."""
 
@@ -89,8 +109,8 @@ class JobCheckpoints:
     """The checkpoints of one job; does nothing for a job without ``CheckpointSettings``.
 
     Threading: the JobManager's loop.
-    Life cycle: for each run of the tasks ``add_source``, ``tasks_deployed``, then ``task_state_changed``, then ``stop``; ``close`` when the
-    job has ended: it removes all checkpoints.
+    Life cycle: ``recover``, if ``starts_from`` is not empty; for each run of the tasks ``add_source``, ``tasks_deployed``, then
+    ``task_state_changed``, then ``stop``; ``close`` when the job has ended: it removes all checkpoints that are not retained.
 
     Args:
         clock: milliseconds since the epoch; read once, then ``timers`` count on, because somebody may put the clock back.
@@ -100,6 +120,9 @@ class JobCheckpoints:
         timers: the loop; None: the running one.
         open_storage: called in the background with the directory, the job id and ``key``, for each use.
         on_completed: called when ``last_completed_id`` has changed.
+        completed: what an earlier JobManager has completed, the oldest first; ``next_id``: above all ids that it triggered.
+        may_trigger: whether no later JobManager will use this id again.
+        reader_lag: what waits for the client now.
     """
 
     def __init__(
@@ -114,6 +137,11 @@ class JobCheckpoints:
         timers: Timers | None = None,
         open_storage: Callable[[str, str, bytes], ManifestStorage] = CheckpointStorage,
         on_completed: Callable[[], object] = lambda: None,
+        completed: Sequence[CheckpointManifest] = (),
+        next_id: int = 1,
+        unrestorable: Sequence[int] = (),
+        may_trigger: Callable[[int], bool] = lambda _: True,
+        reader_lag: Callable[[], TimePassed] = TimePassed,
     ) -> None:
         self._settings = job.settings.checkpoints
         self._gateway = gateway
@@ -125,28 +153,62 @@ class JobCheckpoints:
         job_id = job.job_id  # the closure below must not keep the job's blobs
         directory = "" if self._settings is None else self._settings.directory
         self._open_storage: Callable[[], ManifestStorage] = lambda: open_storage(directory, job_id, key)
+        self.starts_from = job.settings.recovery_path  # another job's checkpoint; empty: none
+        # Tests may replace it before ``recover``.
+        self.read_former: Callable[[JobGraphMessage], FormerCheckpoint] = lambda job: read_former_checkpoint(self.starts_from, job, key)
         self._on_completed = on_completed
+        self._reader_lag = reader_lag
         self._topology = CheckpointTopology(job)
-        self._coordinator = None if self._settings is None else CheckpointCoordinator(self._topology, self._settings)
-        self._completed = CompletedCheckpoints(1 if self._settings is None else self._settings.num_retained)
+        self._may_trigger = may_trigger
+        self._coordinator = None if self._settings is None else CheckpointCoordinator(self._topology, self._settings, next_id)
+        self._completed = CompletedCheckpoints(1 if self._settings is None else self._settings.num_retained, in_flight_edges(job))
+        self._has_shared_files = job.settings.state.is_incremental
+        self._shared = SharedStateRegistry()
+        self._to_discard: dict[int | tuple[str, ...], None] = {}  # in order: checkpoints, and shared files
+        self._is_discarding = False
+        for manifest in completed:
+            self._to_discard |= dict.fromkeys(self._completed.add(manifest))  # with the next one that is discarded
+            self._name_shared(manifest)
         self._sources: dict[str, Callable[[], bytes]] = {}  # by vertex id
         self._locations: dict[bytes, str] = {}  # of this run
         self._timer: asyncio.TimerHandle | None = None
-        self._to_discard: dict[int, None] = {}  # in order
-        self._is_discarding = False
+        self._next_id = next_id
+        self._unrestorable = list(unrestorable)  # a run could not begin with them; their files stay until a newer one is complete
+        self._incomplete_before = 0  # leftovers of checkpoints with lower ids are to be removed
+        self._being_written: set[int] = set()  # ids of checkpoints whose manifest is on its way to the storage
 
     def __repr__(self) -> str:
         return f"<JobCheckpoints of {self._topology.job_id}, {self._coordinator or 'none'}>"
+
+    def recover(self, job: JobGraphMessage, on_recovered: Callable[[], None], on_error: Callable[[Exception], None]) -> None:
+        """Read the checkpoint of another job that this one starts from, in the background; then one of the two is called."""
+
+        def recovered(former: FormerCheckpoint) -> None:
+            self._completed.former = former
+            if self._settings is not None:  # as in Flink, the ids go on
+                next_id = max(self._next_id, former.place.checkpoint_id + 1)
+                self._may_trigger(next_id)  # so that the job store has reserved it when the run begins
+                self._coordinator = CheckpointCoordinator(self._topology, self._settings, next_id)
+            log.info("job starts from a checkpoint", job=job.job_id, checkpoint=str(former))
+            on_recovered()
+
+        self._call_in_background(lambda: self.read_former(job), recovered, on_error, f"checkpoint that job {job.job_id} starts from")
 
     def add_source(self, vertex_id: str, snapshot: Callable[[], bytes]) -> None:
         """Ask ``snapshot`` for the state of a source's split enumerator at every trigger, before the trigger is sent; before each run."""
         self._sources[vertex_id] = snapshot
 
-    def tasks_deployed(self, locations: Mapping[bytes, str]) -> None:
-        """A run begins: the TaskManager of every attempt.  The first checkpoint is triggered once all of them run."""
+    def tasks_deployed(self, locations: Mapping[bytes, str], states: Mapping[bytes, ExecutionState] | None = None) -> None:
+        """A run begins: the TaskManager of every attempt.  The first checkpoint is triggered once all of them run.
+
+        ``states``: of the attempts, if some of them were not deployed now, but go on; None: all are new.
+        """
         self._locations = dict(locations)
+        attempts = {each: Subtask(*subtask_of(each)) for each in locations}
+        self._handle(RunStarted(attempts, self._completed.restored_id, states or {}))
         newest = self._completed.newest
-        self._handle(RunStarted({each: Subtask(*subtask_of(each)) for each in locations}, None if newest is None else newest.checkpoint_id))
+        if newest is not None:
+            self._discard_leftovers(newest.checkpoint_id)
 
     def task_state_changed(self, attempt: bytes, state: ExecutionState) -> None:
         """An attempt of this run is in a new state."""
@@ -158,6 +220,8 @@ class JobCheckpoints:
         if coordinator is None or self._locations.get(message.attempt) != tm_id:
             return False
         is_pending = message.checkpoint_id in coordinator.pending_ids
+        if isinstance(message, CheckpointAcknowledged):
+            self._shared.name(message.checkpoint_id, _paths(message.shared))
         self._handle(message)
         return is_pending
 
@@ -167,21 +231,62 @@ class JobCheckpoints:
         self._sources = {}
         self._handle(RunEnded())
 
-    def close(self) -> None:
-        """The job has ended: abort what is pending, and remove all checkpoints; idempotent."""
+    def close(self, status: JobStatus = JobStatus.FINISHED) -> None:
+        """The job has ended: abort what is pending, and remove all checkpoints, unless they are retained in this status; idempotent."""
         self.stop()
-        retained = self._completed.clear()
+        path = self.retained_path(status)
+        dropped = [*self._completed.clear(), *self._unrestorable] if path is None else []  # people may put a file back
+        self._unrestorable = []
         self._handle(JobEnded())
-        for checkpoint_id in retained:
+        for checkpoint_id in dropped:
             self._discard(checkpoint_id)
+        if self._has_shared_files and path is None:
+            self._shared.clear()
+            self._put_to_discard(_ALL_SHARED)
+        if path is not None:
+            log.info("checkpoint retained", job=self._topology.job_id, status=status.name, path=path)
+
+    def retained_path(self, status: JobStatus) -> str | None:
+        """Where the newest complete checkpoint lies that stays when the job ends in this status, or is about to; None: there is none."""
+        newest, settings = self._completed.newest, self._settings
+        if newest is None or settings is None:
+            return None
+        is_cancelled, has_failed = status in (JobStatus.CANCELLING, JobStatus.CANCELED), status in (JobStatus.FAILING, JobStatus.FAILED)
+        is_retained = (is_cancelled and settings.is_retained_on_cancellation) or (has_failed and settings.is_retained_on_failure)
+        return self._path_of(newest.checkpoint_id) if is_retained else None
+
+    def _path_of(self, checkpoint_id: int) -> str:
+        assert self._settings is not None, "there is a checkpoint"
+        return f"{root_of(self._settings.directory)}/{self._topology.job_id}/chk-{checkpoint_id}"
 
     def restored_state(self, vertex_id: str, subtask: int) -> RestoredState | None:
         """What a subtask of the next run begins with: its part of the newest complete checkpoint; None: there is none."""
         return self._completed.restored_state(vertex_id, subtask)
 
+    def fall_back(self, restored_id: int) -> bool:
+        """Whether the next run begins with an older checkpoint than this one, which could not be restored."""
+        newest = self._completed.newest
+        if self._settings is None or not self._settings.restore_fallback or newest is None:
+            return False
+        if newest.checkpoint_id == restored_id and len(self._completed.ids) > 1:
+            self._unrestorable.append(self._completed.drop_newest().checkpoint_id)
+            log.warning(
+                "a checkpoint cannot be restored, the job goes back to an older one",
+                job=self._topology.job_id,
+                checkpoint=restored_id,
+                older=self.last_completed_id,
+            )
+            self._on_completed()  # no later JobManager begins with it, either
+        return self.last_completed_id < restored_id  # another task of that run may have said it before
+
     def source_state(self, vertex_id: str) -> bytes | None:
         """The state of a source's split enumerator in the newest complete checkpoint; None: there is none."""
         return self._completed.source_state(vertex_id)
+
+    @property
+    def unrestorable(self) -> list[int]:
+        """Those that ``fall_back`` has passed over, as long as their files stay."""
+        return list(self._unrestorable)
 
     @property
     def last_completed_id(self) -> int:
@@ -191,7 +296,21 @@ class JobCheckpoints:
 
     def documents(self) -> Document:
         """The document of ``GET /jobs/:jobid/checkpoints``."""
-        return CheckpointHistory(self._topology).document([]) if self._coordinator is None else self._coordinator.document()
+        if self._coordinator is None:
+            return CheckpointHistory(self._topology).document([])
+        document = self._coordinator.document()
+        history, latest = document["history"], document["latest"]
+        assert isinstance(history, list), "made by CheckpointHistory"
+        assert isinstance(latest, dict), "made by CheckpointHistory"
+        for each in [*history, latest["completed"]]:
+            if each is not None and each["status"] == "COMPLETED":
+                each["external_path"] = self._path_of(each["id"])
+                each["discarded"] = each["id"] not in self._completed.ids
+        restored, former = latest["restored"], self._completed.former
+        if restored is not None:  # the ids of both jobs are different
+            is_former = former is not None and former.place.checkpoint_id == restored["id"]
+            restored["external_path"] = str(former) if is_former else self._path_of(restored["id"])
+        return document
 
     def _handle(self, event: Event) -> None:
         if self._coordinator is None:
@@ -209,7 +328,7 @@ class JobCheckpoints:
 
     def _time_passed(self) -> None:
         self._timer = None
-        self._handle(TimePassed())
+        self._handle(self._reader_lag())
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -222,8 +341,11 @@ class JobCheckpoints:
                 self._write(manifest)
             case KeepCheckpoint(manifest):
                 log.info("checkpoint completed", job=manifest.job_id, checkpoint=manifest.checkpoint_id)
-                for checkpoint_id in self._completed.add(manifest):
+                dropped, self._unrestorable = [*self._completed.add(manifest), *self._unrestorable], []
+                for checkpoint_id in dropped:
                     self._discard(checkpoint_id)
+                self._discard_leftovers(manifest.checkpoint_id)
+                self._discard_unused(manifest)
                 self._on_completed()
             case DiscardCheckpoint(checkpoint_id):
                 self._discard(checkpoint_id)
@@ -235,6 +357,8 @@ class JobCheckpoints:
                 assert_never(effect)
 
     def _snapshot_sources(self, checkpoint_id: int) -> SourcesSnapshotted | SourcesFailed:
+        if not self._may_trigger(checkpoint_id):
+            return SourcesFailed(checkpoint_id, "the job store has not reserved its id yet")
         entries = []
         for vertex_id, snapshot in self._sources.items():
             try:
@@ -244,37 +368,78 @@ class JobCheckpoints:
         return SourcesSnapshotted(checkpoint_id, entries)
 
     def _write(self, manifest: CheckpointManifest) -> None:
+        self._being_written.add(manifest.checkpoint_id)
         self._call_in_background(
             lambda: self._open_storage().write_manifest(manifest),
-            lambda _: self._handle(ManifestWritten(manifest)),
-            lambda error: self._handle(ManifestFailed(manifest.checkpoint_id, str(error) or repr(error))),
+            lambda _: self._written(ManifestWritten(manifest), manifest.checkpoint_id),
+            lambda error: self._written(ManifestFailed(manifest.checkpoint_id, str(error) or repr(error)), manifest.checkpoint_id),
             f"manifest of checkpoint {manifest.checkpoint_id}",
         )
 
+    def _written(self, event: ManifestWritten | ManifestFailed, checkpoint_id: int) -> None:
+        self._being_written.discard(checkpoint_id)
+        self._handle(event)
+
     def _discard(self, checkpoint_id: int) -> None:
         assert checkpoint_id not in self._completed.ids, "the job restarts from it"
-        self._to_discard[checkpoint_id] = None
+        self._put_to_discard(checkpoint_id)
+
+    def _discard_unused(self, manifest: CheckpointManifest) -> None:
+        """Remove the shared files that no kept checkpoint names, after the checkpoints that are kept no longer."""
+        self._name_shared(manifest)
+        unused = tuple(self._shared.take_unused(self._completed.ids[0]))
+        if unused:
+            self._put_to_discard(unused)
+
+    def _name_shared(self, manifest: CheckpointManifest) -> None:
+        self._shared.name(manifest.checkpoint_id, (path for entry in manifest.subtasks for path in _paths(entry.shared)))
+
+    def _put_to_discard(self, what: int | tuple[str, ...]) -> None:
+        self._to_discard[what] = None
+        self._discard_next()
+
+    def _discard_leftovers(self, before: int) -> None:
+        """Remove what checkpoints that ended without a manifest have left: late writes, and what could not be removed at its time."""
+        self._incomplete_before = min((before, *self._being_written))
         self._discard_next()
 
     def _discard_next(self) -> None:
-        if self._is_discarding or not self._to_discard:
+        if self._is_discarding:
             return
-        checkpoint_id = next(iter(self._to_discard))
-        del self._to_discard[checkpoint_id]
+        if not self._to_discard:
+            self._discard_incomplete()
+            return
+        what = next(iter(self._to_discard))
+        del self._to_discard[what]
         self._is_discarding = True
         self._call_in_background(
-            lambda: self._open_storage().discard(checkpoint_id),
+            lambda: _remove(self._open_storage(), what),
             lambda _: self._discarded(),
-            lambda error: self._not_discarded(checkpoint_id, error),
-            f"discard of checkpoint {checkpoint_id}",
+            lambda error: self._not_discarded(what, error),
+            f"discard of checkpoint {what}" if isinstance(what, int) else f"discard of {len(what)} shared files",
+        )
+
+    def _discard_incomplete(self) -> None:
+        before, self._incomplete_before = self._incomplete_before, 0
+        if not before:
+            return
+        self._is_discarding = True
+        self._call_in_background(
+            lambda: self._open_storage().discard_incomplete(before),
+            lambda _: self._discarded(),
+            lambda error: self._not_discarded(before, error),
+            f"discard of what is left before checkpoint {before}",
         )
 
     def _discarded(self) -> None:
         self._is_discarding = False
         self._discard_next()
 
-    def _not_discarded(self, checkpoint_id: int, error: Exception) -> None:
-        log.warning("cannot remove a checkpoint, its files stay", job=self._topology.job_id, checkpoint=checkpoint_id, error=str(error))
+    def _not_discarded(self, what: int | tuple[str, ...], error: Exception) -> None:
+        if isinstance(what, int):
+            log.warning("cannot remove a checkpoint, its files stay", job=self._topology.job_id, checkpoint=what, error=str(error))
+        else:
+            log.warning("cannot remove shared files of checkpoints, they stay", job=self._topology.job_id, error=str(error))
         self._discarded()
 
     def _log_failure(self, effect: CheckpointFailed) -> None:
@@ -283,3 +448,17 @@ class JobCheckpoints:
         held_up_by = {"held_up_by": [self._topology.describe(each) for each in effect.held_up_by[:5]]} if effect.held_up_by else {}
         values = {"checkpoint": effect.checkpoint_id, "reason": failure.reason, "why": failure.message[:1000], **task, **held_up_by}
         (log.warning if is_counted(failure.reason) else log.info)("checkpoint failed", job=self._topology.job_id, **values)
+
+
+def _remove(storage: ManifestStorage, what: int | tuple[str, ...]) -> None:
+    """Remove a checkpoint, or shared files; in the background."""
+    if isinstance(what, int):
+        storage.discard(what)
+    elif what == _ALL_SHARED:
+        storage.discard_all_shared()
+    else:
+        storage.discard_shared(what)
+
+
+def _paths(handles: Iterable[StateHandle]) -> list[str]:
+    return [each.path for each in handles if each.path is not None]

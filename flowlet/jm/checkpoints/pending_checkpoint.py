@@ -91,8 +91,18 @@ class PendingCheckpoint:
         """Take in the part of a missing subtask."""
         self.missing.remove(message.attempt)
         subtask = self.participants[message.attempt]
-        self._entries[subtask] = SubtaskEntry(subtask.vertex_id, subtask.subtask, message.state, message.is_finished)
-        num_bytes = 0 if message.state is None else message.state.num_bytes
+        self._entries[subtask] = SubtaskEntry(
+            subtask.vertex_id,
+            subtask.subtask,
+            message.state,
+            message.is_finished,
+            message.channels,
+            message.shared,
+            message.has_union_state,
+            message.is_by_key,
+            message.operators,
+        )
+        num_bytes = sum(each.num_bytes for each in (message.state, message.channels) if each is not None)
         self._parts[subtask] = SubtaskPart(now_ms, num_bytes, message.durations)
 
     def missing_subtasks(self) -> frozenset[Subtask]:
@@ -104,7 +114,8 @@ class PendingCheckpoint:
         assert not self.missing, "all have acknowledged"
         entries = [self._entries[each] for each in sorted(self._entries)]
         job_id, name, parallelisms = topology.job_id, topology.job_name, dict(topology.parallelisms)
-        return CheckpointManifest(job_id, name, self.checkpoint_id, self.trigger_ms, parallelisms, entries, list(self.sources))
+        sources = list(self.sources)
+        return CheckpointManifest(job_id, name, self.checkpoint_id, self.trigger_ms, parallelisms, entries, sources, topology.vertices)
 
     def record(
         self, end_ms: int | None = None, failure: CheckpointFailure | None = None, held_up_by: tuple[Subtask, ...] = ()

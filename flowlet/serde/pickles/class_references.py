@@ -15,6 +15,7 @@ from typing import Any, Final
 import cloudpickle
 
 from flowlet.errors import SerdeError
+from flowlet.serde.pickles import program_pickle
 
 MAX_CLASSES: Final = 256
 _MAIN: Final = "__main__"
@@ -45,7 +46,7 @@ def class_reference(cls: type) -> bytes:
     reference = _references.get(cls)
     if reference is None:
         try:
-            reference = bytes(cloudpickle.dumps(cls, protocol=5))
+            reference = program_pickle.dumps(cls, 5)
         except Exception as error:
             raise SerdeError(f"class {cls.__qualname__} cannot be pickled to be sent: {type(error).__name__}: {error}") from error
         if len(_references) >= MAX_CLASSES:

@@ -22,6 +22,7 @@ from typing import Any, Final
 import cloudpickle
 
 from flowlet.errors import SerdeError
+from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.class_references import class_of, is_importable, reference_by_value
 
 PROTOCOL: Final = 5
@@ -152,7 +153,7 @@ def _table_of(*references: bytes) -> bytes:
 
 def _dumps_in_python(value: Any) -> bytes:
     try:
-        return bytes(cloudpickle.dumps(value, protocol=PROTOCOL))
+        return program_pickle.dumps(value, PROTOCOL)
     except Exception as error:
         raise SerdeError(f"a value of type {type(value).__name__} cannot be pickled: {type(error).__name__}: {error}") from error
 

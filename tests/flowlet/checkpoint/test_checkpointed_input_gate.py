@@ -190,6 +190,20 @@ def test_an_announcement_is_taken_by_mail_and_the_timer_lets_the_barrier_overtak
     assert fixture.raw.calls == [("prioritize", 1, 5)]
 
 
+def test_a_barrier_whose_alignment_timed_out_overtakes_what_was_polled_too() -> None:
+    """Its checkpoint keeps that data; waiting for a slow function would last as long as the alignment that timed out."""
+    fixture = Fixture(num_channels=1)
+    fixture.gate.reads_ahead({0}.__contains__)
+    fixture.raw.add_priority(0, EventAnnouncement(5, timeoutable(1)))
+    fixture.mailbox.run()
+    fixture.timers.fire()
+
+    fixture.raw.add_priority(0, timeoutable(1))
+    fixture.mailbox.run()
+
+    assert fixture.listener.calls == [("init", 1), ("unaligned", 1), ("complete", 1)]
+
+
 def test_a_poll_that_is_faster_than_the_mail() -> None:
     """The mail finds nothing with priority, and takes no data away."""
     fixture = Fixture()

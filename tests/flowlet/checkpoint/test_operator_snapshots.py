@@ -7,13 +7,16 @@ import pytest
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
-from flowlet.datastream.state import ValueStateDescriptor
+from flowlet.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from flowlet.errors import StateRestoreError
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
+from flowlet.state.operator_state_backend import OperatorStateBackend
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import InternalTimer, KeyContext
 from netstack.wire.events import CheckpointOptions
+
+NUMBERS = ListStateDescriptor("numbers")
 
 
 class Noting(StreamOperator):
@@ -103,6 +106,28 @@ def test_keyed_state_is_taken_with_the_barrier_and_comes_back() -> None:
     restored.restore(stored)
     key_context.current_key = "k"
     assert states.state(ValueStateDescriptor("n"), ValueStateDescriptor).value() == 1
+
+
+def test_operator_state_is_taken_after_the_functions_have_put_it_there_and_comes_back() -> None:
+    """Of an operator that keeps nothing else; the functions know which checkpoint it is."""
+
+    class Puts(Noting):
+        def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
+            self.states.get_list_state(NUMBERS).update([checkpoint_id, timestamp_ms])
+
+        states: OperatorStateBackend
+
+    operator = Puts("count", None, [])
+    operator.states = OperatorStateBackend()
+    chain = OperatorSnapshots([SnapshotOperator("1", operator, None, None, operator.states)], lambda: False)
+
+    parts = chain.snapshot_state(CheckpointMetadata(7, 80, 0), CheckpointOptions())
+    operator.states.get_list_state(NUMBERS).clear()
+    stored = pickle.loads(pickle.dumps({operator_id: part.finish() for operator_id, part in parts.items()}))
+    states = OperatorStateBackend()
+    OperatorSnapshots([SnapshotOperator("1", Noting("count", None, []), None, None, states)], lambda: False).restore(stored)
+
+    assert list(states.get_list_state(NUMBERS)) == [7, 80]
 
 
 def test_every_operator_is_notified() -> None:

@@ -143,6 +143,29 @@ def test_a_run_that_was_not_read_and_completed_nothing_does_no_harm() -> None:
     assert found[-1] == ["a"]
 
 
+def test_a_restart_from_an_older_checkpoint_than_results_were_handed_out_for_is_an_error() -> None:
+    """A JobManager that was started again and did not find the newest checkpoint would let the results come again."""
+    buffer = ResultBuffer(1, Guarantee.EXACTLY_ONCE)
+    buffer.handle(BarrierReceived(0, 1))
+    buffer.handle(CheckpointCompleted(2))
+
+    with pytest.raises(LostResultsError, match="restarted from checkpoint 1, and results up to checkpoint 2 were handed out"):
+        buffer.handle(JobRestarted(1))
+
+
+def test_a_job_that_may_fall_back_to_an_older_checkpoint_repeats_what_lies_behind_it() -> None:
+    """And from then on results wait for their checkpoints again."""
+    buffer = ResultBuffer(1, Guarantee.UNLESS_FALLEN_BACK)
+
+    before = handed_out(
+        buffer, BarrierReceived(0, 1), CheckpointCompleted(1), records(0, "a"), BarrierReceived(0, 2), CheckpointCompleted(2)
+    )
+    after = handed_out(buffer, JobRestarted(1), records(0, "a"), BarrierReceived(0, 3), CheckpointCompleted(3))
+
+    assert before == [[], [], [], [], ["a"]]
+    assert after == [[], [], [], ["a"]]
+
+
 def test_at_least_once_hands_out_at_once_and_repeats() -> None:
     buffer = ResultBuffer(1, AT_LEAST_ONCE)
 

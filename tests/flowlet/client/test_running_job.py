@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from flowlet.client.interrupts import Latch
-from flowlet.client.running_job import RunningJob, describe_end
+from flowlet.client.running_job import RunningJob, describe_end, failure_of
 from flowlet.common.job_status import JobStatus
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
@@ -182,6 +182,18 @@ def test_a_failure_without_a_task_is_its_message() -> None:
     text = describe_end(document("FAILED", task_name="", subtask=-1, message="job needs 4 slots, the cluster has 2"))
 
     assert text == "job 'j' failed: job needs 4 slots, the cluster has 2"
+
+
+@pytest.mark.parametrize(
+    ("num_restarts", "expected"),
+    [(0, "(not restarted: W)"), (1, "(restarted 1 time, not again: W)"), (3, "(restarted 3 times, not again: W)")],
+)
+def test_why_a_job_did_not_start_again_is_the_last_line(num_restarts: int, expected: str) -> None:
+    """Of what people see on the command line, and of the error."""
+    failed = document("FAILED", message="gone") | {"numRestarts": num_restarts, "why-no-restart": "W"}
+
+    assert describe_end(failed).splitlines()[-1] == expected
+    assert str(failure_of(failed)).splitlines()[-1] == expected
 
 
 def test_a_failure_without_a_traceback_shows_type_and_message() -> None:

@@ -17,7 +17,6 @@ from flowlet.datastream import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     MapFunction,
-    ReduceFunction,
     RuntimeContext,
     StreamExecutionEnvironment,
 )
@@ -215,14 +214,6 @@ def test_co_map_and_co_flat_map_on_keyed_streams_have_state(step: Callable[[Conn
     assert {key: total for key, total in results if key != "a"} == {"b": 2, "c": 5}
 
 
-class Larger(ReduceFunction):
-    def open(self, runtime_context: RuntimeContext) -> None:
-        runtime_context.get_state(ValueStateDescriptor("n"))
-
-    def reduce(self, value1: Any, value2: Any) -> Any:
-        return max(value1, value2)
-
-
 class Late(MapFunction):
     """Asks for its state too late."""
 
@@ -256,4 +247,3 @@ def test_without_a_key_the_error_says_what_to_do() -> None:
     assert "keyed state needs a keyed stream: call key_by(...) before the operator" in failure_of(records.map(Running()))
     assert "the function must ask for its states in open()" in failure_of(records.key_by(by_name).map(Late()))
     assert "state 'n' was used without a current key" in failure_of(records.key_by(by_name).process(Early()))
-    assert "use process() with a KeyedProcessFunction" in failure_of(records.key_by(by_name).reduce(Larger()))

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from flowlet.common import Configuration, ExecutionConfig
-from flowlet.common.job_settings import JobSettings
+from flowlet.common.settings.job_settings import JobSettings
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import JobGraphError
 

@@ -46,13 +46,6 @@ def test_the_error_is_of_both_trees() -> None:
     assert issubclass(NotSupportedYetError, AttributeError)
 
 
-def test_broadcast_state_is_refused_where_it_is_asked_for() -> None:
-    stream = StreamExecutionEnvironment().from_collection([1])
-
-    with pytest.raises(NotSupportedYetError, match="broadcast state is not supported yet"):
-        stream.broadcast(object())
-
-
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [

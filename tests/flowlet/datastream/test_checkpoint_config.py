@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from flowlet.common import Configuration, Duration
-from flowlet.common.checkpoint_settings import CheckpointSettings
-from flowlet.common.job_settings import JobSettings
-from flowlet.common.restart_settings import RestartKind
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.settings.restart_settings import RestartKind
 from flowlet.datastream import (
     CheckpointConfig,
     CheckpointingMode,
@@ -116,13 +116,10 @@ def test_errors_of_checkpoints_fail_the_job_or_never_do() -> None:
             "'execution.checkpointing.tolerable-failed-checkpoints' is '-1'",
         ),
         (lambda config: config.set_checkpointing_mode("EXACTLY_ONCE"), "a CheckpointingMode is needed, got 'EXACTLY_ONCE'"),
-        (lambda config: config.enable_unaligned_checkpoints(), "unaligned.enabled' is 'true', .* not supported yet"),
-        (lambda config: config.set_force_unaligned_checkpoints(), "unaligned.forced' is 'true', .* not supported yet"),
-        (lambda config: config.set_alignment_timeout(Duration.of_seconds(1)), "aligned checkpoint timeout cannot be .* not supported yet"),
-        (
-            lambda config: config.set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION),
-            "is 'RETAIN_ON_CANCELLATION', which is not possible here: .* deleted with their job",
-        ),
+        (lambda config: config.enable_unaligned_checkpoints("often"), "unaligned.enabled' is 'often', which is not true or false"),
+        (lambda config: config.set_force_unaligned_checkpoints(), "unaligned.forced' is 'true', .* no job has iterations"),
+        (lambda config: config.set_alignment_timeout(1000), "a Duration is needed, got 1000"),
+        (lambda config: config.set_alignment_timeout(Duration.of_seconds(-1)), "aligned-checkpoint-timeout' is '-1000'"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once_and_changes_nothing(change: Callable[[CheckpointConfig], object], message: str) -> None:
@@ -134,17 +131,46 @@ def test_what_cannot_be_is_refused_at_once_and_changes_nothing(change: Callable[
     assert options.to_dict() == {}
 
 
+def test_unaligned_checkpoints_reach_the_job_and_their_getters() -> None:
+    def prepare(config: CheckpointConfig) -> None:
+        config.enable_unaligned_checkpoints().set_aligned_checkpoint_timeout(Duration.of_seconds(2))
+        assert config.is_unaligned_checkpoints_enabled()
+        assert config.get_aligned_checkpoint_timeout() == config.get_alignment_timeout() == Duration.of_millis(2000)
+
+    settings = checkpoints_of(prepare)
+
+    assert (settings.is_unaligned, settings.aligned_timeout_ms) == (True, 2000)
+    assert not checkpoints_of(lambda config: config.enable_unaligned_checkpoints().disable_unaligned_checkpoints()).is_unaligned
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda config: config.set_max_concurrent_checkpoints(2), "one is under way at a time, not 2: set execution"),
+        (lambda config: config.set_checkpointing_mode(CheckpointingMode.AT_LEAST_ONCE), "exactly once only: set execution"),
+    ],
+)
+def test_unaligned_checkpoints_are_taken_exactly_once_and_one_at_a_time(change: Callable[[CheckpointConfig], object], message: str) -> None:
+    with pytest.raises(JobGraphError, match=message):
+        checkpoints_of(lambda config: change(config.enable_unaligned_checkpoints()))
+
+
+def test_a_timeout_of_alignments_without_unaligned_checkpoints_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'execution\.checkpointing\.aligned-checkpoint-timeout' is set and has no effect"):
+        checkpoints_of(lambda config: config.set_aligned_checkpoint_timeout(Duration.of_seconds(1)))
+
+
 def test_what_happens_anyway_may_be_asked_for() -> None:
     config = CheckpointConfig()
     config.disable_unaligned_checkpoints().set_force_unaligned_checkpoints(False)
     config.set_aligned_checkpoint_timeout(Duration.of_millis(0))
-    config.set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS)
+    config.set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.DELETE_ON_CANCELLATION)
 
     assert not config.is_unaligned_checkpoints_enabled()
     assert not config.is_force_unaligned_checkpoints()
     assert config.get_alignment_timeout() == config.get_aligned_checkpoint_timeout() == Duration.of_millis(0)
-    assert config.get_externalized_checkpoint_retention() is ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
-    assert not config.is_externalized_checkpoints_enabled()
+    assert config.get_externalized_checkpoint_retention() is ExternalizedCheckpointRetention.DELETE_ON_CANCELLATION
+    assert config.is_externalized_checkpoints_enabled()
 
 
 def test_a_job_on_a_remote_cluster_needs_a_directory() -> None:

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.chaining import build_job_graph, is_chainable
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
@@ -110,6 +112,15 @@ def test_a_key_by_between_single_subtasks_is_inside_a_vertex() -> None:
         KeyGroups(len, 128),
         Forward(),
     ]
+
+
+def test_a_key_by_begins_a_vertex_with_unaligned_checkpoints() -> None:
+    """A checkpoint of more subtasks has records in flight on its edge."""
+    step = mapped("B", partitioned(mapped("A", source()), KeyGroups(len)))
+
+    for is_unaligned in (False, True):
+        checkpoints = CheckpointSettings(1000, "/dir", is_unaligned=is_unaligned)
+        assert len(names(job_graph(step, job=JobSettings(checkpoints=checkpoints)))) == (2 if is_unaligned else 1)
 
 
 @pytest.mark.parametrize(

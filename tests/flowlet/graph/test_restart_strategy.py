@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.common.checkpoint_settings import CheckpointSettings
-from flowlet.common.job_settings import JobSettings
-from flowlet.common.restart_settings import RestartKind, RestartSettings
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.graph.restart_strategy import ExponentialDelay, FailureRate, FixedDelay, NoRestart, create_restart_strategy
 
 CHECKPOINTS = CheckpointSettings(1000, "/tmp/checkpoints")
@@ -46,6 +46,20 @@ def delays(strategy: ExponentialDelay, number: int, now_ms: int = 0) -> list[int
 
 def test_none_never_restarts() -> None:
     assert [NoRestart().decide(now_ms) for now_ms in (0, 10**9)] == [None, None]
+    assert NoRestart().why_no_restart is None, "nobody asked for one"
+
+
+def test_each_strategy_names_the_option_that_allows_more() -> None:
+    rate = FailureRate(2, 100, 10)
+    for now_ms in (0, 1, 2):
+        rate.decide(now_ms)
+    exponential = ExponentialDelay(RestartSettings(RestartKind.EXPONENTIAL_DELAY, max_attempts=4, reset_ms=9), Random(1))
+
+    assert FixedDelay(3, 5).why_no_restart == "restart-strategy.fixed-delay.attempts is 3"
+    assert rate.why_no_restart == ("restart-strategy.failure-rate.max-failures-per-interval is 2, and there were 3 failures within 100 ms")
+    assert exponential.why_no_restart == (
+        "restart-strategy.exponential-delay.attempts-before-reset-backoff is 4, and it never ran for 9 ms without a failure"
+    )
     assert not NoRestart().can_restart
 
 

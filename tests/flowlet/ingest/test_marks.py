@@ -180,6 +180,7 @@ def test_what_was_acknowledged_is_in_the_sink_when_its_process_is_killed(tmp_pat
             "clicks", jobmanager=f"{cluster.host}:{cluster.port}", secret_file=write_secret(cluster.secret, tmp_path), timeout_s=PATIENCE_S
         )
         push(gate, list(range(6000)))
+        pids = cluster.pids()
         lines = path.read_text().splitlines()
         pid = int(lines[0].split()[0])
 
@@ -196,7 +197,7 @@ def test_what_was_acknowledged_is_in_the_sink_when_its_process_is_killed(tmp_pat
                 writer.finish(PATIENCE_S)
             thread.join(PATIENCE_S)
 
-        assert len(set(cluster.pids())) == 2
+        assert len(set(pids)) == 2
         assert lines == [f"{pid} {number}" for number in range(6000)]
         job.close()
     finally:

@@ -1,7 +1,7 @@
 """What stands around a ``JobMaster`` in its tests: TaskManagers and an owner that only take notes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
@@ -67,5 +67,12 @@ class Recorder:
     def release_slots(self, master: JobMaster) -> None:
         self.slots.append("released")
 
-    def job_ended(self, master: JobMaster) -> None:
+    def job_ended(self, master: JobMaster, clean_up: Callable[[], None]) -> None:
         self.ended.append((master, len(self.cancelled)))
+        clean_up()
+
+    def checkpoint_completed(self, master: JobMaster) -> None:
+        pass
+
+    def may_trigger(self, master: JobMaster, checkpoint_id: int) -> bool:
+        return True

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowlet.common.checkpoint_settings import CheckpointSettings
-from flowlet.common.job_settings import JobSettings
 from flowlet.common.job_status import JobStatus
-from flowlet.common.restart_settings import RestartKind, RestartSettings
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.job_document import exceptions_document, job_document
 from flowlet.jm.job_master import JobMaster
@@ -20,6 +20,7 @@ from flowlet.rpc.control_messages import (
     CheckpointAcknowledged,
     FailureInfo,
     JobGraphMessage,
+    RestoredPart,
     RestoredState,
     SourceWatermarkReported,
     SplitsRequested,
@@ -349,7 +350,9 @@ async def test_a_run_goes_on_from_the_newest_checkpoint_with_the_splits_that_wer
 
     restored = [task.restored for task in saved_job.recorder.deployed]
     assert restored[:2] == [None, None]
-    assert restored[2:] == [RestoredState(1, StateHandle(3, b"", inline=attempt[-8:-4])) for attempt in source_and_sink(0)]
+    assert restored[2:] == [
+        RestoredState(1, [RestoredPart(0, StateHandle(3, b"", inline=attempt[-8:-4]))]) for attempt in source_and_sink(0)
+    ]
     assert master.restored_checkpoint_id == 1
     assert (after, await next_splits(saved_job, run=1), await next_splits(saved_job, run=1)) == (["b:0"], ["b:0"], [])
 

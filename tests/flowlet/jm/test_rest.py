@@ -7,8 +7,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from flowlet.common.job_settings import JobSettings
-from flowlet.common.restart_settings import RestartKind, RestartSettings
+from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.control_messages import TaskDeploymentDescriptor, TaskManagerEnding, TaskMetrics, TaskStuck
@@ -568,6 +568,7 @@ class TestOverviews:
             "jobs-cancelled": 0,
             "jobs-failed": 0,
             "ignored-messages": 0,
+            "keeps-jobs": False,
         }
 
     async def test_the_task_managers(self, address: Address, client: RpcClient, connect: Connect) -> None:

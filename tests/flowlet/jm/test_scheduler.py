@@ -6,7 +6,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flowlet.jm.scheduler import SlotPool, assign_tasks, attempt_id, execution_vertices, needed_slots, slot_indices, slots_by_group
+from flowlet.jm.scheduler import (
+    SlotPool,
+    assign_tasks,
+    attempt_id,
+    execution_vertices,
+    needed_slots,
+    next_attempt,
+    slot_indices,
+    slots_by_group,
+)
 from flowlet.rpc.control_messages import JobGraphMessage
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SINK_ID, SOURCE_ID, vertex, word_count
 
@@ -32,12 +41,12 @@ def test_a_group_needs_the_slots_of_its_widest_vertex() -> None:
 
 def test_subtask_i_goes_to_slot_i_of_its_group() -> None:
     """So one slot runs one subtask of every vertex of the group."""
-    places = assign_tasks(two_groups(), ["s0", "s1", "s2", "s3", "s4"])
+    places = assign_tasks(two_groups(), execution_vertices(two_groups()))
 
     middle = f"{99:032x}"
-    assert places[attempt_id(JOB_ID, SOURCE_ID, 0)] == "s0"
-    assert [places[attempt_id(JOB_ID, SINK_ID, subtask)] for subtask in range(3)] == ["s0", "s1", "s2"]
-    assert [places[attempt_id(JOB_ID, middle, subtask)] for subtask in range(2)] == ["s3", "s4"]
+    assert places[attempt_id(JOB_ID, SOURCE_ID, 0)] == 0
+    assert [places[attempt_id(JOB_ID, SINK_ID, subtask)] for subtask in range(3)] == [0, 1, 2]
+    assert [places[attempt_id(JOB_ID, middle, subtask)] for subtask in range(2)] == [3, 4]
 
 
 def test_narrow_vertices_go_to_the_slots_with_the_fewest_tasks() -> None:
@@ -63,7 +72,17 @@ def test_every_subtask_is_an_execution_in_the_jobs_order() -> None:
     vertices = execution_vertices(two_groups())
 
     assert [(each.vertex_id, each.subtask) for each in vertices][:3] == [(SOURCE_ID, 0), (f"{99:032x}", 0), (f"{99:032x}", 1)]
-    assert {each.attempt for each in vertices} == assign_tasks(two_groups(), [""] * 5).keys()
+    assert {each.attempt for each in vertices} == assign_tasks(two_groups(), vertices).keys()
+
+
+def test_a_restarted_subtask_keeps_its_slot() -> None:
+    """Under the id of its next attempt."""
+    last = execution_vertices(two_groups())[-1]
+    following = next_attempt(JOB_ID, next_attempt(JOB_ID, last))
+
+    assert following.attempt == attempt_id(JOB_ID, SINK_ID, 2, 2)
+    assert (following.key, following.attempt_number) == (last.key, 2)
+    assert assign_tasks(two_groups(), [following]) == {following.attempt: 2}
 
 
 def test_an_attempt_id_holds_job_vertex_subtask_and_attempt() -> None:
@@ -123,6 +142,45 @@ def test_a_shortage_is_described_with_its_numbers(slots: dict[str, int], taken: 
     assert pool.describe_shortage(4, 30.0) == expected + "start more TaskManagers or lower the parallelism"
 
 
+class TestAJobThatKeepsItsSlots:
+    def test_lost_slots_are_replaced_by_free_ones_and_the_others_stay(self) -> None:
+        pool = pool_of(x=1, y=1, z=1)
+        assert pool.allocate("job", 2) == ["x", "y"]
+        pool.remove("x")
+
+        assert pool.num_missing("job", 2, {0, 1}) == 1
+        assert pool.allocate("job", 2, {0, 1}) == ["z", "y"]
+        pool.check_invariants()
+        assert pool.num_free == 0
+
+    def test_without_a_loss_it_goes_on_at_once(self) -> None:
+        """Though no slot is free."""
+        pool = pool_of(x=1, y=1)
+        pool.allocate("job", 2)
+
+        assert pool.allocate("job", 2, {1}) == ["x", "y"]
+
+    def test_a_lost_slot_that_no_task_needs_is_not_replaced(self) -> None:
+        pool = pool_of(x=1, y=1)
+        pool.allocate("job", 2)
+        pool.remove("x")
+
+        assert pool.allocate("job", 2, {1}) == [None, "y"]
+        pool.release("job")
+        assert pool.num_free == 1
+
+    def test_too_few_free_slots_change_nothing(self) -> None:
+        pool = pool_of(x=2, y=1)
+        pool.allocate("job", 2)
+        pool.remove("x")
+        pool.remove("y")
+        pool.add("z", 1)
+
+        assert pool.allocate("job", 2, {0, 1}) is None
+        assert pool.num_free == 1
+        pool.check_invariants()
+
+
 class SlotPoolMachine(RuleBasedStateMachine):
     """Any order of registrations, losses, jobs and their ends: the books balance."""
 
@@ -130,7 +188,7 @@ class SlotPoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = SlotPool()
         self.present: set[str] = set()
-        self.jobs: set[str] = set()
+        self.sizes: dict[str, int] = {}  # of the jobs that hold slots
 
     @rule(tm_id=st.sampled_from("xyz"), num_slots=st.integers(1, 4))
     def register(self, tm_id: str, num_slots: int) -> None:
@@ -147,25 +205,26 @@ class SlotPoolMachine(RuleBasedStateMachine):
 
     @rule(job=st.sampled_from("abc"), num_slots=st.integers(1, 6))
     def allocate(self, job: str, num_slots: int) -> None:
-        if job in self.jobs:
-            return
-        free = self.pool.num_free
-        slots = self.pool.allocate(job, num_slots)
-        assert (slots is None) == (num_slots > free)
+        num_slots = self.sizes.get(job, num_slots)
+        wanted = range(0, num_slots, 2) if job in self.sizes else ()
+        free, missing = self.pool.num_free, self.pool.num_missing(job, num_slots, wanted)
+        slots = self.pool.allocate(job, num_slots, wanted)
+        assert (slots is None) == (missing > free)
         if slots is not None:
             assert len(slots) == num_slots
-            assert set(slots) <= self.present
-            self.jobs.add(job)
+            assert self.pool.num_free == free - missing
+            assert {slots[number] for number in wanted or range(num_slots)} <= self.present
+            self.sizes[job] = num_slots
 
     @rule(job=st.sampled_from("abc"))
     def release(self, job: str) -> None:
         self.pool.release(job)
-        self.jobs.discard(job)
+        self.sizes.pop(job, None)
 
     @invariant()
     def books_balance(self) -> None:
         self.pool.check_invariants()
-        if not self.jobs:
+        if not self.sizes:
             assert self.pool.num_free == self.pool.num_slots
 
 

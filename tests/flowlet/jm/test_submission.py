@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowlet.common.checkpoint_settings import CheckpointSettings
-from flowlet.common.job_settings import JobSettings
-from flowlet.common.restart_settings import RestartKind, RestartSettings
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.errors import JobGraphError
 from flowlet.jm import submission
 from flowlet.jm.submission import check_job_graph, without_code
@@ -94,6 +94,14 @@ def test_code_too_large_for_one_message_is_refused(monkeypatch: pytest.MonkeyPat
         check_job_graph(with_source(chain=source.chain + b"x"), MAX_TASKS)
     with pytest.raises(JobGraphError, match="vertex 'source': its code and data have"):
         check_job_graph(with_source(files=FileSet(("x",))), MAX_TASKS)
+
+
+def test_a_place_that_cannot_hold_checkpoints_is_refused() -> None:
+    """The JobManager trusts nothing that the client has checked."""
+    job = msgspec.structs.replace(word_count(), settings=JobSettings(checkpoints=CheckpointSettings(1000, "memory://x")))
+
+    with pytest.raises(JobGraphError, match="checkpoints cannot be kept in 'memory://x': it is the memory of one process"):
+        check_job_graph(job, MAX_TASKS)
 
 
 GATE = RemoteGateMessage("clicks", "str", bytes(16), b"type")

@@ -49,6 +49,19 @@ class Announced:
         return list(self.allowed)
 
 
+def test_a_second_start_makes_no_second_timer_but_one_after_the_end_does() -> None:
+    """Tasks may be deployed while others run."""
+    announced = Announced()
+
+    announced.announcer.start()
+    announced.announcer.start()
+    before = len(announced.calls)
+    announced.announcer.close()
+    announced.announcer.start()
+
+    assert (before, len(announced.calls)) == (1, 2)
+
+
 def test_each_interval_the_group_is_told_how_far_it_may_be() -> None:
     """Nobody before the first report; those that have ended are neither told nor waited for."""
     announced = Announced()

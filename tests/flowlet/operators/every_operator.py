@@ -25,23 +25,27 @@ from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrate
 from flowlet.connectors.parquet_sink import ParquetSink
 from flowlet.connectors.sinks import DiscardSink, FunctionSink, PrintSink
 from flowlet.datastream import (
+    BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     FilterFunction,
     FlatMapFunction,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     MapFunction,
     OutputTag,
     ProcessFunction,
     ReduceFunction,
+    RuntimeContext,
 )
 from flowlet.datastream.aggregations import extreme_of
 from flowlet.datastream.async_retry_predicates import has_exception_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
+from flowlet.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from flowlet.keys.column_key import ColumnKey
-from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator, SplitOperator
+from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.filter_operator import FilterOperator
 from flowlet.operators.flat_map_operator import FlatMapOperator
 from flowlet.operators.keyed_count_operator import KeyedCountOperator
@@ -307,6 +311,42 @@ class BothAlarm(KeyedCoProcessFunction):
         yield timestamp, ctx.get_current_key(), ctx.time_domain()
 
 
+RULES = MapStateDescriptor("rules")
+
+
+class Ruled(BroadcastProcessFunction):
+    def process_element(self, value: int, ctx: BroadcastProcessFunction.ReadOnlyContext) -> Iterator[Any]:
+        yield "first", value, ctx.get_broadcast_state(RULES).get("last"), ctx.timestamp(), ctx.current_watermark()
+
+    def process_broadcast_element(self, value: int, ctx: BroadcastProcessFunction.Context) -> Iterator[Any]:
+        ctx.get_broadcast_state(RULES).put("last", value)
+        if value == POISON:
+            raise ValueError("poison")
+        yield ODD, value
+
+
+class RuledAlarm(KeyedBroadcastProcessFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(COUNT)
+
+    def process_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext) -> Iterator[Any]:
+        self.count.update((self.count.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer((ctx.timestamp() or 0) + 5)
+        yield ctx.get_current_key(), self.count.value(), list(ctx.get_broadcast_state(RULES).items())
+
+    def process_broadcast_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.Context) -> Iterator[Any]:
+        ctx.get_broadcast_state(RULES).put(value[0], value)
+        counts: list[Any] = []
+        ctx.apply_to_keyed_state(COUNT, lambda key, state: counts.append((key, state.value())))
+        yield counts
+
+    def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext) -> Iterator[Any]:
+        yield timestamp, ctx.get_current_key(), ctx.time_domain(), ctx.current_processing_time()
+
+
+COUNT = ValueStateDescriptor("count")
+
+
 def names_of(value: int) -> Any:
     return [["low"], ["high", "low", "high"], [], None, ("high",)][value % 5]
 
@@ -460,6 +500,8 @@ CASES: dict[str, Case] = {
     "co-flat map": Case(lambda: CoFlatMapOperator(BothFlat()), small_int, 2),
     "co-process": Case(lambda: CoProcessOperator(BothRoute()), small_int, 2),
     "keyed co-process": Case(lambda: CoProcessOperator(BothAlarm(), (first_field, first_field)), pair, 2),
+    "broadcast process": Case(lambda: BroadcastProcessOperator(Ruled(), [RULES]), small_int, 2),
+    "keyed broadcast process": Case(lambda: BroadcastProcessOperator(RuledAlarm(), [RULES], first_field), pair, 2),
     "split": Case(lambda: SplitOperator(names_of, [frozenset({"low"}), frozenset({"high", "low"}), frozenset({"none"})]), small_int),
     "monotonous timestamps": Case(lambda: with_ticks(WatermarkStrategy.for_monotonous_timestamps()), small_int),
     "bounded out-of-orderness": Case(lambda: with_ticks(BOUNDED.with_timestamp_assigner(ByValue())), small_int),

@@ -11,6 +11,7 @@ from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, St
 from flowlet.errors import UserFunctionError
 from flowlet.keys.key_groups import key_group
 from flowlet.records import Chunk
+from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.testing import KeyedOneInputOperatorHarness, SubtaskPlace
 
 KEYS = ["a", "b", 1, True, 1.0, None, ("x", 1), ("x", True)]
@@ -152,4 +153,6 @@ def test_records_that_do_not_use_a_state_clean_it(num_records: int, num_kept: in
         finish = harness.environment.keyed_state.snapshot()
 
         assert finish is not None
-        assert sum(len(rows.keys) for group in finish().groups.values() for rows in group.values()) == num_kept
+        snapshot = finish()
+        assert isinstance(snapshot, KeyedStateSnapshot)
+        assert sum(len(rows.keys) for group in snapshot.groups.values() for rows in group.values()) == num_kept

@@ -152,7 +152,7 @@ def test_each_key_has_its_own_state_before_and_after_a_restart(kind: str, steps:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_snapshot_does_not_see_what_a_user_changes_in_place_afterwards(kind: str) -> None:
+def test_a_snapshot_does_not_see_what_a_user_gets_and_changes_in_place_afterwards(kind: str) -> None:
     running = Backend()
     running.at("k")
     state = running.state(describe(kind))
@@ -165,11 +165,15 @@ def test_a_snapshot_does_not_see_what_a_user_changes_in_place_afterwards(kind: s
         state.add(value)
 
     finish = running.backend.snapshot()
-    value["n"].append(2)
-    if kind == "map":
-        state.put("y", 5)
-    elif kind != "value":
-        state.add(5)
+    match kind:
+        case "value" | "reducing":
+            (state.value if kind == "value" else state.get)()["n"].append(2)
+        case "map":
+            state.get("x")["n"].append(2)
+            state.put("y", 5)
+        case _:
+            state.get()[0]["n"].append(2)
+            state.add(5)
     assert finish is not None
     restored = Backend(range(MAX_PARALLELISM), finish())
     restored.at("k")
@@ -220,6 +224,12 @@ def test_state_that_was_not_declared_again_stays_in_the_next_snapshot() -> None:
             MapStateDescriptor("s", Types.STRING(), Types.INT()),
             "of type .*Integer.*of type .*String",
         ),
+        (
+            ValueStateDescriptor("s", Types.ROW_NAMED(["a"], [Types.INT()])),
+            ValueStateDescriptor("s", Types.ROW_NAMED(["b"], [Types.INT()])),
+            "state 's' was written as .*a: Integer.*b: Integer.*field 'a' is 'b' now.*declare it as it was written, or use another name",
+        ),
+        (ValueStateDescriptor("s"), ValueStateDescriptor("s", Types.STRING()), "of type Pickled.*of type String"),
     ],
 )
 def test_a_changed_descriptor_is_refused_with_both_named(written: StateDescriptor, declared: StateDescriptor, message: str) -> None:
@@ -231,6 +241,67 @@ def test_a_changed_descriptor_is_refused_with_both_named(written: StateDescripto
         Backend(range(MAX_PARALLELISM), snapshot).state(declared)
     with pytest.raises(FlowletError, match="declared twice"):
         running.state(declared)
+
+
+def grown(kind: str, *, is_new: bool) -> StateDescriptor:
+    fields = [Types.STRING(), Types.LONG(), Types.DOUBLE()] if is_new else [Types.STRING(), Types.INT()]
+    match kind:
+        case "list":
+            return ListStateDescriptor("s", Types.TUPLE(fields))
+        case "map":
+            return MapStateDescriptor("s", Types.INT(), Types.TUPLE(fields))
+        case "reducing":
+            return ReducingStateDescriptor("s", lambda _, new: new, Types.TUPLE(fields))
+        case "aggregating":
+            return AggregatingStateDescriptor("s", Collecting(), Types.LIST(Types.TUPLE(fields)))
+        case _:
+            return ValueStateDescriptor("s", Types.TUPLE(fields))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("had_ttl", [True, False])
+@pytest.mark.parametrize("has_ttl", [True, False])
+def test_a_type_may_grow_over_a_restart(kind: str, had_ttl: bool, has_ttl: bool) -> None:
+    """A field at the end is None; also where entries begin, or cease, to expire; the next snapshot is of the new type."""
+    before, now = grown(kind, is_new=False), grown(kind, is_new=True)
+    running = Backend()
+    running.at("k")
+    state = running.state(expiring(before) if had_ttl else before)
+    if kind == "map":
+        state.put(7, ("a", 1))
+    elif kind == "value":
+        state.update(("a", 1))
+    else:
+        state.add(("a", 1))
+
+    snapshot = running.snapshot()
+    for _ in range(2):
+        restored = Backend(range(MAX_PARALLELISM), snapshot)
+        restored.at("k")
+        content = content_of(restored.state(expiring(now) if has_ttl else now), kind)
+        assert content == {"map": {7: (7, ("a", 1, None))}, "list": [("a", 1, None)], "aggregating": [("a", 1, None)]}.get(
+            kind, ("a", 1, None)
+        )
+        snapshot = restored.snapshot()
+
+
+def test_a_value_of_another_type_than_declared_is_named_with_its_state() -> None:
+    running = Backend()
+    running.at("k")
+    running.state(ValueStateDescriptor("s", Types.INT())).update("12")
+    snapshot = running.snapshot()
+
+    with pytest.raises(
+        StateRestoreError, match=r"state 's' has a value that is not of the type Integer .*'12' is no int.* as it was written"
+    ):
+        Backend(range(MAX_PARALLELISM), snapshot).state(ValueStateDescriptor("s", Types.DOUBLE()))
+
+
+def test_a_state_of_an_older_form_is_refused() -> None:
+    with pytest.raises(
+        StateRestoreError, match="keyed state has version 1, this flowlet reads version 2: restore it with the flowlet that"
+    ):
+        Backend(range(MAX_PARALLELISM), KeyedStateSnapshot({}, MAX_PARALLELISM, version=1))
 
 
 def test_a_snapshot_with_another_number_of_key_groups_is_refused() -> None:
@@ -249,7 +320,7 @@ def test_a_value_that_cannot_be_pickled_is_named_by_its_state() -> None:
     running.state(describe("value")).update(number for number in range(3))
 
     with pytest.raises(FlowletError, match="state 's' holds a value that cannot be pickled"):
-        running.backend.snapshot()
+        running.snapshot()
 
 
 def test_a_wrong_descriptor_and_a_missing_key_are_refused() -> None:

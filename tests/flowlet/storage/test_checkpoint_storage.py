@@ -45,6 +45,46 @@ def tree(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
 
+# ---------------------------------------------------------------- shared files
+
+
+def shared_in(storage: CheckpointStorage, content: bytes) -> StateHandle:
+    digest = hashlib.sha256(content)
+    handle = StateHandle(len(content), digest.digest(), path=f"shared/{digest.hexdigest()}")
+    storage.write_shared(handle, content)
+    return handle
+
+
+def test_a_shared_file_outlives_its_checkpoint_and_is_checked_with_it(tmp_path: Path) -> None:
+    storage = storage_in(tmp_path)
+    first, second = shared_in(storage, b"first"), shared_in(storage, b"second")
+    entry = SubtaskEntry("v", 0, storage.write_state(1, "state", b"small"), shared=[first, second])
+    for checkpoint_id in (1, 2):
+        storage.write_manifest(msgspec.structs.replace(manifest_of(checkpoint_id), subtasks=[entry]))
+
+    storage.discard(1)
+    assert storage.read_manifest(2).subtasks == [entry]
+    assert storage.read_state(second) == b"second"
+    storage.discard_shared([str(second.path)])
+
+    assert tree(tmp_path / JOB) == ["chk-2", "chk-2/_metadata", "shared", str(first.path)]
+    with pytest.raises(StorageError, match=f"{second.sha256.hex()} is missing"):
+        storage.read_manifest(2)
+    storage.discard(2)
+    storage.discard_all_shared()
+    storage.discard_all_shared()
+    assert tree(tmp_path) == []
+
+
+def test_a_changed_shared_file_is_refused(tmp_path: Path) -> None:
+    storage = storage_in(tmp_path)
+    handle = shared_in(storage, b"first")
+    (tmp_path / JOB / str(handle.path)).write_bytes(b"First")
+
+    with pytest.raises(StorageError, match="its SHA-256 is wrong"):
+        storage.read_state(handle)
+
+
 # ---------------------------------------------------------------- states
 
 
@@ -89,7 +129,7 @@ def test_a_directory_is_named_by_its_path_or_url(tmp_path: Path, url: str) -> No
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("s3://bucket/x", "'s3://bucket/x': this version of flowlet writes to directories only; mount the storage"),
+        ("memory://x", "'memory://x': it is the memory of one process"),
         ("relative/x", "'relative/x': it is not an absolute path"),
         ("~/x", "'~/x': it is not an absolute path"),
         ("file:x", "'file:x': it is not an absolute path"),

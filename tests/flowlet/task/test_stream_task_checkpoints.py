@@ -181,10 +181,10 @@ def test_the_end_of_data_behind_a_barrier_is_passed_on_once(network: LocalNetwor
         (Forward(), Alignment.FORCED_ALIGNED),
         (Rescale(), Alignment.FORCED_ALIGNED),
         (Rebalance(), Alignment.UNALIGNED),
-        (Broadcast(), Alignment.UNALIGNED),
+        (Broadcast(), Alignment.FORCED_ALIGNED),
     ],
 )
-def test_an_unaligned_barrier_stays_behind_the_data_of_a_pointwise_edge(
+def test_an_unaligned_barrier_stays_behind_the_data_of_pointwise_and_broadcast_edges(
     network: LocalNetwork, tasks: Tasks, rig: Rig, partitioner: Partitioner, alignment: Alignment
 ) -> None:
     """Its data in flight could not be given to another parallelism; on other edges the barrier overtakes the data."""

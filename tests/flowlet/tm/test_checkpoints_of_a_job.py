@@ -19,8 +19,8 @@ from aiohttp import web
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.common.checkpoint_settings import CheckpointSettings
-from flowlet.common.job_settings import JobSettings
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
@@ -38,6 +38,7 @@ from flowlet.rpc.control_messages import (
     InputGateDescriptor,
     Registered,
     RegisterTaskManager,
+    RestoredPart,
     RestoredState,
     ResultPartitionDescriptor,
     TaskDeploymentDescriptor,
@@ -222,7 +223,9 @@ class JobManager:
         for report in self.reports:
             if report.checkpoint_id == number:
                 assert isinstance(report, CheckpointAcknowledged), report
-                parts[by_attempt[report.attempt]] = RestoredState(number, report.state, report.is_finished)
+                parts[by_attempt[report.attempt]] = RestoredState(
+                    number, [] if report.state is None else [RestoredPart(by_attempt[report.attempt][1], report.state)], report.is_finished
+                )
         for name in running:
             await self.send(CheckpointCompleted(self.attempt(name), number))
         self.finished |= {name for name, part in parts.items() if part.is_finished}
@@ -285,8 +288,8 @@ async def test_a_job_goes_on_from_its_checkpoint_and_every_sum_is_exact(jm: JobM
     last = await jm.end(2)
 
     assert [parts[name].is_finished for name in NAMES] == [False] * 4
-    assert all(part.state is not None for part in parts.values())
-    files = [part.state.path for name, part in parts.items() if name[0] == SUM and part.state is not None]
+    assert all(part.parts for part in parts.values())
+    files = [each.state.path for name, part in parts.items() if name[0] == SUM for each in part.parts if each.state is not None]
     assert all(files), "too big for a message"
     found_sums: dict[str, int] = {}
     found_counts: Counter[str] = Counter()

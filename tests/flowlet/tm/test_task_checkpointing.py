@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,10 +12,11 @@ import pytest_asyncio
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, CheckpointMetrics, OperatorState, SubtaskState
-from flowlet.common.checkpoint_settings import CheckpointSettings
-from flowlet.common.job_settings import JobSettings
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.job_settings import JobSettings
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.graph.execution_state import ExecutionState
@@ -26,20 +28,24 @@ from flowlet.rpc.control_messages import (
     CheckpointCompleted,
     CheckpointDeclined,
     CheckpointDurations,
+    RestoredEdge,
+    RestoredPart,
     RestoredState,
     StateHandle,
     TriggerCheckpoint,
 )
+from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
+from flowlet.storage.channel_codec import decode_channels, encode_channels
 from flowlet.storage.state_codec import encode_state
 from flowlet.tm.task_checkpointing import TaskCheckpointing
-from netstack.wire.events import Alignment
+from netstack.wire.events import Alignment, CheckpointOptions
 from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.tm.checkpoint_rig import ATTEMPT, JOB_ID, SETTINGS, VERTEX_ID, Rig, checkpoint_rig, ended
 from tests.waiting import PATIENCE_S
 
 SINK_ID = b"remembering sink"
 STATE = SubtaskState({SINK_ID.hex(): OperatorState(7)})
-NAMES = {SINK_ID.hex(): "remembering"}
+OPERATORS = {SINK_ID.hex(): DiscardSink(name="remembering")}
 METRICS = CheckpointMetrics(2_000_000, 3_000_000, 40, 0, 5_000_000, 6_000_000)
 
 
@@ -56,7 +62,7 @@ def checkpointing(rig: Rig, **fields: object) -> TaskCheckpointing:
 
 def opened(rig: Rig, **fields: object) -> TaskCheckpointing:
     made = checkpointing(rig, **fields)
-    assert made.open(ManualTimers(), NAMES) is not None
+    assert made.open(ManualTimers(), OPERATORS) is not None
     return made
 
 
@@ -86,6 +92,20 @@ async def test_an_acknowledgement_is_sent_when_its_state_is_written(rig: Rig) ->
     assert responder.statistics.num_acknowledged == 1
     assert responder.statistics.last == replace(METRICS, async_duration_ns=16_000_000)
     assert rig.storage.opened_with == [("memory", JOB_ID)]
+
+
+@pytest.mark.parametrize("redistribution", list(Redistribution))
+async def test_an_acknowledgement_says_whether_every_subtask_needs_the_state(rig: Rig, redistribution: Redistribution) -> None:
+    """So that the JobManager gives it to all of them at a restart."""
+    rows = OperatorStateRows(redistribution, "T", (1,))
+    state = OperatorState(by_subtask=OperatorStateSnapshot({"state": rows}))
+
+    opened(rig).acknowledge_checkpoint(5, METRICS, SubtaskState({SINK_ID.hex(): state}))
+    await rig.until(lambda: rig.reports)
+
+    (report,) = rig.reports
+    assert isinstance(report, CheckpointAcknowledged)
+    assert report.has_union_state is (redistribution is Redistribution.UNION)
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
@@ -178,20 +198,21 @@ async def test_what_was_aborted_before_it_is_acknowledged_is_not_written(rig: Ri
     ("settings", "mode"),
     [
         (CheckpointSettings(1000, "x"), BarrierMode.ALIGNED),
+        (CheckpointSettings(1000, "x", is_unaligned=True), BarrierMode.ALTERNATING),
         (CheckpointSettings(1000, "x", is_exactly_once=False, after_tasks_finish=False, max_concurrent=3), None),
     ],
 )
 async def test_the_jobs_settings_reach_the_task(rig: Rig, settings: CheckpointSettings, mode: BarrierMode | None) -> None:
-    made = checkpointing(rig, settings=JobSettings(checkpoints=settings)).open(ManualTimers(), NAMES)
+    made = checkpointing(rig, settings=JobSettings(checkpoints=settings)).open(ManualTimers(), OPERATORS)
 
     assert made is not None
     assert (made.mode, made.are_taken_after_finish, made.max_concurrent) == (mode, settings.after_tasks_finish, settings.max_concurrent)
 
 
 async def test_a_job_without_checkpoints_has_none_and_cannot_be_restored(rig: Rig) -> None:
-    assert checkpointing(rig, settings=JobSettings()).open(ManualTimers(), NAMES) is None
+    assert checkpointing(rig, settings=JobSettings()).open(ManualTimers(), OPERATORS) is None
     with pytest.raises(StateRestoreError, match=r"t \(1/1\) shall be restored"):
-        checkpointing(rig, settings=JobSettings(), restored=RestoredState(3)).open(ManualTimers(), NAMES)
+        checkpointing(rig, settings=JobSettings(), restored=RestoredState(3)).open(ManualTimers(), OPERATORS)
 
 
 # ---------------------------------------------------------------- whole tasks
@@ -282,17 +303,28 @@ async def test_a_running_task_acknowledges_and_hears_what_became_of_it(rig: Rig)
     assert rig.states[-1] is ExecutionState.CANCELED
 
 
-async def test_at_least_once_barriers_block_nobody(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = JobSettings(checkpoints=replace(SETTINGS.checkpoints, is_exactly_once=False))  # type: ignore[type-var]
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({"is_exactly_once": False}, CheckpointOptions(alignment=Alignment.AT_LEAST_ONCE)),
+        ({}, CheckpointOptions()),
+        ({"is_unaligned": True}, CheckpointOptions(alignment=Alignment.UNALIGNED)),
+        ({"is_unaligned": True, "aligned_timeout_ms": 70}, CheckpointOptions(aligned_timeout_ms=70)),
+    ],
+)
+async def test_the_jobs_settings_say_how_barriers_are_sent(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], options: CheckpointOptions
+) -> None:
+    settings = JobSettings(checkpoints=replace(SETTINGS.checkpoints, **fields))  # type: ignore[type-var]
     task = await rig.running(SourceOperator(Idle()), Remembering(), settings=settings)
     stream_task = task._stream_task
     assert stream_task is not None
     assert stream_task.checkpoints is not None
-    alignments: list[Alignment] = []
+    seen: list[object] = []
     trigger = stream_task.checkpoints.trigger_checkpoint_async
 
     def note(metadata: object, options: object) -> object:
-        alignments.append(options.alignment)  # type: ignore[attr-defined]
+        seen.append(options)
         return trigger(metadata, options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stream_task.checkpoints, "trigger_checkpoint_async", note)
@@ -300,7 +332,7 @@ async def test_at_least_once_barriers_block_nobody(rig: Rig, monkeypatch: pytest
     report = await rig.answer(task, 1)
 
     assert isinstance(report, CheckpointAcknowledged)
-    assert alignments == [Alignment.AT_LEAST_ONCE]
+    assert seen == [options]
 
 
 async def test_a_task_that_does_not_run_declines(rig: Rig) -> None:
@@ -384,7 +416,7 @@ def kept(rig: Rig, state: SubtaskState) -> StateHandle:
 
 
 async def test_a_restored_task_has_its_state_before_it_opens(rig: Rig) -> None:
-    task = await rig.running(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, kept(rig, STATE)))
+    task = await rig.running(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, [RestoredPart(0, kept(rig, STATE))]))
 
     assert seen == [("restored", 7), "open"]
     assert rig.storage.reading == ["task t (1/1)"], "not the loop's thread"
@@ -399,7 +431,7 @@ async def test_a_subtask_that_had_no_state_begins_anew(rig: Rig) -> None:
 
 async def test_a_state_that_cannot_be_read_fails_the_task_and_names_the_file(rig: Rig) -> None:
     rig.storage.error = FlowletError("its SHA-256 is another one")
-    task = rig.task(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, StateHandle(12, b"", "chk-3/old")))
+    task = rig.task(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, [RestoredPart(0, StateHandle(12, b"", "chk-3/old"))]))
 
     task.start()
     await ended(task)
@@ -410,20 +442,56 @@ async def test_a_state_that_cannot_be_read_fails_the_task_and_names_the_file(rig
     assert seen == []
 
 
-async def test_data_in_flight_is_refused_and_not_lost_in_silence(rig: Rig) -> None:
-    handle = kept(rig, SubtaskState(channels=ChannelStateSnapshot({(0, 0): (b"abc",)})))
-    task = rig.task(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, handle))
+IN_FLIGHT = ChannelStateSnapshot({(0, 0): (b"abc",)}, {(0, 1): (b"de", b"f")})
 
-    task.start()
-    await ended(task)
 
-    assert "3 bytes of data in flight" in rig.failure.message
+@pytest.mark.parametrize("operators", [{}, STATE.operators])
+async def test_data_in_flight_is_a_part_of_its_own(rig: Rig, operators: dict[str, object]) -> None:
+    responder = opened(rig)
+
+    responder.acknowledge_checkpoint(5, METRICS, SubtaskState(operators, IN_FLIGHT))
+    await rig.until(lambda: rig.reports)
+
+    (report,) = rig.reports
+    assert isinstance(report, CheckpointAcknowledged)
+    assert report.channels is not None
+    assert report.channels.path == f"chk-5/{VERTEX_ID}-0-2-channels"
+    assert decode_channels(rig.storage.states[report.channels.path]) == IN_FLIGHT
+    assert (report.state is None) == (not operators)
+
+
+def restored_edge(*producers: RestoredPart) -> RestoredEdge:
+    return RestoredEdge("e", 0, 1, list(producers), former_producers=1, former_consumers=1, num_producers=1)
+
+
+async def test_data_in_flight_is_read_before_the_task_begins(rig: Rig) -> None:
+    rig.storage.states |= {
+        "chk-3/own": encode_channels(IN_FLIGHT),
+        "chk-3/producer": encode_channels(ChannelStateSnapshot({}, {(1, 0): (b"g",)})),
+    }
+    producer = RestoredPart(0, channels=StateHandle(1, b"", "chk-3/producer"))
+    restored = RestoredState(3, [RestoredPart(0, channels=StateHandle(1, b"", "chk-3/own"))], edges=[restored_edge(producer)])
+
+    made = checkpointing(rig, restored=restored).open(ManualTimers(), OPERATORS)
+
+    assert made is not None
+    assert (made.restored, made.in_flight) == ({}, [RecoveredStream(0, 0, (b"abc", b"g"))])
+
+
+async def test_data_in_flight_that_cannot_be_read_fails_the_task(rig: Rig) -> None:
+    rig.storage.states["chk-3/producer"] = b"FLST and more than this"
+    producer = RestoredPart(0, channels=StateHandle(1, b"", "chk-3/producer"))
+
+    with pytest.raises(
+        StateRestoreError, match=r"t \(1/1\): its data in flight in checkpoint 3 cannot be restored: .* are no data in flight"
+    ):
+        checkpointing(rig, restored=RestoredState(3, edges=[restored_edge(producer)])).open(ManualTimers(), OPERATORS)
 
 
 async def test_operators_that_had_finished_do_not_run_again(rig: Rig) -> None:
     """The task only waits for a checkpoint of its end, of which it is a part."""
     handle = StateHandle(12, b"", "chk-3/nobody reads it")
-    task = await rig.running(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, handle, is_finished=True))
+    task = await rig.running(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, [RestoredPart(0, handle)], is_finished=True))
     # It has come to its end when the first checkpoint says so; an earlier one may still be taken before.
     number = 4
     while not (isinstance(report := await rig.answer(task, number), CheckpointAcknowledged) and report.is_finished):

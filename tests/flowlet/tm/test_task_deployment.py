@@ -10,8 +10,9 @@ import pytest
 import pytest_asyncio
 
 from flowlet.chain.operator_chain import ChainedOperator
-from flowlet.common.checkpoint_settings import CheckpointSettings
-from flowlet.common.job_settings import JobSettings
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.job_settings import JobSettings
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import StateRestoreError
 from flowlet.graph.partitioner import Rebalance
@@ -115,9 +116,9 @@ async def test_a_task_manager_that_takes_no_checkpoints_refuses_a_job_that_wants
 async def test_a_restore_that_fails_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
     """The partitions are there while it reads, so that their consumers find them."""
 
-    def fail(_timers: object, names: Mapping[str, str]) -> None:
+    def fail(_timers: object, operators: Mapping[str, StreamOperator]) -> None:
         assert len(network.partition_manager) == 1
-        assert sorted(names.values()) == ["Discard", "Source"]
+        assert sorted(each.name for each in operators.values()) == ["Discard", "Source"]
         raise StateRestoreError("gone")
 
     with pytest.raises(StateRestoreError, match="gone"):

@@ -3,9 +3,9 @@
 import pytest
 
 from flowlet.common import Configuration
-from flowlet.common.checkpoint_settings import CheckpointSettings
 from flowlet.common.options.job_options import checkpoint_settings, restart_settings
-from flowlet.common.restart_settings import RestartKind, RestartSettings
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.errors import ConfigError, JobGraphError
 
 
@@ -29,6 +29,24 @@ def test_the_directory_of_an_option_counts_before_the_default() -> None:
 
     assert found is not None
     assert found.directory == "s3://bucket/here"
+
+
+def test_a_url_that_cannot_hold_checkpoints_is_refused_when_the_job_is_built() -> None:
+    with pytest.raises(JobGraphError, match=r"checkpoints cannot be kept in 'here': it is not an absolute path"):
+        settings_of(interval="1 min", dir="here")
+
+
+def test_to_fall_back_needs_a_second_checkpoint() -> None:
+    options = {"execution.checkpointing.interval": "1 min", "flowlet.checkpointing.restore-fallback": "true"}
+    with pytest.raises(
+        ConfigError, match=r"'flowlet.checkpointing.restore-fallback' is set and has no effect, because only one checkpoint"
+    ):
+        checkpoint_settings(Configuration.from_dict(options), "/d")
+
+    found = checkpoint_settings(Configuration.from_dict({**options, "execution.checkpointing.num-retained": "2"}), "/d")
+
+    assert found is not None
+    assert found.restore_fallback
 
 
 def test_a_remote_cluster_needs_a_directory() -> None:

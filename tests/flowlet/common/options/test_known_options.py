@@ -44,6 +44,30 @@ def with_checkpoints(options: dict[str, str]) -> object:
     return graph_of({"execution.checkpointing.interval": "1 s"} | options).settings.job.checkpoints
 
 
+def with_unaligned(options: dict[str, str]) -> object:
+    return with_checkpoints({"execution.checkpointing.unaligned.enabled": "true"} | options)
+
+
+def started_from(options: dict[str, str]) -> object:
+    checkpoints = {"execution.checkpointing.interval": "1 s"}
+    path = {} if "execution.savepoint.path" in options else {"execution.state-recovery.path": "/somewhere"}
+    return graph_of(checkpoints | path | options).settings.job
+
+
+def with_two_checkpoints(options: dict[str, str]) -> object:
+    return with_checkpoints({"execution.checkpointing.num-retained": "2"} | options)
+
+
+def graph_with_rocksdb(options: dict[str, str]) -> object:
+    pytest.importorskip("rocksdict")
+    return whole_graph(options)
+
+
+def with_rocksdb(options: dict[str, str]) -> object:
+    pytest.importorskip("rocksdict")
+    return graph_of({"state.backend.type": "rocksdb", "execution.checkpointing.interval": "1 s"} | options).settings.job.state
+
+
 def with_strategy(kind: str) -> Seen:
     return lambda options: graph_of({"restart-strategy.type": kind} | options).settings.job.restart
 
@@ -80,20 +104,33 @@ READ: dict[str, tuple[str, Seen]] = {
     "execution.shutdown-on-attached-exit": ("false", heartbeat),
     "client.heartbeat.interval": ("9", heartbeat),
     "client.heartbeat.timeout": ("90000", heartbeat),
+    "rest.retry.max-attempts": ("9", whole_graph),
+    "rest.retry.delay": ("9 s", whole_graph),
     "execution.checkpointing.interval": ("9 s", with_checkpoints),
     "execution.checkpointing.mode": ("AT_LEAST_ONCE", with_checkpoints),
     "execution.checkpointing.timeout": ("9 s", with_checkpoints),
     "execution.checkpointing.min-pause": ("9 s", with_checkpoints),
     "execution.checkpointing.max-concurrent-checkpoints": ("9", with_checkpoints),
     "execution.checkpointing.tolerable-failed-checkpoints": ("9", with_checkpoints),
+    "execution.checkpointing.unaligned.enabled": ("true", with_checkpoints),
+    "execution.checkpointing.unaligned": ("true", with_checkpoints),
+    "execution.checkpointing.aligned-checkpoint-timeout": ("9 s", with_unaligned),
+    "execution.checkpointing.alignment-timeout": ("9 s", with_unaligned),
     "execution.checkpointing.dir": ("/elsewhere", with_checkpoints),
     "state.checkpoints.dir": ("/elsewhere", with_checkpoints),
     "execution.checkpointing.num-retained": ("9", with_checkpoints),
     "state.checkpoints.num-retained": ("9", with_checkpoints),
+    "execution.checkpointing.externalized-checkpoint-retention": ("retain_on_cancellation", with_checkpoints),
+    "execution.state-recovery.path": ("/there", started_from),
+    "execution.savepoint.path": ("/there", started_from),
+    "execution.state-recovery.ignore-unclaimed-state": ("true", started_from),
+    "execution.savepoint.ignore-unclaimed-state": ("true", started_from),
     "execution.checkpointing.checkpoints-after-tasks-finish": ("false", with_checkpoints),
     "execution.checkpointing.checkpoints-after-tasks-finish.enabled": ("false", with_checkpoints),
+    "flowlet.checkpointing.restore-fallback": ("true", with_two_checkpoints),
     "restart-strategy.type": ("fixed-delay", whole_graph),
     "restart-strategy": ("fixeddelay", whole_graph),
+    "jobmanager.execution.failover-strategy": ("full", with_strategy("fixed-delay")),
     "restart-strategy.fixed-delay.attempts": ("9", with_strategy("fixed-delay")),
     "restart-strategy.fixed-delay.delay": ("9 s", with_strategy("fixed-delay")),
     "restart-strategy.failure-rate.max-failures-per-interval": ("9", with_strategy("failure-rate")),
@@ -105,6 +142,11 @@ READ: dict[str, tuple[str, Seen]] = {
     "restart-strategy.exponential-delay.reset-backoff-threshold": ("9 s", with_strategy("exponential-delay")),
     "restart-strategy.exponential-delay.jitter-factor": ("0.9", with_strategy("exponential-delay")),
     "restart-strategy.exponential-delay.attempts-before-reset-backoff": ("9", with_strategy("exponential-delay")),
+    "state.backend.type": ("rocksdb", graph_with_rocksdb),
+    "state.backend": ("RocksDB", graph_with_rocksdb),
+    "execution.checkpointing.incremental": ("true", with_rocksdb),
+    "state.backend.incremental": ("true", with_rocksdb),
+    "state.backend.rocksdb.localdir": ("/elsewhere", with_rocksdb),
 }
 """By name: a value that is not the default, and what shows that it was read."""
 

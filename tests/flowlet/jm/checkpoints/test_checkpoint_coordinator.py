@@ -206,6 +206,31 @@ class TestPeriod:
 
         assert (triggered(coordinated.at(299)), list(triggered(coordinated.at(300)))) == ({}, [1])
 
+    @pytest.mark.parametrize("is_held", [True, False])
+    def test_one_that_waits_for_the_client_alone_counts_as_no_failure(self, is_held: bool) -> None:
+        """The sink has acknowledged, or cannot, because the client does not read."""
+        coordinated = started(timeout_ms=1000)
+        coordinated.at(100)
+        if is_held:
+            coordinated.acknowledge(1, "s0")
+        coordinated.now_ms = 1100
+        lag = TimePassed(held=frozenset({(1, attempt("t"))})) if is_held else TimePassed(blocked=frozenset({attempt("t")}))
+
+        effects = coordinated.handle(lag)
+
+        assert failures(effects) == [(1, "READER_BEHIND")]
+        assert failed_job(effects) == []
+
+    def test_one_that_waits_for_a_task_too_counts(self) -> None:
+        coordinated = started(timeout_ms=1000)
+        coordinated.at(100)
+        coordinated.now_ms = 1100
+
+        effects = coordinated.handle(TimePassed(held=frozenset({(1, attempt("t"))})))
+
+        assert failures(effects) == [(1, "CHECKPOINT_EXPIRED")]
+        assert len(failed_job(effects)) == 1
+
     def test_one_that_takes_too_long_fails(self) -> None:
         coordinated = started(timeout_ms=1000, tolerable_failures=5)
         coordinated.at(100)
@@ -593,6 +618,30 @@ class TestRuns:
         twice = coordinated.handle(JobEnded())
 
         assert (once, twice) == ([DiscardCheckpoint(1)], [])
+
+    def test_what_attempts_that_go_on_write_late_is_removed_in_the_end(self) -> None:
+        """The sink starts again, and the source may still write for the checkpoint that failed."""
+        coordinated = started()
+        coordinated.at(100)
+        coordinated.change("t", FAILED)
+        attempts = {attempt("s"): S, attempt("t", run=1): T}
+
+        once = coordinated.handle(RunStarted(attempts, None, {attempt("s"): RUNNING}))
+
+        assert DiscardCheckpoint(1) not in once
+        assert coordinated.handle(CheckpointAcknowledged(attempt("s"), 1, STATE)) == [DiscardCheckpoint(1)]
+        assert coordinated.handle(JobEnded()) == [DiscardCheckpoint(1)]
+
+    @pytest.mark.parametrize("after_tasks_finish", [True, False])
+    def test_a_task_that_had_finished_before_others_started_again(self, after_tasks_finish: bool) -> None:
+        coordinated = started(after_tasks_finish=after_tasks_finish)
+        states = {attempt("s"): FINISHED}
+
+        coordinated.handle(RunStarted({attempt("s"): S, attempt("t", run=1): T}, None, states))
+        coordinated.handle(AttemptChanged(attempt("t", run=1), RUNNING))
+
+        expected = {1: {attempt("t", run=1)}} if after_tasks_finish else {}
+        assert triggered(coordinated.at(100)) == expected
 
     def test_the_pause_lasts_over_a_restart(self) -> None:
         coordinated = started(min_pause_ms=100)

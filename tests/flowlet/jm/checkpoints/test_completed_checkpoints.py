@@ -3,7 +3,7 @@
 import pytest
 
 from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
-from flowlet.rpc.control_messages import RestoredState, StateHandle
+from flowlet.rpc.control_messages import RestoredPart, RestoredState, StateHandle
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
 
 
@@ -27,10 +27,23 @@ def test_the_newest_one_is_restored() -> None:
     store.add(manifest(1))
     store.add(manifest(2))
 
-    assert store.restored_state("v", 0) == RestoredState(2, StateHandle(2, b"sum"))
-    assert store.restored_state("v", 1) == RestoredState(2, None, is_finished=True)
+    assert store.restored_state("v", 0) == RestoredState(2, [RestoredPart(0, StateHandle(2, b"sum"))])
+    assert store.restored_state("v", 1) == RestoredState(2, [], is_finished=True)
     assert store.restored_state("other", 0) == RestoredState(2)
     assert (store.source_state("v"), store.source_state("other")) == (b"\x02", None)
+
+
+def test_without_the_newest_the_one_before_is_restored() -> None:
+    store = CompletedCheckpoints(2)
+    store.add(manifest(1))
+    store.add(manifest(2))
+
+    dropped = store.drop_newest()
+
+    assert (dropped, store.ids, store.newest) == (manifest(2), [1], manifest(1))
+    assert store.restored_state("v", 0) == RestoredState(1, [RestoredPart(0, StateHandle(1, b"sum"))])
+    assert store.source_state("v") == b"\x01"
+    assert store.add(manifest(3)) == []
 
 
 def test_without_one_tasks_begin_anew() -> None:

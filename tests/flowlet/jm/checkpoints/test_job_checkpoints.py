@@ -1,15 +1,20 @@
 """Tests of ``flowlet.jm.checkpoints.job_checkpoints``; timers and the calls in the background end when the test says so."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from types import CellType, FunctionType
+from typing import Any
 
 import pytest
+from msgspec import structs
 
-from flowlet.common.checkpoint_settings import CheckpointSettings
+from flowlet.common.job_status import JobStatus
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.state_settings import StateSettings
 from flowlet.errors import FlowletError
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint
 from flowlet.jm.checkpoints.job_checkpoints import CheckpointsFailedError, JobCheckpoints
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
@@ -17,10 +22,12 @@ from flowlet.rpc.control_messages import (
     CheckpointCompleted,
     CheckpointDeclined,
     CheckpointOrder,
+    RestoredPart,
     RestoredState,
+    StateHandle,
     TriggerCheckpoint,
 )
-from flowlet.storage.manifest import CheckpointManifest, SourceEntry
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry, VertexEntry
 from tests.flowlet.jm.checkpoints.coordinated import JOB_ID, STATE, attempt, job_of, vertex_id
 from tests.flowlet.rpc.manual_timers import ManualTimers
 
@@ -36,6 +43,7 @@ class Storage:
     manifests: dict[int, CheckpointManifest] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
     error: str | None = None  # of the next call
+    swept: list[int] = field(default_factory=list)  # below these ids, what was incomplete was removed
 
     def write_manifest(self, manifest: CheckpointManifest) -> None:
         self._fail()
@@ -47,6 +55,18 @@ class Storage:
         self.done.append(f"discard {checkpoint_id}")
         self.manifests.pop(checkpoint_id, None)
 
+    def discard_incomplete(self, before: int) -> None:
+        self._fail()
+        self.swept.append(before)
+
+    def discard_shared(self, paths: Iterable[str]) -> None:
+        self._fail()
+        self.done.append(f"discard {', '.join(sorted(paths))}")
+
+    def discard_all_shared(self) -> None:
+        self._fail()
+        self.done.append("discard all shared")
+
     def _fail(self) -> None:
         error, self.error = self.error, None
         if error is not None:
@@ -56,7 +76,7 @@ class Storage:
 class Rig:
     """The checkpoints of a source on ``tm-1`` and a sink on ``tm-2``."""
 
-    def __init__(self, settings: CheckpointSettings | None = SETTINGS) -> None:
+    def __init__(self, settings: CheckpointSettings | None = SETTINGS, *, is_incremental: bool = False) -> None:
         self.timers = ManualTimers()
         self.storage = Storage()
         self.orders: list[tuple[str, CheckpointOrder]] = []
@@ -66,8 +86,10 @@ class Rig:
         self.on_failure: Callable[[], None] = lambda: None
         self.wall_ms = 5_000_000
         self.run = 0
+        job = job_of(JOB, ["st"], settings)
+        job = structs.replace(job, settings=replace(job.settings, state=StateSettings(is_incremental, is_incremental)))
         self.checkpoints = JobCheckpoints(
-            job_of(JOB, ["st"], settings),
+            job,
             self,
             clock=lambda: self.wall_ms,
             fail=self._fail,
@@ -89,15 +111,15 @@ class Rig:
         return self.storage
 
     def _call(
-        self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
+        self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
     ) -> None:
         def finish() -> None:
             try:
-                function()
+                result = function()
             except FlowletError as error:
                 on_error(error)
             else:
-                on_result(None)
+                on_result(result)
 
         self.calls.append((name, finish))
 
@@ -145,7 +167,7 @@ def test_the_manifest_is_written_before_anybody_hears_of_the_end() -> None:
     assert rig.storage.manifests[1].sources == [SourceEntry(vertex_id("s"), b"splits")]
     assert rig.orders_of(CheckpointCompleted) == [("tm-1", 1), ("tm-2", 1)]
     assert rig.checkpoints.last_completed_id == 1
-    assert rig.opened == [("/checkpoints", JOB_ID, b"key")]
+    assert set(rig.opened) == {("/checkpoints", JOB_ID, b"key")}
 
 
 def test_the_next_run_begins_with_the_newest_one() -> None:
@@ -158,7 +180,7 @@ def test_the_next_run_begins_with_the_newest_one() -> None:
     rig.checkpoints.stop()
 
     assert anew == (None, None)
-    assert rig.checkpoints.restored_state(vertex_id("t"), 0) == RestoredState(1, STATE)
+    assert rig.checkpoints.restored_state(vertex_id("t"), 0) == RestoredState(1, [RestoredPart(0, STATE)])
     assert rig.checkpoints.source_state(vertex_id("s")) == b"splits"
     assert rig.checkpoints.source_state(vertex_id("t")) is None
 
@@ -212,9 +234,58 @@ def test_one_at_a_time_is_removed() -> None:
         rig.acknowledge(number)
         rig.calls.pop()[1]()
 
-    assert [name for name, _ in rig.calls] == ["discard of checkpoint 1"]
+    assert [name for name, _ in rig.calls] == ["discard of what is left before checkpoint 1"]
     rig.answer()
     assert rig.storage.done[-2:] == ["discard 1", "discard 2"]
+    assert rig.storage.swept == [1, 3]
+
+
+def test_what_could_not_be_removed_goes_when_a_later_checkpoint_is_complete() -> None:
+    rig = Rig()
+    rig.start()
+    rig.timers.advance(0.125)
+    rig.storage.error = "the server does not answer"
+    rig.timers.advance(1.0)  # checkpoint 1 expires, and its files stay
+    rig.answer()
+    assert rig.storage.done == []
+
+    rig.start(1)
+    rig.complete(2)
+
+    assert rig.storage.swept == [2]
+
+
+def test_leftovers_of_a_checkpoint_whose_manifest_is_being_written_stay() -> None:
+    """Its manifest would name files that are gone."""
+    rig = Rig(replace(SETTINGS, max_concurrent=2))
+    rig.start()
+    rig.timers.advance(0.125)
+    rig.timers.advance(0.125)
+    rig.acknowledge(1)
+    rig.acknowledge(2)
+    slow, quick = rig.calls
+    rig.calls.clear()
+
+    quick[1]()
+    rig.answer()
+    assert rig.storage.swept == [1]
+    slow[1]()
+    rig.complete(3)
+
+    assert rig.storage.swept == [1, 3]
+
+
+def test_a_restart_removes_what_its_last_run_left() -> None:
+    rig = Rig()
+    rig.start()
+    rig.complete(1)
+    rig.storage.swept.clear()
+
+    rig.checkpoints.stop()
+    rig.start(1)
+    rig.answer()
+
+    assert rig.storage.swept == [1]
 
 
 def test_files_that_cannot_be_removed_do_not_stop_the_others() -> None:
@@ -231,6 +302,38 @@ def test_files_that_cannot_be_removed_do_not_stop_the_others() -> None:
 
     assert rig.storage.done == ["write 1", "write 2", "write 3", "discard 2"]
     assert rig.errors == []
+
+
+def two_complete(*, fallback: bool) -> Rig:
+    rig = Rig(replace(SETTINGS, num_retained=2, restore_fallback=fallback))
+    rig.start()
+    rig.complete(1)
+    rig.complete(2)
+    rig.checkpoints.stop()
+    return rig
+
+
+def test_without_the_option_the_job_does_not_go_back() -> None:
+    """FLINK-22502: the newest checkpoint was passed over in silence."""
+    rig = two_complete(fallback=False)
+
+    assert not rig.checkpoints.fall_back(2)
+
+    assert rig.checkpoints.last_completed_id == 2
+
+
+def test_the_job_goes_back_once_however_many_tasks_cannot_be_restored() -> None:
+    rig = two_complete(fallback=True)
+
+    answers = [rig.checkpoints.fall_back(2), rig.checkpoints.fall_back(2)]
+
+    assert answers == [True, True]
+    assert rig.checkpoints.last_completed_id == 1
+    assert not rig.checkpoints.fall_back(1), "there is none before it"
+    assert rig.storage.manifests.keys() == {1, 2}, "people may put its file back"
+    rig.start(1)
+    rig.complete(3)
+    assert rig.storage.manifests.keys() == {1, 3}
 
 
 def test_a_manifest_that_cannot_be_written_fails_its_checkpoint() -> None:
@@ -386,3 +489,133 @@ def test_the_blobs_of_the_job_are_not_kept() -> None:
                 waiting.append(each)
 
     assert not {id(job), id(job.vertices[0]), id(job.edges[0])} & referents
+
+
+@pytest.mark.parametrize(
+    ("on_cancellation", "on_failure", "kept_in"),
+    [
+        (False, False, set()),
+        (False, True, {JobStatus.FAILED}),
+        (True, True, {JobStatus.FAILED, JobStatus.CANCELED}),
+    ],
+)
+def test_the_newest_checkpoints_outlive_a_job_if_that_is_wanted(on_cancellation: bool, on_failure: bool, kept_in: set[JobStatus]) -> None:
+    """Never one that finishes.  Nothing but the newest ones stays."""
+    settings = replace(SETTINGS, is_retained_on_cancellation=on_cancellation, is_retained_on_failure=on_failure)
+    for status in (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED):
+        rig = Rig(settings)
+        rig.start()
+        rig.complete(1)
+        rig.complete(2)
+
+        path = rig.checkpoints.retained_path(status)
+        rig.checkpoints.close(status)
+        rig.answer()
+
+        is_kept = status in kept_in
+        assert path == (f"/checkpoints/{JOB_ID}/chk-2" if is_kept else None)
+        assert set(rig.storage.manifests) == ({2} if is_kept else set())
+        completed = rig.checkpoints.documents()["latest"]
+        assert isinstance(completed, dict)
+        assert completed["completed"]["external_path"] == f"/checkpoints/{JOB_ID}/chk-2"
+        assert completed["completed"]["discarded"] is not is_kept
+
+
+def test_a_job_starts_from_the_checkpoint_of_another_until_it_has_one_of_its_own() -> None:
+    """Its ids go on behind that one, which is never removed."""
+    rig = Rig()
+    vertices = [VertexEntry(vertex_id(name), name, 1, 128, {}) for name in JOB]
+    entries = [SubtaskEntry(vertex_id("t"), 0, STATE)]
+    written = CheckpointManifest("7" * 32, "former", 5, 0, JOB, entries, [SourceEntry(vertex_id("s"), b"splits")], vertices)
+    heard: list[object] = []
+    rig.checkpoints.read_former = lambda job: FormerCheckpoint(CheckpointPlace("/former", "7" * 32, 5), written, job)
+
+    rig.checkpoints.recover(job_of(JOB, ["st"]), lambda: heard.append("recovered"), heard.append)
+    assert heard == []
+    rig.answer()
+    first = rig.checkpoints.restored_state(vertex_id("t"), 0)
+    splits = rig.checkpoints.source_state(vertex_id("s"))
+    rig.start()
+    restored = rig.checkpoints.documents()["latest"]
+    rig.complete(6)
+
+    assert (heard, splits, rig.checkpoints.last_completed_id) == (["recovered"], b"splits", 6)
+    assert first is not None
+    assert (first.checkpoint_id, first.former_job) == (5, "7" * 32)
+    assert isinstance(restored, dict)
+    assert restored["restored"]["external_path"] == f"/former/{'7' * 32}/chk-5"
+    assert rig.checkpoints.restored_state(vertex_id("t"), 0) == RestoredState(6, [RestoredPart(0, STATE)])
+    assert "discard 5" not in rig.storage.done
+
+
+def test_shared_files_go_when_no_kept_checkpoint_names_them_and_all_at_the_end() -> None:
+    """The second checkpoint fails: its file stays until the third one, which does not name it, is complete."""
+    rig = Rig(is_incremental=True)
+    rig.start()
+
+    for number, names in ((1, "ab"), (2, "bc"), (3, "bd")):
+        rig.timers.advance(0.125)
+        shared = [StateHandle(1, b"", path=f"shared/{name}") for name in names]
+        rig.checkpoints.report("tm-1", CheckpointAcknowledged(attempt("s"), number, STATE, shared=shared))
+        if number == 2:
+            rig.checkpoints.report("tm-2", CheckpointDeclined(attempt("t"), number, "TASK_NOT_READY", "not now"))
+        else:
+            rig.checkpoints.report("tm-2", CheckpointAcknowledged(attempt("t"), number))
+        rig.answer()
+    rig.checkpoints.close()
+    rig.answer()
+
+    assert rig.storage.done[:5] == ["write 1", "discard 2", "write 3", "discard 1", "discard shared/a, shared/c"]
+    assert rig.storage.done[-2:] == ["discard 3", "discard all shared"]
+
+
+def test_files_of_another_tasks_report_are_not_taken_for_used() -> None:
+    rig = Rig(is_incremental=True)
+    rig.start()
+    rig.timers.advance(0.125)
+
+    message = CheckpointAcknowledged(attempt("s"), 1, STATE, shared=[StateHandle(1, b"", path="shared/x")])
+    taken = [rig.checkpoints.report("tm-2", message), rig.checkpoints.report("tm-1", message)]
+
+    assert taken == [False, True]
+
+
+def test_a_checkpoint_that_was_passed_over_stays_with_those_that_are_retained() -> None:
+    """Its file may be put back."""
+    rig = Rig(replace(SETTINGS, num_retained=2, restore_fallback=True, is_retained_on_failure=True))
+    rig.start()
+    rig.complete(1)
+    rig.complete(2)
+    rig.checkpoints.stop()
+
+    fell_back = [rig.checkpoints.fall_back(2), rig.checkpoints.fall_back(1)]
+    passed_over = rig.checkpoints.unrestorable
+    rig.checkpoints.close(JobStatus.FAILED)
+    rig.answer()
+
+    assert (fell_back, passed_over, set(rig.storage.manifests)) == ([True, False], [2], {1, 2})
+
+
+@pytest.mark.parametrize(("next_id", "expected"), [(1, 6), (151, 151)])
+def test_ids_go_on_behind_the_former_checkpoint_and_those_of_an_earlier_job_manager(next_id: int, expected: int) -> None:
+    """The first one is reserved in the job store before the job runs."""
+    reserved: list[int] = []
+    calls: list[Callable[[FormerCheckpoint], None]] = []
+
+    def call(function: object, on_result: Callable[[FormerCheckpoint], None], on_error: object, name: str) -> None:
+        calls.append(on_result)
+
+    def reserve(checkpoint_id: int) -> bool:
+        reserved.append(checkpoint_id)
+        return True
+
+    job = job_of(JOB, ["st"], SETTINGS)
+    checkpoints = JobCheckpoints(
+        job, Rig(), clock=lambda: 0, fail=print, call_in_background=call, next_id=next_id, may_trigger=reserve, timers=ManualTimers()
+    )
+    vertices = [VertexEntry(vertex_id(name), name, 1, 128, {}) for name in JOB]
+    written = CheckpointManifest("7" * 32, "former", 5, 0, JOB, [], [], vertices)
+    checkpoints.recover(job, lambda: None, print)
+    calls[0](FormerCheckpoint(CheckpointPlace("/former", "7" * 32, 5), written, job))
+
+    assert reserved == [expected]

@@ -1,7 +1,8 @@
 """A task's part of a checkpoint counts once the client has read what the task sent before the barrier."""
 
+from flowlet.jm.checkpoints.checkpoint_coordinator import TimePassed
 from flowlet.jm.checkpoints.reader_acknowledgements import MAX_HELD, ReaderAcknowledgements
-from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointDeclined
+from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointDeclined, TaskMetrics
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -75,3 +76,16 @@ def test_the_oldest_of_many_is_dropped() -> None:
         held.reported("tm", acknowledged(checkpoint_id))
 
     assert [message.checkpoint_id for _, message in held.barrier_read("e", A, 100)] == list(range(1, MAX_HELD + 1))
+
+
+def test_what_waits_for_the_client() -> None:
+    """Acknowledgements that are held, and tasks without room that feed nothing else."""
+    held = ReaderAcknowledgements({A: ["e"], B: ["e"]}, only_external=[A])
+    held.reported("tm", acknowledged(1))
+    held.reported("tm", acknowledged(2, B))
+    no_room = TaskMetrics(is_back_pressured=True)
+
+    found = held.lag({A: no_room, B: no_room})
+
+    assert found == TimePassed(frozenset({(1, A), (2, B)}), frozenset({A}))
+    assert held.lag({A: TaskMetrics()}).blocked == held.lag({}).blocked == frozenset()

@@ -6,8 +6,9 @@ Side: pure.
 from dataclasses import dataclass, field
 from typing import Final
 
-from flowlet.common.checkpoint_settings import CheckpointSettings
-from flowlet.common.restart_settings import RestartSettings
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.restart_settings import RestartSettings
+from flowlet.common.settings.state_settings import StateSettings
 from flowlet.errors import JobGraphError
 
 CANCELLATION_INTERVAL_OPTION: Final = "task.cancellation.interval"
@@ -26,6 +27,8 @@ class JobSettings:
 
     ``cancellation_interval_ms``: between reports of a cancelled task that does not end.  ``cancellation_timeout_ms``: after it the
     TaskManager ends itself; 0: never.  ``max_record_bytes``: the largest stream element that this job's tasks exchange.
+    ``recovery_path``: the checkpoint of another job that this one starts from; empty: none.  ``ignores_unclaimed_state``: that checkpoint
+    may have state of operators that this job does not have.
 
     Raises:
         JobGraphError: a number is out of range.
@@ -36,6 +39,9 @@ class JobSettings:
     max_record_bytes: int | None = None
     checkpoints: CheckpointSettings | None = None  # None: the job takes none
     restart: RestartSettings = field(default_factory=RestartSettings)
+    recovery_path: str = ""
+    ignores_unclaimed_state: bool = False
+    state: StateSettings = field(default_factory=StateSettings)
 
     def __post_init__(self) -> None:
         for name, lowest in _LOWEST.items():

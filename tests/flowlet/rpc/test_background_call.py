@@ -4,7 +4,7 @@ import asyncio
 import threading
 from functools import partial
 
-from flowlet.jm.background_call import call_in_background
+from flowlet.rpc.background_call import call_in_background
 from tests.waiting import PATIENCE_S
 
 

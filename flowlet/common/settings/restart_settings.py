@@ -2,7 +2,8 @@
 
 Side:   pure.
 Units:  milliseconds.
-Source: Flink ``RestartStrategyOptions``; the limits are those of its ``...RestartBackoffTimeStrategy`` classes.
+Source: Flink ``RestartStrategyOptions``, ``JobManagerOptions.EXECUTION_FAILOVER_STRATEGY``; the limits are
+        those of the ``...RestartBackoffTimeStrategy`` classes.
 """
 
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class RestartSettings:
             random by up to ``jitter`` of itself.
         reset_ms: EXPONENTIAL_DELAY: after so long without a failure the backoff begins anew.
         max_attempts: EXPONENTIAL_DELAY: so many restarts without that; -1: any number.
+        is_regional: only the regions that failed start again; False: all tasks.
 
     Raises:
         JobGraphError: a number is out of range, or two contradict each other.
@@ -65,6 +67,7 @@ class RestartSettings:
     jitter: float = 0.1
     reset_ms: int = 3_600_000
     max_attempts: int = -1
+    is_regional: bool = True
 
     def __post_init__(self) -> None:
         for name, lowest in _LOWEST.items():

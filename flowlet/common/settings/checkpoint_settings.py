@@ -3,7 +3,6 @@
 Side:   pure.
 Units:  milliseconds.
 Source: Flink ``CheckpointCoordinatorConfiguration``, ``CheckpointingOptions``.
-Absent: unaligned checkpoints, incremental ones, a retention after the job has ended.
 """
 
 from dataclasses import dataclass
@@ -12,7 +11,14 @@ from typing import Final
 from flowlet.errors import JobGraphError
 
 MIN_INTERVAL_MS: Final = 10  # Flink's
-_LOWEST: Final = {"interval_ms": MIN_INTERVAL_MS, "timeout_ms": MIN_INTERVAL_MS, "min_pause_ms": 0, "max_concurrent": 1, "num_retained": 1}
+_LOWEST: Final = {
+    "interval_ms": MIN_INTERVAL_MS,
+    "timeout_ms": MIN_INTERVAL_MS,
+    "min_pause_ms": 0,
+    "max_concurrent": 1,
+    "num_retained": 1,
+    "aligned_timeout_ms": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +27,7 @@ class CheckpointSettings:
 
     Args:
         interval_ms: from one trigger to the next.
-        directory: an absolute path, or its ``file:`` URL, that all TaskManagers and the JobManager reach.
+        directory: an absolute path, its ``file:`` URL, or a URL of fsspec, that all TaskManagers and the JobManager reach.
         is_exactly_once: barriers are aligned; otherwise they are only counted (at least once).
         timeout_ms: after it a checkpoint that is not complete fails.
         min_pause_ms: from the end of one checkpoint to the next trigger, at least.
@@ -29,9 +35,14 @@ class CheckpointSettings:
         tolerable_failures: so many may fail one after the other; the next one fails the job.  -1: any number.
         num_retained: so many complete ones are kept.
         after_tasks_finish: they go on when a part of the tasks has finished, and each task waits at its end for one more.
+        is_unaligned: barriers may overtake records, which become part of the checkpoint; only exactly once, and one at a time.
+        aligned_timeout_ms: barriers overtake only when the alignment takes longer than this; 0: at once.
+        is_retained_on_cancellation: they stay when the job is cancelled.
+        is_retained_on_failure: they stay when the job fails.
+        restore_fallback: if the newest one cannot be restored, the job begins with the one before it, as far as they are kept.
 
     Raises:
-        JobGraphError: a number is out of range, or the directory is missing.
+        JobGraphError: a number is out of range, the directory is missing, or unaligned checkpoints do not go with the rest.
     """
 
     interval_ms: int
@@ -43,6 +54,11 @@ class CheckpointSettings:
     tolerable_failures: int = 0
     num_retained: int = 1
     after_tasks_finish: bool = True
+    is_unaligned: bool = False
+    aligned_timeout_ms: int = 0
+    is_retained_on_cancellation: bool = False
+    is_retained_on_failure: bool = False
+    restore_fallback: bool = False
 
     def __post_init__(self) -> None:
         for name, lowest in _LOWEST.items():
@@ -52,3 +68,13 @@ class CheckpointSettings:
             raise JobGraphError(f"tolerable_failures of the checkpoints is {self.tolerable_failures}, the least is -1 (any number)")
         if not self.directory:
             raise JobGraphError("checkpoints need a directory: set execution.checkpointing.dir")
+        if self.is_unaligned and not self.is_exactly_once:
+            raise JobGraphError(
+                "unaligned checkpoints are taken exactly once only: set execution.checkpointing.mode to EXACTLY_ONCE, or leave out "
+                "execution.checkpointing.unaligned.enabled"
+            )
+        if self.is_unaligned and self.max_concurrent > 1:
+            raise JobGraphError(
+                f"of unaligned checkpoints one is under way at a time, not {self.max_concurrent}: set "
+                "execution.checkpointing.max-concurrent-checkpoints to 1, or leave out execution.checkpointing.unaligned.enabled"
+            )

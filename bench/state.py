@@ -1,0 +1,89 @@
+"""Keyed state of users: words counted in a ``ValueState`` beside a called reduction, and what snapshots of many keys take.
+
+Side:     any.
+Words:    the job of ``bench wordcount`` with its forms ``called``, ``state`` and ``state-list``, in turns; ratios within one round.
+Snapshot: in this process, nothing else runs in it (``bench/jobs/keyed_states.py``).  ``sync``: how long the task stands still, for the
+          second snapshot of a state; the first one, which lists all keys, is in the details.  ``async``: the work of the snapshot pool, up
+          to rows by key group.  ``restore``: from the bytes of a file to a state that can be used.
+Backends: those that are installed.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Final
+
+from bench.jobs.keyed_states import BACKENDS, KEYS, VALUES, Content, SnapshotTimes, measure
+from bench.jobs.pipeline import TWO_TASK_MANAGERS
+from bench.jobs.words import MADE_WORDS, NUM_WORDS, QUICK_WORDS, Job
+from bench.options import choices
+from bench.report import Result
+from bench.rounds import Contender, compare, tell
+from bench.wordcount import check_everything
+
+PARTS: Final = ("words", "snapshots")
+FORMS: Final = ("state", "state-list")
+NUM_KEYS: Final = 1_000_000
+QUICK_KEYS: Final = 2_000
+
+
+def parse_options(arguments: list[str]) -> dict[str, Any]:
+    """The options of this case alone."""
+    parser = argparse.ArgumentParser(prog="python -m bench state", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--parts", type=choices(PARTS), default=PARTS, help="which, separated by commas")
+    parser.add_argument("--backend", choices=tuple(BACKENDS), default="heap", help="where the state of the snapshots is kept")
+    parser.add_argument("--keys", type=int, default=NUM_KEYS, help="of the state whose snapshot is taken")
+    parser.add_argument("--words", type=int, default=NUM_WORDS)
+    return vars(parser.parse_args(arguments))
+
+
+def run(
+    num_runs: int,
+    *,
+    quick: bool = False,
+    parts: Sequence[str] = PARTS,
+    backend: str = "heap",
+    keys: int = NUM_KEYS,
+    words: int = NUM_WORDS,
+) -> list[Result]:
+    """Both parts."""
+    results = count_words(num_runs, QUICK_WORDS if quick else words, QUICK_WORDS // 4 if quick else MADE_WORDS) if "words" in parts else []
+    if "snapshots" in parts:
+        for content in [Content(key, value, QUICK_KEYS if quick else keys) for key in KEYS for value in VALUES]:
+            results += snapshots(content, backend, num_runs)
+    return results
+
+
+def count_words(num_runs: int, num_words: int, made_words: int) -> list[Result]:
+    """Each form that counts in state beside ``called``."""
+    jobs = [Job(form, num_words=num_words, made_words=made_words) for form in ("called", *FORMS)]
+    for job in jobs[1:]:
+        check_everything(job)
+    contenders = [
+        Contender(job.name, partial(job.run, TWO_TASK_MANAGERS), is_peer=job.form == "called", details={"num_words": num_words})
+        for job in jobs
+    ]
+    return compare(contenders, num_runs, "words/s")
+
+
+def snapshots(content: Content, backend: str, num_runs: int) -> list[Result]:
+    """The figures of one state."""
+    runs = [measure(content, BACKENDS[backend]) for _ in range(num_runs)]
+    name = f"state {backend}, {content.num_keys} {content.keys} keys, {content.values}"
+    details = {"runs": [asdict(each) for each in runs], "num_keys": content.num_keys}
+    for each in runs:
+        tell(f"{name}: {_text(each, content.num_keys)}")
+    return [
+        Result(f"{name}: sync", "ms", [each.sync_ms for each in runs], details),
+        Result(f"{name}: async", "ms", [each.async_ms for each in runs], details),
+        Result(f"{name}: restore", "ms", [each.restore_ms for each in runs], details),
+        Result(f"{name}: size", "bytes/key", [each.num_bytes / content.num_keys for each in runs], details),
+    ]
+
+
+def _text(times: SnapshotTimes, num_keys: int) -> str:
+    return (
+        f"sync {times.sync_ms:.2f} ms (first {times.first_sync_ms:.2f} ms), async {times.async_ms:.0f} ms, "
+        f"{times.num_bytes / num_keys:.0f} bytes per key, restore {times.restore_ms:.0f} ms"
+    )

@@ -1,0 +1,1 @@
+"""What a job was told to do: plain values that travel with it."""

@@ -1,0 +1,34 @@
+"""``StateSettings``: where a job's keyed state is kept while it runs.
+
+Side:   pure.
+Source: Flink ``StateBackendOptions``, ``CheckpointingOptions.INCREMENTAL_CHECKPOINTS``, ``RocksDBOptions.LOCAL_DIRECTORIES``.
+"""
+
+import importlib.util
+from dataclasses import dataclass
+
+from flowlet.errors import JobGraphError
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings:
+    """What ``state.backend.*`` and ``execution.checkpointing.incremental`` decide.
+
+    Args:
+        is_rocksdb: in RocksDB on the local disks; else on the heap.
+        is_incremental: a checkpoint keeps only the files of RocksDB that the last complete one has not.
+        directory: of RocksDB on each TaskManager; empty: where its temporary files are.
+    """
+
+    is_rocksdb: bool = False
+    is_incremental: bool = False
+    directory: str = ""
+
+
+def check_rocksdb() -> None:
+    """Raises JobGraphError: rocksdict is not installed."""
+    if importlib.util.find_spec("rocksdict") is None:
+        raise JobGraphError(
+            "the state back end 'rocksdb' needs the package rocksdict: pip install 'flowlet[rocksdb]', here and where the "
+            "TaskManagers run; or use the state back end 'hashmap'"
+        )

@@ -1,0 +1,100 @@
+"""``InputRecovery``: processes the data in flight of a checkpoint before a task reads anything new.
+
+Side:       task.
+Invariants: each stream has a deserializer of its own: it begins at the beginning of an element, and with the texts of the channel's codes.
+            A stream that ends within an element was cut off, and fails the task.  A piece is dropped when it was processed.
+Rules:      of a stream whose channel is still there, records and watermarks go in as from that channel; of any other stream only
+            the records do: its watermark says nothing about the channels that there are now.  Marks and latency markers are of the run
+            before, and nobody waits for them.
+Source:     Flink ``RecoveredInputChannel``, ``RescalingStreamTaskNetworkInput``.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from flowlet.checkpoint.recovered_stream import RecoveredStream
+from flowlet.errors import StateRestoreError
+from flowlet.io.input_processor import InputProcessor
+from flowlet.records import Chunk, StreamElement
+from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import ElementLimits
+
+
+class InputRecovery:
+    """The recovered streams of one task; task thread only.
+
+    Args:
+        streams: in the order in which they are processed.
+        target_of: by gate index the processor of the gate, and the gate's position there.
+        name: the task's, for errors.
+        limits: of the elements.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[RecoveredStream],
+        target_of: Callable[[int], tuple[InputProcessor, int]],
+        name: str,
+        limits: ElementLimits,
+    ) -> None:
+        self._streams = deque(streams)
+        self._target_of = target_of
+        self._name = name
+        self._limits = limits
+        self._pieces: deque[bytes] = deque()  # of the stream that is being processed
+        self._deserializer: ElementDeserializer | None = None  # of the same
+
+    def __repr__(self) -> str:
+        return f"<InputRecovery of {self._name}: {len(self._streams)} streams left>"
+
+    def process(self, max_pieces: int, should_stop: Callable[[], bool]) -> bool:
+        """Process up to ``max_pieces`` pieces; calls ``should_stop`` after each.  Returns whether more are left.
+
+        Raises:
+            UserFunctionError: a user function failed.
+            SerdeError: an element cannot be deserialized.
+            StateRestoreError: a stream ends within an element.
+        """
+        for _ in range(max_pieces):
+            if not self._streams:
+                return False
+            self._process_piece(self._streams[0])
+            if should_stop():
+                break
+        return bool(self._streams)
+
+    def close(self) -> None:
+        """Drop what is left; idempotent."""
+        self._streams.clear()
+        self._end_stream()
+
+    def _process_piece(self, stream: RecoveredStream) -> None:
+        deserializer = self._deserializer
+        if deserializer is None:
+            self._pieces.extend(stream.pieces)
+            self._streams[0] = RecoveredStream(stream.gate, stream.channel, (), stream.select)  # each piece has one owner
+            name = f"{self._name}, data in flight of gate {stream.gate}, channel {stream.channel}"
+            deserializer = self._deserializer = ElementDeserializer(name=name, limits=self._limits)
+        if self._pieces:
+            elements = deserializer.feed(memoryview(self._pieces.popleft()))
+            processor, position = self._target_of(stream.gate)
+            processor.process_recovered(position, stream.channel, _selected(elements, stream))
+        if not self._pieces:
+            if deserializer.has_partial:
+                raise StateRestoreError(f"{deserializer!r}: the data in flight is cut off; restore another checkpoint")
+            self._streams.popleft()
+            self._end_stream()
+
+    def _end_stream(self) -> None:
+        self._pieces.clear()
+        if self._deserializer is not None:
+            self._deserializer.close()
+            self._deserializer = None
+
+
+def _selected(elements: list[StreamElement], stream: RecoveredStream) -> list[StreamElement]:
+    select = stream.select
+    if select is None:
+        return elements
+    kept = [select(each) if isinstance(each, Chunk) else each for each in elements]
+    return [each for each in kept if not isinstance(each, Chunk) or len(each)]

@@ -1,0 +1,194 @@
+"""``FormerCheckpoint``: the checkpoint of another job that a job starts from.
+
+Side:       pure.
+Invariants: nothing of the other job is changed or removed (Flink's NO_CLAIM).
+Source:     Flink ``Checkpoints.loadAndValidateCheckpoint``, ``StateAssignmentOperation``, ``CheckpointCoordinator.restoreSavepoint``.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple, NoReturn
+
+from flowlet.common.checkpoint_url import root_of
+from flowlet.common.options.known_options import IGNORES_UNCLAIMED_STATE, RECOVERY_PATH
+from flowlet.errors import StateRestoreError, StorageError
+from flowlet.jm.checkpoints.restored_edges import in_flight_edges, restored_edges
+from flowlet.keys.key_groups import key_group_range
+from flowlet.rpc.control_messages import JobGraphMessage, RestoredPart, RestoredState, RestoredVertex, VertexMessage
+from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, VertexEntry
+
+_PLACE: Final = re.compile(r"(?P<root>.*)/(?P<job>[0-9a-f]{32})/chk-(?P<id>0|[1-9][0-9]{0,18})(/_metadata)?")
+_MAX_NAMED: Final = 5  # operators in one message
+
+
+class CheckpointPlace(NamedTuple):
+    """Where a checkpoint lies."""
+
+    directory: str
+    job_id: str
+    checkpoint_id: int
+
+    def __str__(self) -> str:
+        return f"{self.directory.rstrip('/')}/{self.job_id}/chk-{self.checkpoint_id}"
+
+
+def place_of(path: str) -> CheckpointPlace:
+    """The place that ``execution.state-recovery.path`` names.  Raises StorageError: it names none."""
+    try:
+        found = _PLACE.fullmatch(root_of(path))
+    except StorageError:
+        found = None
+    if found is None:
+        raise StorageError(
+            f"{RECOVERY_PATH.name} is {path!r}, which names no checkpoint; set it to the absolute path, or the file: URL, of its directory "
+            "<execution.checkpointing.dir>/<job id>/chk-<n>, or of the file _metadata in it"
+        )
+    return CheckpointPlace(found["root"] or "/", found["job"], int(found["id"]))
+
+
+class FormerCheckpoint:
+    """What the subtasks of a job take over.  Threading: any thread.
+
+    Args:
+        place: where it lies.
+        manifest: of it.
+        job: the job that starts from it.
+
+    Raises:
+        StateRestoreError: an operator that has state is not in the program, or has another number of key groups.
+    """
+
+    def __init__(self, place: CheckpointPlace, manifest: CheckpointManifest, job: JobGraphMessage) -> None:
+        if not manifest.vertices:
+            raise StateRestoreError(f"checkpoint {place} names no operators: it is of an older flowlet; go on with that one")
+        self.place = place
+        self._manifest = manifest
+        self._edges = in_flight_edges(job)
+        self._sources = {each.vertex_id: each.state for each in manifest.sources}
+        self._former = {each.vertex_id: each for each in manifest.vertices}
+        self._entries: dict[str, dict[int, SubtaskEntry]] = {each.vertex_id: {} for each in manifest.vertices}
+        for entry in manifest.subtasks:
+            self._entries[entry.vertex_id][entry.subtask] = entry
+        self._vertex_of = {operator: each.vertex_id for each in manifest.vertices for operator in each.operators}
+        self._new = {  # without its blobs
+            each.id: VertexEntry(each.id, each.name, each.parallelism, each.max_parallelism, dict.fromkeys(each.operator_ids, ""))
+            for each in job.vertices
+        }
+        if not job.settings.ignores_unclaimed_state:
+            self._check_operators()
+        for vertex in job.vertices:
+            self._check_key_groups(vertex)
+        self._check_edges(job)
+
+    def __repr__(self) -> str:
+        return f"<FormerCheckpoint {self.place.checkpoint_id} of job {self.place.job_id}>"
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    def restored_state(self, vertex_id: str, subtask: int) -> RestoredState:
+        """What a subtask of the job begins with."""
+        new = self._new[vertex_id]
+        former = [self._former[each] for each in dict.fromkeys(self._vertex_of[each] for each in new.operators if each in self._vertex_of)]
+        same = next((each for each in former if each.vertex_id == vertex_id), None)
+        own = None if same is None else self._entries[vertex_id].get(subtask)
+        is_kept = same is not None and same.parallelism == new.parallelism and same.operators.keys() == new.operators.keys()
+        if is_kept and own is not None:
+            is_finished = own.is_finished
+        else:
+            is_finished = bool(former) and all(len(self._finished(each)) == each.parallelism for each in former)
+        return RestoredState(
+            self.place.checkpoint_id,
+            [] if same is None else self._parts(same, new, subtask),
+            is_finished,
+            None if same is None else same.parallelism,
+            restored_edges(self._edges, self._manifest, self._entries, vertex_id),
+            former_job=self.place.job_id,
+            former_directory=self.place.directory,
+            former_operators=[] if same is None else list(same.operators),
+            # Of a vertex that is as it was, those that had finished do not run again, and nobody takes their share.
+            former_finished=[] if same is None or is_kept else self._finished(same),
+            moved=[
+                RestoredVertex(each.parallelism, list(each.operators), self._parts(each, new, subtask), self._finished(each))
+                for each in former
+                if each is not same
+            ],
+        )
+
+    def source_state(self, vertex_id: str) -> bytes | None:
+        """The state of a source's split enumerator; None: there is none."""
+        return self._sources.get(vertex_id)
+
+    def _finished(self, former: VertexEntry) -> list[int]:
+        return [subtask for subtask, each in self._entries[former.vertex_id].items() if each.is_finished]
+
+    def _parts(self, former: VertexEntry, new: VertexEntry, subtask: int) -> list[RestoredPart]:
+        entries = [each for each in self._entries[former.vertex_id].values() if each.state is not None or each.channels is not None]
+        if former.parallelism == new.parallelism and not self._finished(former) and not any(each.has_union_state for each in entries):
+            entries = [each for each in entries if each.subtask == subtask]
+        elif all(each.is_by_key and each.channels is None for each in entries):
+            wanted = key_group_range(new.max_parallelism, new.parallelism, subtask)
+            had = [key_group_range(former.max_parallelism, former.parallelism, each.subtask) for each in entries]
+            entries = [each for each, groups in zip(entries, had, strict=True) if _overlap(groups, wanted)]
+        return [RestoredPart(each.subtask, each.state, each.channels, each.shared) for each in entries]
+
+    def _check_operators(self) -> None:
+        known = {operator for vertex in self._new.values() for operator in vertex.operators}
+        missing = {
+            operator: self._former[vertex_id].operators[operator]
+            for vertex_id, entries in self._entries.items()
+            for entry in entries.values()
+            for operator in entry.operators
+            if operator not in known
+        }
+        if missing:
+            names = ", ".join(f"{name!r} ({operator})" for operator, name in list(missing.items())[:_MAX_NAMED])
+            more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
+            raise StateRestoreError(
+                f"checkpoint {self} has state of operators that this program does not have: {names}{more}; give operators a uid() before "
+                f"the first run, because without one their ids follow from their places in the program; or set "
+                f"{IGNORES_UNCLAIMED_STATE.name} to true to start without this state"
+            )
+
+    def _check_edges(self, job: JobGraphMessage) -> None:
+        """Records in flight go where the edges of their vertices lead now, so these must begin and end where they did.
+
+        Not noticed: an edge that is put between others of the same vertices, or taken away.
+        """
+        holding = {vertex_id for vertex_id, entries in self._entries.items() if any(each.channels is not None for each in entries.values())}
+        if holding - self._new.keys():
+            self._refuse_edge(self._former[min(holding - self._new.keys())].name)
+        operators = {each.id: each.operator_ids for each in job.vertices}
+        for edge in job.edges:
+            if edge.target is None or not holding & {edge.source, edge.target}:
+                continue
+            source = self._former.get(edge.source)
+            if source is None or edge.target not in self._former or operators[edge.source][edge.source_operator] not in source.operators:
+                self._refuse_edge(self._new[edge.source].name, self._new[edge.target].name)
+
+    def _refuse_edge(self, *names: str) -> NoReturn:
+        ends = " and ".join(map(repr, names))
+        raise StateRestoreError(
+            f"checkpoint {self} has records in flight, and there is another way from or to {ends} now: operators are chained otherwise, "
+            "were added or were removed; start from a checkpoint that is not unaligned, or leave the program and its chains as they were"
+        )
+
+    def _check_key_groups(self, vertex: VertexMessage) -> None:
+        for operator, name in zip(vertex.operator_ids, vertex.operator_names, strict=False):
+            former_id = self._vertex_of.get(operator)
+            if former_id is None or not self._has_state(former_id, operator):
+                continue
+            former = self._former[former_id]
+            if former.max_parallelism != vertex.max_parallelism:
+                raise StateRestoreError(
+                    f"operator {name!r} has {vertex.max_parallelism} key groups, in checkpoint {self} it has {former.max_parallelism}: set "
+                    f"its max parallelism, or pipeline.max-parallelism, to {former.max_parallelism}"
+                )
+
+    def _has_state(self, vertex_id: str, operator: str) -> bool:
+        entries: Iterable[SubtaskEntry] = self._entries[vertex_id].values()
+        return any(operator in each.operators for each in entries)
+
+
+def _overlap(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop

@@ -1,0 +1,1 @@
+"""What a JobManager keeps of its jobs on disk, so that another one can go on with them."""

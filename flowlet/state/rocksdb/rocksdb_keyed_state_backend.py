@@ -1,0 +1,377 @@
+"""``RocksDBKeyedStateBackend``: all keyed state of one operator, in a RocksDB on the local disk.
+
+Side:       task.  What ``snapshot`` returns runs on the snapshot pool.
+Invariants: the database is made with the first state, or by ``restore``.  State that was restored and not declared again yet stays in
+            every snapshot.  A snapshot is made of hard links: later changes, and the end of the database, do not reach it.
+Rules:      a file that a complete checkpoint has is not written again: within one database no name is used twice.
+Source:     Flink ``RocksDBKeyedStateBackend``, ``RocksIncrementalSnapshotStrategy``, ``RocksFullSnapshotStrategy``,
+            ``RocksDBIncrementalRestoreOperation``.
+Absent:     clean-up of expired entries by compactions, which Python cannot take part in, and step by step: they go when they are read, and
+            are left out of snapshots that are not incremental.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from flowlet.datastream.state import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    State,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.state.heap_states import HeapAggregatingState, HeapReducingState
+from flowlet.state.incremental_snapshot import INCREMENTAL_VERSION, IncrementalSnapshot, SharedFile
+from flowlet.state.keyed_state_backend import SharedFiles
+from flowlet.state.keyed_state_snapshot import VERSION, KeyedStateSnapshot, StateDescription, StateKind
+from flowlet.state.rocksdb.cached_states import RocksDBListState, RocksDBMapState, RocksDBValueState, StateKeys
+from flowlet.state.rocksdb.rocksdb_store import CACHE_BYTES, RocksDBStore, open_to_read, rows_of
+from flowlet.state.rocksdb.row_forms import ExpiryOfRows, full_snapshot, rows_of_snapshot, user_keys, with_other_ttl
+from flowlet.state.rocksdb.row_keys import MAX_STATES, PREFIX
+from flowlet.state.rocksdb.working_directory import WorkingDirectory
+from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
+from flowlet.state.type_compatibility import type_form
+from flowlet.timers.time_api import KeyContext
+
+_KINDS: Final = {
+    ValueStateDescriptor: StateKind.VALUE,
+    ListStateDescriptor: StateKind.LIST,
+    MapStateDescriptor: StateKind.MAP,
+    ReducingStateDescriptor: StateKind.REDUCING,
+    AggregatingStateDescriptor: StateKind.AGGREGATING,
+}
+_SHARED_SUFFIX: Final = ".sst"
+_BATCH_ROWS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RocksDBPlace:
+    """Where databases lie, and what their checkpoints are.
+
+    Args:
+        directory: of the working directories; empty: the one for temporary files.
+        shared_files: keeps the files of incremental checkpoints; None: there is no storage.
+        writes_shared_files: checkpoints are incremental; else they are full.
+        cache_bytes: of each operator's cache.
+    """
+
+    directory: str = ""
+    shared_files: SharedFiles | None = None
+    writes_shared_files: bool = False
+    cache_bytes: int = CACHE_BYTES
+
+
+class RocksDBKeyedStateBackend:
+    """Implements ``KeyedStateBackend``.
+
+    Args:
+        key_context: the operator's.
+        now_ms: processing time.
+        key_groups: this subtask's.
+        max_parallelism: the number of key groups.
+        place: of the files.
+    """
+
+    def __init__(
+        self, key_context: KeyContext, now_ms: Callable[[], int], key_groups: range, max_parallelism: int, place: RocksDBPlace
+    ) -> None:
+        self._key_context = key_context
+        self._now_ms = now_ms
+        self._key_groups = key_groups
+        self._max_parallelism = max_parallelism
+        self._place = place
+        self._directory: WorkingDirectory | None = None
+        self._store: RocksDBStore | None = None
+        self._ids: dict[str, int] = {}
+        self._descriptions: dict[str, StateDescription] = {}  # of all states, declared or not
+        self._states: dict[str, State] = {}
+        self._expiries: dict[str, Expiry] = {}  # of states whose full snapshots leave out expired entries
+        self._refusal: str | None = None
+        # By name in the database: the files of the newest complete checkpoint, and of those that may become complete.
+        self._base: Mapping[str, SharedFile] = {}
+        self._uploads: dict[int, Mapping[str, SharedFile]] = {}  # Set by the snapshot pool, one item each; read by the task thread.
+
+    def __repr__(self) -> str:
+        return f"<RocksDBKeyedStateBackend of {sorted(self._descriptions)}, {self._store!r}>"
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a state was declared."""
+        return bool(self._states)
+
+    @property
+    def cleans_at_records(self) -> bool:
+        """No: nothing is cleaned up step by step."""
+        return False
+
+    def clean(self) -> None:
+        """Does nothing, see ``cleans_at_records``."""
+
+    def refuse_new_states(self, reason: str) -> None:
+        """From now on ``state`` raises FlowletError with this reason."""
+        self._refusal = reason
+
+    # -- states
+
+    def state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+        """See ``KeyedStateBackend``."""
+        if not isinstance(descriptor, kind):
+            raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
+        type_info = descriptor.type_info
+        declared = StateDescription(_KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info))
+        name = descriptor.name
+        if name not in self._states:
+            if self._refusal is not None:
+                raise FlowletError(f"state {name!r}: {self._refusal}")
+            self._states[name] = self._new_state(descriptor, declared)
+        elif self._descriptions[name] != declared:
+            raise FlowletError(f"state {name!r} is declared twice: as {self._descriptions[name]} and as {declared}; use two names")
+        return self._states[name]
+
+    def _new_state(self, descriptor: StateDescriptor, declared: StateDescription) -> State:
+        name = descriptor.name
+        written = self._descriptions.get(name)
+        if written is not None and (written.kind, written.type_name) != (declared.kind, declared.type_name):
+            raise StateRestoreError(
+                f"state {name!r} was written as {written}, and is declared as {declared} now; "
+                "declare it as it was written, or use another name"
+            )
+        store = self._opened()
+        state_id = self._id_of(name, declared)
+        if written is not None and written.has_ttl != declared.has_ttl:
+            self._convert_ttl(store, state_id, declared)
+        self._descriptions[name] = declared
+        return self._state_of(descriptor, StateKeys(name, state_id, store, self._key_context))
+
+    def _id_of(self, name: str, description: StateDescription) -> int:
+        if name not in self._ids:
+            if len(self._ids) >= MAX_STATES:
+                raise FlowletError(f"state {name!r}: an operator has at most {MAX_STATES} states")
+            self._ids[name] = len(self._ids)
+            self._descriptions[name] = description
+        return self._ids[name]
+
+    def _convert_ttl(self, store: RocksDBStore, state_id: int, declared: StateDescription) -> None:
+        """Entries begin, or cease, to expire; those that begin were last used now."""
+        now_ms = self._now_ms()
+        for group in self._key_groups:
+            batch = store.new_batch()
+            for row, content in store.rows(PREFIX.pack(group, state_id)):
+                batch.put(row, with_other_ttl(declared, row, content, now_ms))
+            store.write(batch)
+
+    def _state_of(self, descriptor: StateDescriptor, keys: StateKeys) -> State:
+        config = descriptor.ttl_config
+        expiry = None if config is None else Expiry(config, self._now_ms)
+        if config is not None and expiry is not None and config.get_cleanup_strategies().in_full_snapshot():
+            self._expiries[descriptor.name] = expiry
+        match descriptor:
+            case ListStateDescriptor():
+                elements = RocksDBListState(keys)
+                return elements if expiry is None else TtlListState(elements, expiry)
+            case MapStateDescriptor():
+                entries = RocksDBMapState(keys)
+                return entries if expiry is None else TtlMapState(entries, expiry)
+            case _:
+                value = RocksDBValueState(keys)
+                stored = value if expiry is None else TtlValueState(value, expiry)
+        match descriptor:
+            case ReducingStateDescriptor():
+                function = descriptor.get_reduce_function()
+                return HeapReducingState(stored, getattr(function, "reduce", function))
+            case AggregatingStateDescriptor():
+                return HeapAggregatingState(stored, descriptor.get_agg_function())
+            case _:
+                return stored
+
+    def keys_of(self, name: str) -> list[Any]:
+        """See ``KeyedStateBackend``; reads all rows of the state."""
+        store = self._opened()
+        store.flush()
+        kind, state_id = self._descriptions[name].kind, self._ids[name]
+        rows = (row for group in self._key_groups for row in store.rows(PREFIX.pack(group, state_id)))
+        return list(user_keys(kind, rows))
+
+    # -- checkpoints
+
+    def snapshot(self, checkpoint_id: int = 0) -> Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None:
+        """See ``KeyedStateBackend``."""
+        if not self._ids:
+            return None
+        store = self._opened()
+        store.flush()
+        path = self._path(f"snapshot-{checkpoint_id}")
+        shutil.rmtree(path, ignore_errors=True)
+        store.checkpoint(path)
+        ids, descriptions = dict(self._ids), dict(self._descriptions)
+        shared_files = self._place.shared_files
+        if self._place.writes_shared_files and shared_files is not None:
+            return partial(self._incremental, path, checkpoint_id, shared_files, self._base, ids, descriptions)
+        now_ms = self._now_ms()
+        expiries = {self._ids[name]: ExpiryOfRows(each, now_ms) for name, each in self._expiries.items()}
+        return partial(_full, path, ids, descriptions, self._max_parallelism, expiries)
+
+    def _incremental(
+        self,
+        path: Path,
+        checkpoint_id: int,
+        files: SharedFiles,
+        base: Mapping[str, SharedFile],
+        ids: Mapping[str, int],
+        descriptions: Mapping[str, StateDescription],
+    ) -> IncrementalSnapshot:
+        """Keep the files that the last complete checkpoint has not; on the snapshot pool."""
+        shared, private = {}, {}
+        try:
+            for file in sorted(path.iterdir()):
+                if file.name.endswith(_SHARED_SUFFIX):
+                    shared[file.name] = base.get(file.name) or files.write_shared(file)
+                else:
+                    private[file.name] = file.read_bytes()
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+        self._uploads[checkpoint_id] = shared
+        groups = self._key_groups
+        return IncrementalSnapshot(descriptions, ids, self._max_parallelism, groups.start, groups.stop, shared, private)
+
+    def discard_snapshot(self, checkpoint_id: int) -> None:
+        """See ``KeyedStateBackend``."""
+        if self._directory is not None:
+            shutil.rmtree(self._path(f"snapshot-{checkpoint_id}"), ignore_errors=True)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """See ``KeyedStateBackend``."""
+        completed = self._uploads.get(checkpoint_id)
+        if completed is not None:
+            self._base = completed
+        for each in [each for each in list(self._uploads) if each <= checkpoint_id]:
+            del self._uploads[each]
+
+    def restore(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
+        """See ``KeyedStateBackend``."""
+        if self._states:
+            raise RuntimeError(f"state must be restored before the first one is declared: {self!r}")
+        self._check_form(snapshot)
+        for name, description in snapshot.descriptions.items():
+            known = self._descriptions.get(name, description)
+            if known != description:
+                raise StateRestoreError(f"state {name!r} was written as {known} by one subtask and as {description} by another one")
+        if isinstance(snapshot, KeyedStateSnapshot):
+            self._restore_full(snapshot)
+        else:
+            self._restore_files(snapshot)
+
+    def _check_form(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
+        version = VERSION if isinstance(snapshot, KeyedStateSnapshot) else INCREMENTAL_VERSION
+        if snapshot.version != version:
+            raise StateRestoreError(f"keyed state has version {snapshot.version}, this flowlet reads version {version}")
+        if snapshot.max_parallelism != self._max_parallelism:
+            raise StateRestoreError(
+                f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has {self._max_parallelism} now; "
+                f"call set_max_parallelism({snapshot.max_parallelism})"
+            )
+
+    def _restore_full(self, snapshot: KeyedStateSnapshot) -> None:
+        store = self._opened()
+        ids = {name: self._id_of(name, description) for name, description in snapshot.descriptions.items()}
+        for group in self._key_groups:
+            for name, rows in snapshot.groups.get(group, {}).items():
+                batch = store.new_batch()
+                for row, content in rows_of_snapshot(snapshot.descriptions[name].kind, group, ids[name], rows):
+                    batch.put(row, content)
+                store.write(batch)
+
+    def _restore_files(self, snapshot: IncrementalSnapshot) -> None:
+        """As the database itself, if it is that of the same key groups; else its rows of this subtask's key groups."""
+        groups = self._key_groups
+        if self._store is None and (snapshot.first_key_group, snapshot.end_key_group) == (groups.start, groups.stop):
+            self._download(snapshot, self._path("db"))
+            self._ids, self._descriptions = dict(snapshot.state_ids), dict(snapshot.descriptions)
+            files = self._place.shared_files
+            self._base = snapshot.shared if files is not None and files.are_restored_ones_own else {}
+            self._opened()
+            return
+        path = self._path("restored")
+        try:
+            self._download(snapshot, path)
+            self._copy(snapshot, path)
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _copy(self, snapshot: IncrementalSnapshot, path: Path) -> None:
+        store = self._opened()
+        former = open_to_read(path)
+        try:
+            ids = {snapshot.state_ids[name]: self._id_of(name, each) for name, each in snapshot.descriptions.items()}
+            batch = store.new_batch()
+            for group in self._key_groups:
+                for row, content in rows_of(former, group.to_bytes(2, "big")):
+                    batch.put(PREFIX.pack(group, ids[PREFIX.unpack_from(row)[1]]) + row[PREFIX.size :], content)
+                    if batch.len() >= _BATCH_ROWS:
+                        store.write(batch)
+                        batch = store.new_batch()
+            store.write(batch)
+        finally:
+            former.close()
+
+    def _download(self, snapshot: IncrementalSnapshot, path: Path) -> None:
+        files = self._place.shared_files
+        if files is None and snapshot.shared:
+            raise StateRestoreError("keyed state is in shared files, and this task has no storage of checkpoints")
+        path.mkdir()
+        for name, content in snapshot.private.items():
+            (path / Path(name).name).write_bytes(content)
+        for name, file in snapshot.shared.items():
+            assert files is not None, "checked above"
+            files.read_shared(file, path / Path(name).name)
+
+    # -- the database
+
+    def _path(self, name: str) -> Path:
+        if self._directory is None:
+            self._directory = WorkingDirectory(self._place.directory)
+        return self._directory.path / name
+
+    def _opened(self) -> RocksDBStore:
+        if self._store is None:
+            self._store = RocksDBStore(self._path("db"), self._max_parallelism, self._place.cache_bytes)
+        return self._store
+
+    def close(self) -> None:
+        """Close the database and remove its files; idempotent."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        if self._directory is not None:
+            self._directory.close()
+
+    def check_invariants(self) -> None:
+        """Assert that each state has a number of its own."""
+        assert self._ids.keys() == self._descriptions.keys()
+        assert len(set(self._ids.values())) == len(self._ids)
+
+
+def _full(
+    path: Path,
+    ids: Mapping[str, int],
+    descriptions: Mapping[str, StateDescription],
+    max_parallelism: int,
+    expiries: "Mapping[int, ExpiryOfRows]",
+) -> KeyedStateSnapshot:
+    """Read the whole state from hard links; on the snapshot pool."""
+    try:
+        database = open_to_read(path)
+        try:
+            groups = full_snapshot(rows_of(database, b""), {number: (name, descriptions[name]) for name, number in ids.items()}, expiries)
+        finally:
+            database.close()
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+    return KeyedStateSnapshot(descriptions, max_parallelism, groups, VERSION)

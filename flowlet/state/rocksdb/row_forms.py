@@ -1,0 +1,122 @@
+"""Between rows in RocksDB and the rows of snapshots that every back end reads.
+
+Side:       task.  Without I/O; any thread.
+Invariants: a row whose keys can be read back from its bytes holds the value alone; any other one the keys as the user knows them, too.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from flowlet.keys.exact_keys import exact_key
+from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
+from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
+from flowlet.state.rocksdb.row_keys import PLAIN, WITH_KEYS, WITH_KEYS_PREFIX, key_bytes, plain_key, row_prefix, taken_apart
+from flowlet.state.ttl_states import Expiry
+
+
+class ExpiryOfRows:
+    """Which entries of a state have expired at a moment."""
+
+    def __init__(self, expiry: Expiry, now_ms: int) -> None:
+        self._expiry = expiry
+        self._now_ms = now_ms
+
+    def live(self, kind: StateKind, value: Any) -> Any:
+        """What is left of the value of a row; None: nothing."""
+        expiry, now_ms = self._expiry, self._now_ms
+        if kind is StateKind.LIST:
+            return [pair for pair in value if not expiry.has_expired(pair[1], now_ms)] or None
+        return None if expiry.has_expired(value[1], now_ms) else value
+
+
+def full_snapshot(
+    rows: Iterable[tuple[bytes, bytes]], states: Mapping[int, tuple[str, StateDescription]], expiries: Mapping[int, ExpiryOfRows]
+) -> dict[int, dict[str, StateRows]]:
+    """The rows of a whole database, in its order, by key group and name of the state.
+
+    ``states``: by their numbers.  ``expiries``: of the states that leave out what has expired.
+    """
+    found: dict[int, dict[str, tuple[list[Any], list[Any]]]] = {}
+    maps = {name for name, description in states.values() if description.kind is StateKind.MAP}
+    last_map: tuple[int, int, bytes] | None = None
+    for row, content in rows:
+        group, number, outer, inner = taken_apart(row)
+        name, description = states[number]
+        key, map_key, value = _read(description.kind, outer, inner, content)
+        expiry = expiries.get(number)
+        # None is a value in a map without expiry.
+        if expiry is not None and (value := expiry.live(description.kind, value)) is None:
+            continue
+        keys, values = found.setdefault(group, {}).setdefault(name, ([], []))
+        if description.kind is not StateKind.MAP:
+            keys.append(key)
+            values.append(tuple(value) if description.kind is StateKind.LIST else value)
+        elif last_map == (group, number, outer):
+            values[-1].append((map_key, value))
+        else:
+            keys.append(key)
+            values.append([(map_key, value)])
+            last_map = group, number, outer
+    return {
+        group: {
+            name: StateRows(tuple(keys), tuple(map(tuple, values) if name in maps else values)) for name, (keys, values) in of_group.items()
+        }
+        for group, of_group in found.items()
+    }
+
+
+def rows_of_snapshot(kind: StateKind, group: int, state_id: int, rows: StateRows) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of a state in a key group for RocksDB."""
+    for key, value in zip(rows.keys, rows.values, strict=True):
+        prefix = row_prefix(group, state_id, key_bytes(exact_key(key)))
+        match kind:
+            case StateKind.MAP:
+                for map_key, each in value:
+                    yield prefix + key_bytes(exact_key(map_key)), _content_in_map(key, map_key, each)
+            case StateKind.LIST:
+                yield prefix, _content(key, list(value))
+            case _:
+                yield prefix, _content(key, value)
+
+
+def with_other_ttl(declared: StateDescription, row: bytes, content: bytes, now_ms: int) -> bytes:
+    """The content of a row whose entries begin, at ``now_ms``, or cease to expire."""
+
+    def converted(entry: Any) -> Any:
+        return (entry, now_ms) if declared.has_ttl else entry[0]
+
+    _, _, outer, inner = taken_apart(row)
+    key, map_key, value = _read(declared.kind, outer, inner, content)
+    value = list(map(converted, value)) if declared.kind is StateKind.LIST else converted(value)
+    return _content_in_map(key, map_key, value) if declared.kind is StateKind.MAP else _content(key, value)
+
+
+def user_keys(kind: StateKind, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Any]:
+    """The keys of the stream in rows of one state, as the user knows them; the rows are in the order of the database."""
+    last = None
+    for row, content in rows:
+        group, _, outer, inner = taken_apart(row)
+        if last != (group, outer):  # a map has a row for each of its keys
+            last = group, outer
+            yield _read(kind, outer, inner, content)[0]
+
+
+def _content(key: Any, value: Any) -> bytes:
+    return dumps_value(value) if type(key) in PLAIN else WITH_KEYS_PREFIX + dumps_value((key, value))
+
+
+def _content_in_map(key: Any, map_key: Any, value: Any) -> bytes:
+    is_plain = type(key) in PLAIN and type(map_key) in PLAIN
+    return dumps_value(value) if is_plain else WITH_KEYS_PREFIX + dumps_value((key, map_key, value))
+
+
+def _read(kind: StateKind, outer: bytes, inner: bytes, content: bytes) -> tuple[Any, Any, Any]:
+    """Key of the stream, key of the map (elsewhere None), and value."""
+    if content[0] != WITH_KEYS:
+        return plain_key(outer), plain_key(inner), loads_value(content)
+    keys_and_value = loads_value(content[1:])
+    if kind is StateKind.MAP:
+        key, map_key, value = keys_and_value
+        return key, map_key, value
+    key, value = keys_and_value
+    return key, None, value

@@ -1,0 +1,171 @@
+"""Whether state that was written with one type can be read with another one.
+
+Side:   pure.
+Rules:  the same type: values stay as they are.  A wider number takes a narrower one (Byte, Short, Integer, Long, BigInteger; Float,
+        Double; Byte and Short as Float, and Integer too as Double: nothing is lost).  A tuple or row may have more fields at its end,
+        which are None.  This holds inside of tuples, rows, lists and the values of maps, too.  All else is refused: a field that is
+        removed, renamed or moved; keys of a map that would become others; any step from or to a pickled object.
+Source: Flink ``TypeSerializerSnapshot.resolveSchemaCompatibility``, ``TypeSerializerSchemaCompatibility``.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from flowlet.common.typeinfo import (
+    BasicArrayTypeInfo,
+    BasicTypeInfo,
+    ListTypeInfo,
+    MapTypeInfo,
+    ObjectArrayTypeInfo,
+    PrimitiveArrayTypeInfo,
+    RowTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+)
+from flowlet.common.types import Row
+from flowlet.errors import StateRestoreError
+from flowlet.state.keyed_state_snapshot import TypeForm
+
+Convert = Callable[[Any], Any]
+
+_INTEGERS: Final = ("Byte", "Short", "Integer", "Long", "BigInteger")
+_EXACT_AS: Final = {"Float": frozenset({"Byte", "Short"}), "Double": frozenset({"Byte", "Short", "Integer"})}
+_LISTS: Final = frozenset({"List", "BasicArray", "ObjectArray"})
+
+
+def type_form(type_info: TypeInformation) -> TypeForm:
+    """The form of a type in a snapshot: no class of it but ``TypeForm`` is pickled."""
+    match type_info:
+        case BasicTypeInfo():
+            return TypeForm(type_info.basic_type.value)
+        case RowTypeInfo():
+            return TypeForm("Row", tuple(map(type_form, type_info.get_field_types())), tuple(type_info.get_field_names()))
+        case TupleTypeInfo():
+            return TypeForm("Tuple", tuple(map(type_form, type_info.get_field_types())))
+        case MapTypeInfo():
+            return TypeForm("Map", (type_form(type_info.key_type_info), type_form(type_info.value_type_info)))
+        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
+            return TypeForm(type(type_info).__name__.removesuffix("TypeInfo"), (type_form(type_info.elem_type),))
+        case _:  # times, Arrow schemas, pickled objects: only as they are
+            return TypeForm(repr(type_info))
+
+
+def converter(written: TypeForm, declared: TypeForm) -> Convert | None:
+    """What makes values of the declared type of values that were written; None: they are the same.
+
+    Raises:
+        StateRestoreError: the types do not go together; names both, and what differs.
+    """
+    try:
+        return _converter(written, declared)
+    except _RefusalError as refusal:
+        raise StateRestoreError(f"values of type {written} cannot become {declared}: {refusal}") from None
+
+
+class _RefusalError(Exception):
+    """Why not."""
+
+
+def _converter(written: TypeForm, declared: TypeForm) -> Convert | None:
+    if written == declared:
+        return None
+    if written.name == declared.name in ("Tuple", "Row"):
+        return _fields_converter(written, declared)
+    if written.name == declared.name in _LISTS:
+        return _elements_converter(written, declared)
+    if written.name == declared.name == "Map":
+        return _map_converter(written, declared)
+    if written.parts or declared.parts:
+        raise _RefusalError(f"{written} was written")
+    return _number_converter(written.name, declared.name)
+
+
+def _number_converter(written: str, declared: str) -> Convert | None:
+    if written in _INTEGERS and declared in _INTEGERS and _INTEGERS.index(written) < _INTEGERS.index(declared):
+        return None  # all of them are ``int``
+    if (written, declared) in (("Float", "Double"), ("Char", "String")):
+        return None
+    if written in _EXACT_AS.get(declared, ()):
+        return _as_float
+    is_narrower = {written, declared} <= {*_INTEGERS, "Float", "Double"}
+    raise _RefusalError(f"{declared} does not hold every {written}" if is_narrower else f"{written} was written")
+
+
+def _as_float(value: Any) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no int")
+    return float(value)
+
+
+def _fields_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
+    num_written = len(written.parts)
+    if num_written > len(declared.parts):
+        raise _RefusalError(f"{num_written} fields were written, {len(declared.parts)} are declared; keep the others")
+    names = declared.fields or tuple(map(str, range(len(declared.parts))))
+    for before, name in zip(written.fields, names, strict=False):
+        if before != name:
+            raise _RefusalError(f"field {before!r} is {name!r} now; keep the names and their order, and add new fields at the end")
+    converters = [_inside(f"field {name!r}", *pair) for name, *pair in zip(names, written.parts, declared.parts, strict=False)]
+    num_new = len(declared.parts) - num_written
+    if not num_new and not any(converters):
+        return None
+    new_fields = (None,) * num_new
+
+    def values(of: Any) -> list[Any]:
+        found = [value if convert is None else convert(value) for value, convert in zip(of, converters, strict=True)]
+        return [*found, *new_fields]
+
+    def row(of: Any) -> Any:
+        if of is None:
+            return None
+        converted = Row(*values(of))
+        converted.set_row_kind(of.get_row_kind())
+        if _has_names(of):
+            converted.set_field_names(list(names))
+        return converted
+
+    def record(of: Any) -> Any:
+        return None if of is None else tuple(values(of))
+
+    return row if declared.name == "Row" else record
+
+
+def _has_names(row: Row) -> bool:
+    try:
+        row.as_dict()
+    except TypeError:
+        return False
+    return True
+
+
+def _elements_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
+    convert = _inside("its elements", written.parts[0], declared.parts[0])
+    if convert is None:
+        return None
+
+    def elements(of: Any) -> Any:
+        return None if of is None else type(of)(map(convert, of))
+
+    return elements
+
+
+def _map_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
+    if _inside("its keys", written.parts[0], declared.parts[0]) is not None:
+        raise _RefusalError(f"its keys: {written.parts[0]} would become other keys")
+    convert = _inside("its values", written.parts[1], declared.parts[1])
+    if convert is None:
+        return None
+
+    def entries(of: Any) -> Any:
+        return None if of is None else {key: convert(value) for key, value in of.items()}
+
+    return entries
+
+
+def _inside(place: str, written: TypeForm, declared: TypeForm) -> Convert | None:
+    try:
+        return _converter(written, declared)
+    except _RefusalError as refusal:
+        raise _RefusalError(f"{place}: {refusal}") from None

@@ -1,0 +1,28 @@
+"""Chooses the back end of an operator's keyed state.
+
+Side:   task.
+Source: Flink ``StateBackendLoader``, ``StateBackend.createKeyedStateBackend``.
+"""
+
+from collections.abc import Callable
+
+from flowlet.common.settings.state_settings import StateSettings
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
+from flowlet.state.keyed_state_backend import KeyedStateBackend, SharedFiles
+from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
+from flowlet.timers.time_api import KeyContext
+
+
+def create_keyed_state_backend(
+    settings: StateSettings,
+    key_context: KeyContext,
+    now_ms: Callable[[], int],
+    key_groups: range,
+    max_parallelism: int,
+    shared_files: SharedFiles | None,
+) -> KeyedStateBackend:
+    """The back end that the job's settings name; ``shared_files``: of its checkpoints, None: it takes none."""
+    if not settings.is_rocksdb:
+        return HeapKeyedStateBackend(key_context, now_ms, key_groups, max_parallelism)
+    place = RocksDBPlace(settings.directory, shared_files, writes_shared_files=settings.is_incremental)
+    return RocksDBKeyedStateBackend(key_context, now_ms, key_groups, max_parallelism, place)

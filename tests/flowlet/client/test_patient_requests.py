@@ -1,0 +1,60 @@
+"""Requests wait for a JobManager that keeps its jobs, for a bounded time, and for no other one."""
+
+import pytest
+
+from flowlet.client.patient_requests import PatientRequests
+from flowlet.common import Configuration
+from flowlet.graph.client_retry import ClientRetry
+from flowlet.rpc.http import RpcConnectError, RpcResponse
+
+
+class AbsentFor:
+    """A JobManager that does not answer the first requests."""
+
+    def __init__(self, num_requests: int) -> None:
+        self.left = num_requests
+        self.pauses: list[float] = []
+
+    async def request(self, method: str, path: str, *, body: bytes = b"", timeout_s: float = 30.0) -> RpcResponse:
+        self.left -= 1
+        if self.left >= 0:
+            raise RpcConnectError("Connection refused")
+        return RpcResponse(200, body)
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+async def test_a_request_is_sent_again_until_there_is_an_answer() -> None:
+    server = AbsentFor(3)
+
+    answer = await PatientRequests(server, ClientRetry(), server.sleep).request("POST", "/jobs", body=b"the job")
+
+    assert (answer.response, answer.num_retries) == (RpcResponse(200, b"the job"), 3)
+    assert server.pauses == [0.1, 0.2, 0.4]
+
+
+async def test_pauses_grow_up_to_the_delay_and_end() -> None:
+    server = AbsentFor(100)
+
+    with pytest.raises(RpcConnectError, match="Connection refused"):
+        await PatientRequests(server, ClientRetry(max_attempts=4, delay_ms=300), server.sleep).request("GET", "/jobs")
+
+    assert server.pauses == [0.1, 0.2, 0.3, 0.3]
+    assert server.left == 95
+
+
+async def test_a_jobmanager_that_keeps_no_jobs_is_asked_once() -> None:
+    server = AbsentFor(1)
+
+    with pytest.raises(RpcConnectError):
+        await PatientRequests(server, None, server.sleep).request("GET", "/jobs")
+
+    assert server.pauses == []
+
+
+def test_the_options_are_flinks() -> None:
+    options = Configuration.from_dict({"rest.retry.max-attempts": "7", "rest.retry.delay": "1 s"})
+
+    assert ClientRetry.of_options(options) == ClientRetry(7, 1000)
+    assert ClientRetry.of_options(Configuration()) == ClientRetry(20, 3000)

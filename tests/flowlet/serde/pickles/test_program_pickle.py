@@ -1,0 +1,44 @@
+"""``program_pickle``: functions by value keep the files that they come from."""
+
+import traceback
+from collections.abc import Callable
+
+import cloudpickle
+import pytest
+
+from flowlet.serde.pickles import program_pickle
+
+SOURCE = """
+def outer(number):
+    return inner(number)
+
+def inner(number):
+    return (lambda: 1 // number)()
+"""
+
+
+def functions_of(path: str) -> dict[str, Callable[[int], int]]:
+    names: dict[str, Callable[[int], int]] = {"__name__": "__main__"}  # type: ignore[dict-item]  # the name of a module, as the main one has it
+    exec(compile(SOURCE, path, "exec"), names)
+    return names
+
+
+def test_every_frame_names_its_file() -> None:
+    """Of functions that refer to each other, and of a function inside of a function."""
+    outer = cloudpickle.loads(program_pickle.dumps(functions_of("/home/ann/job.py")["outer"]))
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        outer(0)
+
+    frames = traceback.extract_tb(caught.value.__traceback__)[1:]
+    assert [(frame.filename, frame.name) for frame in frames] == [
+        ("/home/ann/job.py", "outer"),
+        ("/home/ann/job.py", "inner"),
+        ("/home/ann/job.py", "<lambda>"),
+    ]
+
+
+def test_values_and_protocols_are_those_of_cloudpickle() -> None:
+    value = {"a": [1, 2.5, None, ("x",)], "f": len}
+    assert cloudpickle.loads(program_pickle.dumps(value)) == value
+    assert program_pickle.dumps(value, 4)[:2] == b"\x80\x04"

@@ -1,0 +1,65 @@
+"""Directories of databases: what is left of processes that were killed is removed, what others use stays."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowlet.errors import FlowletError
+from flowlet.state.rocksdb.working_directory import WorkingDirectory
+
+PROGRAM = """
+import sys
+from flowlet.state.rocksdb.working_directory import WorkingDirectory
+directory = WorkingDirectory(sys.argv[1])
+(directory.path / "file").write_text("x")
+print(directory.path, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_directory_goes_with_its_files(tmp_path: Path) -> None:
+    directory = WorkingDirectory(str(tmp_path))
+    (directory.path / "file").write_text("x")
+    base = directory.path.parent
+
+    directory.close()
+    directory.close()
+
+    assert list(base.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        paths = []
+        for child in children:
+            assert child.stdout is not None
+            paths.append(Path(child.stdout.readline().strip()))
+        children[0].send_signal(signal.SIGKILL)
+        children[0].wait(30)
+
+        own = WorkingDirectory(str(tmp_path))
+        own.close()
+
+        assert not paths[0].exists()
+        assert (paths[1] / "file").exists()
+        assert len(list(paths[1].parent.iterdir())) == 2, "the directory of the living one, and its lock"
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate(timeout=30)
+
+
+def test_a_directory_of_another_form_is_refused(tmp_path: Path) -> None:
+    base = tmp_path / f"flowlet-rocksdb-{os.geteuid()}"
+    base.mkdir()
+    base.chmod(0o777)
+
+    with pytest.raises(FlowletError, match=r"belongs to this user alone; make it writable, or set state\.backend\.rocksdb\.localdir"):
+        WorkingDirectory(str(tmp_path))

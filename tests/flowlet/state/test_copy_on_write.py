@@ -1,0 +1,366 @@
+"""Snapshots that are under way while the task goes on: what they give is the state as it was when they began."""
+
+import copy
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.common import Time
+from flowlet.datastream.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from flowlet.errors import FlowletError
+from flowlet.keys.exact_keys import exact_key
+from flowlet.state import table_copy
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
+from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind
+from flowlet.state.state_table import StateTable
+from flowlet.timers.time_api import KeyContext
+
+MAX_PARALLELISM = 4
+KEYS = [f"k{number}" for number in range(5)] + [7, 7.0, (1, "x"), (True, "x")]  # str and int are their own exact keys, the others are not
+KINDS = ["value", "list", "map"]
+Steps = list[tuple[str, int]]
+
+
+class Box:
+    """A value that can change in place; while it is copied other things happen."""
+
+    on_copy: Callable[[], None] | None = None
+
+    def __init__(self, content: list[Any]) -> None:
+        self.content = content
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Box) and self.content == other.content
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return f"Box({self.content})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if Box.on_copy is not None:
+            Box.on_copy()
+        return {"content": list(self.content)}
+
+
+class Task:
+    """A back end with one state, and what happens to it."""
+
+    def __init__(self, kind: str, configure: Callable[[StateDescriptor], None] = lambda _: None) -> None:
+        self.kind = kind
+        self.descriptor = describe(kind)
+        configure(self.descriptor)
+        self.context = KeyContext()
+        self.now_ms = 0
+        self.backend = HeapKeyedStateBackend(self.context, lambda: self.now_ms, range(MAX_PARALLELISM), MAX_PARALLELISM)
+        self.state = self.backend.state(self.descriptor, type(self.descriptor))
+        self.num_steps = 0
+
+    def do(self, what: str, place: int) -> None:
+        """One step of the user's function, or of a clean-up."""
+        self.num_steps += 1
+        self.context.current_key = KEYS[place % len(KEYS)]
+        match what:
+            case "put":
+                self.put([self.num_steps])
+            case "box":
+                self.put(Box([self.num_steps]))
+            case "plain":
+                self.put(self.num_steps)
+            case "change":
+                for value in self.values():
+                    if isinstance(value, Box):
+                        value.content.append(self.num_steps)
+                    elif isinstance(value, list):
+                        value.append(self.num_steps)
+            case "remove" if self.kind == "map":
+                self.state.remove(place % 2)
+            case "remove" if self.kind == "list":
+                self.state.update(list(self.state)[1:])
+            case "read":
+                self.values()
+            case _:
+                self.state.clear()
+        self.now_ms += 1
+
+    def put(self, value: Any) -> None:
+        match self.kind:
+            case "value":
+                self.state.update(value)
+            case "list":
+                self.state.add(value)
+            case _:
+                self.state.put(self.num_steps % 2, value)
+
+    def values(self) -> list[Any]:
+        match self.kind:
+            case "value":
+                return [self.state.value()]
+            case "list":
+                return list(self.state)
+            case _:
+                return list(self.state.values())
+
+    def content(self) -> dict[Any, Any]:
+        """What each key has, copied."""
+        content = {}
+        for key in KEYS:
+            self.context.current_key = key
+            found = self.state.items() if self.kind == "map" else self.values()
+            if found not in ([], [None]):
+                content[exact_key(key)] = copy.deepcopy(found)
+        return content
+
+
+def describe(kind: str) -> StateDescriptor:
+    match kind:
+        case "value":
+            return ValueStateDescriptor("s")
+        case "list":
+            return ListStateDescriptor("s")
+        case _:
+            return MapStateDescriptor("s")
+
+
+def restored(kind: str, snapshot: KeyedStateSnapshot) -> dict[Any, Any]:
+    task = Task.__new__(Task)
+    task.kind, task.context, task.num_steps, task.now_ms = kind, KeyContext(), 0, 0
+    backend = HeapKeyedStateBackend(task.context, lambda: 0, range(MAX_PARALLELISM), MAX_PARALLELISM)
+    backend.restore(snapshot)
+    task.state = backend.state(describe(kind), type(describe(kind)))
+    backend.check_invariants()
+    return task.content()
+
+
+def begin(task: Task) -> Callable[[], KeyedStateSnapshot]:
+    finish = task.backend.snapshot()
+    assert finish is not None
+    return finish
+
+
+@contextmanager
+def short_steps(num_keys: int) -> Iterator[None]:
+    """The pool looks at so many keys at a time."""
+    before = table_copy.STEP
+    table_copy.STEP = num_keys  # type: ignore[misc]  # for the test it is not final
+    try:
+        yield
+    finally:
+        table_copy.STEP = before  # type: ignore[misc]  # as above
+
+
+@contextmanager
+def at_each_copy(do: Callable[[], None]) -> Iterator[None]:
+    """While a ``Box`` is copied, and not by what is done then."""
+
+    def once() -> None:
+        Box.on_copy = None
+        do()
+        Box.on_copy = once
+
+    Box.on_copy = once
+    try:
+        yield
+    finally:
+        Box.on_copy = None
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "box", "plain", "change", "change", "remove", "clear", "read", "begin", "finish", "give up"]),
+        st.integers(0, 8),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(before=STEPS, steps=STEPS, meanwhile=STEPS, step=st.sampled_from([1, 3, 100]))
+def test_a_snapshot_is_the_state_as_it_was_when_it_began(kind: str, before: Steps, steps: Steps, meanwhile: Steps, step: int) -> None:
+    """Whatever the task does before the snapshots are finished, and in the middle of any copy; several are under way."""
+    task = Task(kind)
+    pending: list[tuple[Callable[[], KeyedStateSnapshot], dict[Any, Any]]] = []
+    for what, place in before:
+        if what not in ("begin", "finish", "give up"):
+            task.do(what, place)
+    during = iter([(what, place) for what, place in meanwhile if what not in ("begin", "finish", "give up")])
+
+    def go_on() -> None:
+        for what, place in during:
+            task.do(what, place)
+            return
+
+    def finish(place: int) -> None:
+        finish, expected = pending.pop(place % len(pending))
+        with short_steps(step), at_each_copy(go_on):
+            snapshot = finish()
+        assert restored(kind, snapshot) == expected
+
+    for what, place in [("begin", 0), *steps]:
+        if what == "begin":
+            expected = task.content()
+            pending.append((begin(task), expected))
+        elif what == "finish" and pending:
+            finish(place)
+        elif what == "give up" and pending:
+            pending.pop(place % len(pending))
+        elif what not in ("finish", "give up"):
+            task.do(what, place)
+        task.backend.check_invariants()
+    while pending:
+        finish(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cleans_up", ["incrementally", "in snapshots"])
+@given(before=STEPS, steps=STEPS)
+def test_clean_ups_change_no_snapshot_that_is_under_way(kind: str, cleans_up: str, before: Steps, steps: Steps) -> None:
+    """A second snapshot, which was finished at once, says what there was."""
+
+    def expiring(descriptor: StateDescriptor) -> None:
+        builder = StateTtlConfig.new_builder(Time.milliseconds(4)).disable_cleanup_in_background()
+        if cleans_up == "incrementally":
+            builder.cleanup_incrementally(3, True)
+        else:
+            builder.cleanup_full_snapshot()
+        descriptor.enable_time_to_live(builder.build())
+
+    task = Task(kind, expiring)
+    for what, place in before:
+        if what not in ("begin", "finish", "give up"):
+            task.do(what, place)
+    expected, finish = begin(task)(), begin(task)
+
+    for what, place in steps:
+        task.backend.clean()
+        task.do("change" if what in ("begin", "finish", "give up") else what, place)
+    task.backend.check_invariants()
+
+    assert finish() == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_thread_finishes_while_the_task_changes_everything(kind: str) -> None:
+    """Under a tiny switch interval; every key is changed in place, replaced or dropped all the time."""
+    task = Task(kind)
+    for place in range(len(KEYS)):
+        task.do("box", place)
+        task.do("put", place)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(30):
+            expected, finish = task.content(), begin(task)
+            taken: list[KeyedStateSnapshot] = []
+            pool = threading.Thread(target=lambda finish=finish, taken=taken: taken.append(finish()), daemon=True)
+            with short_steps(2):
+                pool.start()
+                place = 0
+                while pool.is_alive():
+                    place += 1
+                    task.do(["change", "box", "put", "clear", "box", "change", "remove"][place % 7], place)
+                pool.join(timeout=30)
+            assert restored(kind, taken[0]) == expected
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", ["change", "clear", "put"])
+def test_what_changes_in_the_middle_of_its_copy_is_in_the_snapshot_as_it_was(kind: str, what: str) -> None:
+    task = Task(kind)
+    for place in range(3):
+        task.do("box", place)
+    expected, finish = task.content(), begin(task)
+
+    def change_all() -> None:
+        for place in range(3):
+            task.do(what, place)
+
+    with at_each_copy(change_all):
+        snapshot = finish()
+
+    assert restored(kind, snapshot) == expected
+
+
+def test_a_value_that_cannot_be_copied_fails_the_snapshot_and_not_the_function_that_reads_it() -> None:
+    task = Task("value")
+    task.context.current_key = "k"
+    task.state.update([0, 1, 2])
+    first = begin(task)
+    task.state.update([threading.Lock()])
+    second = begin(task)
+
+    task.state.value().append(1)
+
+    assert restored("value", first()) == {}
+    with pytest.raises(FlowletError, match="state 's' holds a value that cannot be pickled"):
+        second()
+
+
+def test_a_list_that_a_clean_up_shortened_is_in_the_snapshot_as_it_was() -> None:
+    """What is left of it stays in use, and is changed in place."""
+
+    def expiring(descriptor: StateDescriptor) -> None:
+        ttl = StateTtlConfig.new_builder(Time.milliseconds(4)).disable_cleanup_in_background().cleanup_incrementally(3, True).build()
+        descriptor.enable_time_to_live(ttl)
+
+    task = Task("list", expiring)
+    for _ in range(4):
+        task.do("put", 0)
+    expected, finish = begin(task)(), begin(task)
+    task.backend.clean()
+    task.backend.clean()
+
+    assert [value.append(0) for value in task.values()] == [None] * 3
+    assert finish() == expected
+
+
+class Bound:
+    """Stands in for a state: knows what it uses."""
+
+    def bind(self, get: Callable[[Any], Any], entries: Any) -> None:
+        self.get, self.entries = get, entries
+
+
+@pytest.mark.parametrize("ends", ["complete", "given up"])
+@pytest.mark.parametrize("access", ["read", "write", "drop"])
+def test_a_state_uses_its_dictionary_again_after_the_next_access(ends: str, access: str) -> None:
+    """So that snapshots cost nothing while there is none."""
+    table = StateTable("s", StateDescription(StateKind.VALUE, "Integer"), KeyContext())
+    state = Bound()
+    table.attach(state)
+    table.entries["k"] = 1
+    first, second = table.copy(), table.copy()
+
+    first.rows(MAX_PARALLELISM)
+    state.get("k")
+    assert state.entries is not table.entries
+    if ends == "complete":
+        second.rows(MAX_PARALLELISM)
+    else:
+        del second
+    match access:
+        case "read":
+            assert state.get("k") == 1
+        case "write":
+            state.entries["k"] = 2
+        case _:
+            table.drop("k")
+
+    assert state.entries is table.entries
+    left = {"read": [1], "write": [2], "drop": []}[access]
+    assert [row for rows in table.copy().rows(MAX_PARALLELISM).values() for row in rows.values] == left

@@ -1,0 +1,113 @@
+"""A task processes the data in flight of its checkpoint before it reads anything, and runs only then."""
+
+import pytest
+
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.recovered_stream import RecoveredStream
+from flowlet.checkpoint.responder import InMemoryCheckpointStore
+from flowlet.errors import FlowletError, TaskCancelled
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.records import Chunk, StreamElement, Watermark
+from flowlet.task.create_stream_task import create_stream_task
+from flowlet.task.stream_task import StreamTask
+from flowlet.task.task_environment import Checkpointing
+from netstack.partition.result_partition import ResultPartition
+from tests.flowlet.checkpoint.doubles import ManualTimers
+from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
+from tests.flowlet.task.local_tasks import Noting, Tasks, chain, send, serialized, source, step_until_idle
+
+
+def stream(gate: int, *elements: StreamElement) -> RecoveredStream:
+    return RecoveredStream(gate, 0, tuple(map(serialized, elements)))
+
+
+def recovering(network: LocalNetwork, head: StreamOperator, producers: list[ResultPartition], *streams: RecoveredStream) -> StreamTask:
+    """A task with one gate per producer, each for an input of its own if the head has several."""
+    environment = network.environment("counter", gates=[network.gate(each) for each in producers])
+    if isinstance(head, Noting):
+        environment.gate_inputs = [1, 2]
+    responder = InMemoryCheckpointStore().responder_of("v", 0)
+    environment.checkpointing = Checkpointing(
+        responder, lambda call: call(), ManualTimers(), InMemoryChannelStateWriter(), in_flight=streams
+    )
+    return create_stream_task(environment, chain(head))
+
+
+def test_it_runs_when_all_data_in_flight_is_processed(network: LocalNetwork, tasks: Tasks) -> None:
+    """Eight pieces at a time, so that a cancellation or a timer need not wait for all; what the producers send waits."""
+    head, producer = Recorder(), network.partition()
+    task = recovering(network, head, [producer], stream(0, *[Chunk([number]) for number in range(10)], Watermark(7)))
+    told: list[ExecutionState] = []
+    task.on_running = lambda: told.append(task.state)
+    tasks.restored(task)
+    send(producer, Chunk(["new"]))
+    assert task.environment.checkpointing is not None
+    assert task.environment.checkpointing.in_flight == (), "it is not kept beside the one that is processed"
+
+    task.mailbox_processor.run_mailbox_step()
+
+    assert head.values == list(range(8))
+    assert (task.state, told) == (ExecutionState.INITIALIZING, [])
+    task.mailbox_processor.run_mailbox_step()
+    assert head.values == list(range(10))
+    assert (task.state, told) == (ExecutionState.RUNNING, [ExecutionState.RUNNING])
+    step_until_idle(task)
+    assert head.values == [*range(10), "new"]
+    assert task.metrics().current_input_watermark == 7
+
+
+def test_each_input_gets_its_own(network: LocalNetwork, tasks: Tasks) -> None:
+    head = Noting()
+    task = tasks.restored(
+        recovering(network, head, [network.partition(), network.partition()], stream(0, Chunk(["a"])), stream(1, Chunk(["b"])))
+    )
+
+    step_until_idle(task)
+
+    assert head.seen == [(1, "a"), (2, "b")]
+
+
+def test_a_cancelled_one_does_not_go_on(network: LocalNetwork, tasks: Tasks) -> None:
+    head = Recorder()
+    task = tasks.restored(recovering(network, head, [network.partition()], stream(0, *[Chunk([number]) for number in range(20)])))
+    task.mailbox_processor.run_mailbox_step()
+
+    task.cancel()
+
+    with pytest.raises(TaskCancelled):
+        task.mailbox_processor.run_mailbox_step()
+    assert head.values == list(range(8))
+
+
+def test_a_task_without_room_for_output_waits(network: LocalNetwork, tasks: Tasks) -> None:
+    head, partition = Recorder(), network.partition(max_buffers=2)
+    environment = network.environment("counter", gates=[network.gate(network.partition())], outputs=[edge(partition)])
+    streams = [stream(0, *[Chunk(["x" * 600]) for _ in range(30)])]
+    responder = InMemoryCheckpointStore().responder_of("v", 0)
+    environment.checkpointing = Checkpointing(
+        responder, lambda call: call(), ManualTimers(), InMemoryChannelStateWriter(), in_flight=streams
+    )
+    reader = network.reader(partition)
+    task = tasks.restored(create_stream_task(environment, chain(head)))
+
+    step_until_idle(task)
+
+    assert len(head.values) < 30
+    assert "a free buffer" in str(task.waiting_for)
+    while task.state is ExecutionState.INITIALIZING:
+        reader.read()
+        step_until_idle(task)
+    assert len(head.values) == 30
+    reader.view.release()
+
+
+def test_a_task_without_inputs_has_none(network: LocalNetwork, tasks: Tasks) -> None:
+    environment = network.environment("source")
+    responder = InMemoryCheckpointStore().responder_of("v", 0)
+    environment.checkpointing = Checkpointing(
+        responder, lambda call: call(), ManualTimers(), InMemoryChannelStateWriter(), in_flight=[stream(0, Chunk([1]))]
+    )
+
+    with pytest.raises(FlowletError, match="1 channels have data in flight, but the task has no inputs"):
+        tasks.restored(create_stream_task(environment, chain(source(["a"]))))

@@ -1,0 +1,205 @@
+"""Unaligned checkpoints of jobs on real processes: they end while the records before them wait, and a restart loses none of these.
+
+Source: Flink ``UnalignedCheckpointITCase``, ``UnalignedCheckpointStressITCase``.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cluster import Cluster
+from flowlet.client.executor import execute
+from flowlet.client.remote import RemoteTarget
+from flowlet.client.translate import translate
+from flowlet.common import Configuration
+from flowlet.common.job_client import SubmittedJob
+from flowlet.common.typeinfo import Types
+from flowlet.datastream import (
+    CloseableIterator,
+    DataStream,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+)
+from flowlet.datastream.connectors import DiscardingSink
+from flowlet.datastream.state import ValueStateDescriptor
+from flowlet.graph.stream_graph import StreamGraph
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.slow
+TRIPLE = Types.TUPLE([Types.LONG(), Types.LONG(), Types.STRING()])
+PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
+NUM_KEYS = 7
+
+
+class UnalignedJob:
+    """One job on a cluster; ``results`` if the client reads them."""
+
+    def __init__(self, cluster: Cluster, folder: Path, timeout: str = "0 ms") -> None:
+        options = {
+            "execution.checkpointing.dir": str(folder / "checkpoints"),
+            "execution.checkpointing.interval": "500 ms",
+            "execution.checkpointing.unaligned.enabled": "true",
+            "execution.checkpointing.aligned-checkpoint-timeout": timeout,
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "3",
+            "restart-strategy.fixed-delay.delay": "50 ms",
+        }
+        self.environment = StreamExecutionEnvironment(Configuration.from_dict(options), self._submit).set_parallelism(2)
+        host, _, port = cluster.address.rpartition(":")
+        self._target = RemoteTarget(host, int(port), secret_file=cluster.secret_file)
+
+    def _submit(self, stream_graph: StreamGraph, *_: object) -> SubmittedJob:
+        job_graph = translate(stream_graph)
+        self.job = execute(job_graph, self._target)
+        return SubmittedJob(self.job, tuple(edge.id for edge in job_graph.external_edges()))
+
+    def checkpoints(self) -> dict[str, Any]:
+        return self.job.checkpoints()
+
+    def wait_for_restore(self) -> dict[str, Any]:
+        """The checkpoint that the job went on from."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (latest := self.checkpoints())["latest"]["restored"] is None:
+            assert time.monotonic() < deadline, f"nothing was restored: {latest}"
+            time.sleep(0.05)  # as below
+        found: dict[str, Any] = next(each for each in latest["history"] if each["id"] == latest["latest"]["restored"]["id"])
+        return found
+
+    def wait_for(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """The newest complete checkpoint of which the condition is true."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            found = [each for each in self.checkpoints()["history"] if each["status"] == "COMPLETED" and condition(each)]
+            if found:
+                return max(found, key=lambda each: each["id"])
+            assert time.monotonic() < deadline, f"no such checkpoint: {self.checkpoints()}"
+            time.sleep(0.05)  # the JobManager is asked again, and refuses to be asked too often; ended by the checkpoint
+
+
+class Gated:
+    """Lets records pass slowly until a file exists, then at once."""
+
+    def __init__(self, gate: Path, pause_s: float) -> None:
+        self._gate = gate
+        self._pause_s = pause_s
+        self._is_open = False
+
+    def __call__(self, value: Any) -> Any:
+        if not self._is_open:
+            self._is_open = self._gate.exists()
+            if not self._is_open:
+                time.sleep(self._pause_s)  # what makes the back pressure; ended by the gate
+        return value
+
+
+def numbers(job: UnalignedJob, num_records: int, filler: str = "") -> DataStream:
+    """A key, 1 and a text each, from one subtask."""
+    stream = job.environment.from_collection(range(num_records), Types.LONG())
+    return stream.map(lambda number: (number % NUM_KEYS, 1, f"{filler}{number}"), output_type=TRIPLE).set_parallelism(1)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Two TaskManagers for the job and a spare one."""
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    with Cluster(folder, num_task_managers=3) as running:
+        yield running
+
+
+def unaligned_subtasks(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
+    return [part for task in checkpoint["tasks"].values() for part in task["subtasks"] if part.get("unaligned_checkpoint")]
+
+
+@pytest.mark.parametrize("timeout", ["0 ms", "300 ms"])
+def test_a_checkpoint_overtakes_a_backlog(cluster: Cluster, tmp_path: Path, timeout: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A function takes 5 ms for each record, and the records in flight take it minutes."""
+    num_records, gate = 200_000, tmp_path / "gate"
+    job = UnalignedJob(cluster, tmp_path, timeout)
+    slow = numbers(job, num_records).key_by(lambda pair: pair[0]).map(Gated(gate, 0.005), output_type=TRIPLE)
+    slow.sink_to(DiscardingSink())
+    job.environment.execute_async("backlog")
+    try:
+        found = job.wait_for(lambda checkpoint: checkpoint["persisted_data"] > 100_000)
+        processed = job.job.metrics()["vertices"][1]["metrics"]["read-records"]
+    finally:
+        job.job.cancel()
+        job.job.close()
+
+    with capsys.disabled():
+        sys.stderr.write(
+            f"\n[timeout {timeout}] checkpoint {found['id']}: {found['end_to_end_duration']} ms, "
+            f"{found['persisted_data']} bytes in flight, {processed} of {num_records} records processed\n"
+        )
+    assert found["checkpoint_type"] == "UNALIGNED_CHECKPOINT"
+    assert unaligned_subtasks(found)
+    assert processed < num_records / 4, "the records before the barrier were processed first"
+
+
+class _Counting:
+    """Counts in state, slowly until a file exists; tells in which process it runs by a file's name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._gated = Gated(folder / "gate", 0.002)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+        (self._folder / f"pid-{os.getpid()}").touch()
+
+    def process_element(self, value: tuple[int, int, str], ctx: Any) -> Any:
+        self._gated(value)
+        count = (self.count.value() or 0) + value[1]
+        self.count.update(count)
+        yield value[0], count
+
+
+class CountOne(_Counting, KeyedProcessFunction):
+    """Of one input."""
+
+
+class CountTwo(_Counting, KeyedCoProcessFunction):
+    """Of two inputs."""
+
+    process_element1 = _Counting.process_element
+    process_element2 = _Counting.process_element
+
+
+@pytest.mark.parametrize("num_inputs", [pytest.param(1, marks=pytest.mark.long), 2])
+def test_a_killed_taskmanager_costs_no_record_in_flight_and_repeats_none(cluster: Cluster, tmp_path: Path, num_inputs: int) -> None:
+    """The checkpoint that is restored lies in the middle of the data, which are mostly in flight."""
+    num_records = 30_000
+    job = UnalignedJob(cluster, tmp_path)
+    keyed = [numbers(job, num_records, filler="x" * 300).key_by(lambda pair: pair[0], Types.LONG()) for _ in range(num_inputs)]
+    one, *other = keyed
+    counted = (
+        one.connect(*other).process(CountTwo(tmp_path), output_type=PAIR) if other else one.process(CountOne(tmp_path), output_type=PAIR)
+    )
+    results = counted.execute_and_collect("in flight")
+    assert isinstance(results, CloseableIterator)
+
+    first = []
+    with results:
+        while not any(each["persisted_data"] and each["status"] == "COMPLETED" for each in job.checkpoints()["history"]):
+            first += [next(results) for _ in range(100)]  # handed out as checkpoints complete
+        killed = next(tmp_path.glob("pid-*"))
+        os.kill(int(killed.name.removeprefix("pid-")), signal.SIGKILL)
+        (tmp_path / "gate").touch()
+        restored = job.wait_for_restore()
+        found = Counter([*first, *results])
+
+    sizes = Counter(number % NUM_KEYS for number in range(num_records))
+    *sources, counting = restored["tasks"].values()
+    assert all(each["persisted_data"] for each in sources), "nothing was on its way from a source"
+    assert counting["persisted_data"], "nothing had reached the functions"
+    assert unaligned_subtasks(restored)
+    assert found == Counter((key, count) for key, size in sizes.items() for count in range(1, num_inputs * size + 1))
