@@ -12,7 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import hypothesis
@@ -27,6 +28,7 @@ from tests.quiet_logging import unconfigured_logging_of_module
 
 __all__ = ["unconfigured_logging_of_module"]  # every module begins with logging unconfigured, and leaves it so
 
+LOG_TAIL_BYTES = 6_000  # of each process, in the report of a failed test
 GRACE_S = 3.0  # what is on its way out may take this long; nothing waits when nothing is left
 _PR_SET_CHILD_SUBREAPER = 36
 _WATCHED_FD_KINDS = ("socket:", "pipe:", "anon_inode:[event", "anon_inode:[pidfd", "anon_inode:[timerfd")
@@ -58,6 +60,18 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in the background with the interrupt ignored, and children inherit that: tests of Ctrl-C would wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows the ends of the logs of the processes that it started: its folder is gone when somebody asks."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.failed and isinstance(folder, Path):
+        for log in sorted(folder.rglob("*.log")):
+            data = log.read_bytes()
+            report.sections.append((f"{log.relative_to(folder)}, {len(data)} bytes", data[-LOG_TAIL_BYTES:].decode(errors="replace")))
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)
