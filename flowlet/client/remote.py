@@ -25,6 +25,7 @@ from flowlet.client.user_frames import show_interrupts_in_one_line
 from flowlet.errors import ConfigError, FlowletError, JobSubmissionError
 from flowlet.graph.client_retry import ClientRetry
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
+from flowlet.rpc.converters import converter_to
 from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import load_secret
 from netstack.eventloop import EventLoopThread
@@ -73,6 +74,10 @@ class JobProgress(msgspec.Struct, frozen=True, rename="kebab"):
     attempt: int
     state: str
     last_completed_checkpoint_id: int
+
+
+_to_run: Final = converter_to(_RunDocument)
+_to_progress: Final = converter_to(JobProgress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +184,13 @@ class JobManagerApi:
         """
         after = {} if after_attempt is None else {"after_attempt": after_attempt}
         document = await self._poll_running(f"/jobs/{job_id}/collect/{edge_id}", **after)
-        run = msgspec.convert(document, _RunDocument)
+        run = _to_run(document)
         return RunChannels(run.attempt, run.restored_checkpoint_id, [channel.descriptor() for channel in run.channels])
 
     async def wait_progress(self, job_id: str, edge_id: str, attempt: int, after_checkpoint: int) -> JobProgress:
         """Where the job stands, once a checkpoint after ``after_checkpoint`` is complete, or run ``attempt`` is over."""
         path = f"/jobs/{job_id}/collect/{edge_id}/progress"
-        return msgspec.convert(await self._poll(path, None, attempt=attempt, after_checkpoint=after_checkpoint), JobProgress)
+        return _to_progress(await self._poll(path, None, attempt=attempt, after_checkpoint=after_checkpoint))
 
     async def report_barrier(self, job_id: str, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
         """Say that the reader of an external edge has everything that a producer sent before the barrier of a checkpoint."""

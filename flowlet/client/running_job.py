@@ -10,8 +10,6 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from flowlet.client.collect import CollectedValues
 from flowlet.client.interrupts import DeferredSignals
 from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError
@@ -23,11 +21,13 @@ from flowlet.common.settings.job_settings import JobSettings
 from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
+from flowlet.rpc.converters import converter_to
 
 # After Ctrl-C: how long the cancelled job may take before the user's program goes on.
 _INTERRUPT_GRACE_S: Final = 2.0
 # After an error while collecting: how long the job's own failure, which explains it, may take to arrive.
 _EXPLANATION_GRACE_S: Final = 10.0
+_to_failure: Final = converter_to(FailureInfo)
 _NO_SLOTS: Final = "NoResourceAvailable"  # the TaskManagers of an embedded cluster may be why
 
 
@@ -229,7 +229,7 @@ def describe_end(document: JobDocument) -> str:
 
 def _failure_in(document: JobDocument) -> FailureInfo | None:
     is_cancelled = document["state"] == JobStatus.CANCELED.name
-    return None if is_cancelled or document.get("failure") is None else msgspec.convert(document["failure"], FailureInfo)
+    return None if is_cancelled or document.get("failure") is None else _to_failure(document["failure"])
 
 
 def _end_lines(document: JobDocument, failure: FailureInfo | None, reason: str | None) -> list[str]:

@@ -28,6 +28,7 @@ from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusE
 from flowlet.rpc.secret import load_secret
 
 _NO_CONTENT: Final = 204
+_outcome_decoder: Final = msgspec.json.Decoder(GateOutcome)
 _ASK_INTERVAL_S: Final = 0.2  # while there is no gate
 _ANSWER_SHARE: Final = 0.8  # of the timeout is given to the JobManager; the rest is for the network
 
@@ -79,7 +80,7 @@ async def ask_outcome(description: GateDescription, partition: CountedPartition,
     answer = await _ask_with_token(
         description, "GET", "partition", msgspec.structs.asdict(partition) | {"has_failed": int(has_failed)}, timeout_s
     )
-    return msgspec.json.decode(answer.body, type=GateOutcome)
+    return _outcome_decoder.decode(answer.body)
 
 
 async def end_write(description: GateDescription, job: str, epoch: int, timeout_s: float, *, num_partitions: int | None) -> None:

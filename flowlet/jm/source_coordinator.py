@@ -20,6 +20,7 @@ from flowlet.splits.file_split import FileSplit
 
 _STATE_VERSION: Final = 1
 _State = tuple[int, bytes | None]  # the version; the enumerator's state, None: its splits were not discovered
+_state_decoder: Final = msgspec.msgpack.Decoder(_State)
 _NOT_DISCOVERED: Final = msgspec.msgpack.encode((_STATE_VERSION, None))
 
 
@@ -111,7 +112,7 @@ class SourceCoordinator:
 
     def _state_of(self, restored: bytes) -> bytes | None:
         try:
-            decoded: tuple[int, bytes | None] = msgspec.msgpack.decode(restored, type=_State)
+            decoded: tuple[int, bytes | None] = _state_decoder.decode(restored)
         except msgspec.MsgspecError as error:
             raise StateRestoreError(f"the state of source {self._name!r} in a checkpoint cannot be read: {error}") from error
         version, state = decoded

@@ -63,6 +63,9 @@ class _ErrorBody(msgspec.Struct):
     errors: list[str]
 
 
+_error_decoder: Final = msgspec.json.Decoder(_ErrorBody)
+
+
 @dataclass(frozen=True, slots=True)
 class RpcResponse:
     """An answer whose proof was checked."""
@@ -95,7 +98,7 @@ def new_nonce() -> Nonce:
 
 def _errors_in(body: bytes) -> list[str]:
     try:
-        return msgspec.json.decode(body, type=_ErrorBody).errors
+        return _error_decoder.decode(body).errors
     except (msgspec.DecodeError, UnicodeDecodeError):
         return [body[:200].decode("utf-8", "replace")]
 

@@ -25,6 +25,7 @@ MAX_ANSWER_SPLITS: Final = 1_000  # about 100 kB of paths
 _HIDDEN: Final = (".", "_")
 _STATE_VERSION: Final = 1
 _State = tuple[int, list[tuple[str, int, int]]]  # the version; path, start and end of each split, in their order
+_state_decoder: Final = msgspec.msgpack.Decoder(_State)
 
 
 class FileSplitEnumerator:
@@ -83,7 +84,7 @@ class FileSplitEnumerator:
             StateRestoreError: the state is damaged, or of another version.
         """
         try:
-            version, splits = msgspec.msgpack.decode(state, type=_State)
+            version, splits = _state_decoder.decode(state)
         except msgspec.MsgspecError as error:
             raise StateRestoreError(f"the splits of a file source in a checkpoint cannot be read: {error}") from error
         if version != _STATE_VERSION:

@@ -38,6 +38,9 @@ class _Head(msgspec.Struct, frozen=True):
     outputs: list[_Stream]
 
 
+_head_decoder: Final = msgspec.msgpack.Decoder(_Head)
+
+
 def encode_channels(channels: ChannelStateSnapshot) -> bytes:
     """The bytes of all data in flight of one subtask."""
     head = msgspec.msgpack.encode(_Head(_streams(channels.inputs), _streams(channels.outputs)))
@@ -60,7 +63,7 @@ def decode_channels(content: bytes) -> ChannelStateSnapshot:
         )
     position = _START.size + size
     try:
-        head = msgspec.msgpack.decode(content[_START.size : position], type=_Head)
+        head = _head_decoder.decode(content[_START.size : position])
     except msgspec.DecodeError as error:
         raise StateRestoreError(f"the head of the data in flight cannot be read ({error}); restore another checkpoint") from error
     expected = position + sum(sum(each.sizes) for each in chain(head.inputs, head.outputs))

@@ -47,6 +47,9 @@ def manifest_key(secret: bytes) -> bytes:
     return hmac.digest(secret, _KEY_LABEL, "sha256")
 
 
+_decoder: Final = msgspec.msgpack.Decoder(StoredManifest)
+
+
 def encode_manifest(stored: StoredManifest, key: bytes) -> bytes:
     """The bytes of the file."""
     content = msgspec.msgpack.encode(stored)
@@ -78,7 +81,7 @@ def decode_manifest(data: bytes, key: bytes, path: str) -> StoredManifest:
     if not hmac.compare_digest(mac, _mac(key, start, content)):
         raise StorageError(f"checkpoint file {path} was changed after it was written: its MAC is wrong; {_ANOTHER}")
     try:
-        return msgspec.msgpack.decode(content, type=StoredManifest)
+        return _decoder.decode(content)
     except msgspec.DecodeError as error:
         raise StorageError(f"checkpoint file {path} is of another flowlet ({error}): use the flowlet that wrote it") from error
 

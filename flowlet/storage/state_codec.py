@@ -51,6 +51,9 @@ class _Head(msgspec.Struct, frozen=True):
     is_finished: bool
 
 
+_head_decoder: Final = msgspec.msgpack.Decoder(_Head)
+
+
 def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) -> bytes:
     """The bytes, without the data in flight.
 
@@ -140,7 +143,7 @@ def _read_head(content: bytes) -> tuple[_Head, int]:
         )
     end = _START.size + size
     try:
-        return msgspec.msgpack.decode(content[_START.size : end], type=_Head), end
+        return _head_decoder.decode(content[_START.size : end]), end
     except msgspec.DecodeError as error:
         raise StateRestoreError(f"the head of the state cannot be read ({error}); restore another checkpoint") from error
 

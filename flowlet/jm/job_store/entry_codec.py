@@ -39,7 +39,7 @@ def encode_entry(entry: object, kind: str, job_id: str, key: bytes) -> bytes:
     return b"".join((start, _mac(key, start, kind, job_id, content), content))
 
 
-def decode_entry(data: bytes, wanted: type[T], kind: str, job_id: str, key: bytes, path: str) -> T:
+def decode_entry(data: bytes, decoder: msgspec.msgpack.Decoder[T], kind: str, job_id: str, key: bytes, path: str) -> T:
     """What ``encode_entry`` was given.
 
     Raises:
@@ -60,7 +60,7 @@ def decode_entry(data: bytes, wanted: type[T], kind: str, job_id: str, key: byte
     if not hmac.compare_digest(mac, _mac(key, start, kind, job_id, content)):
         raise StorageError(f"job store file {path} was changed after it was written: its MAC is wrong; {_ADVICE}")
     try:
-        return msgspec.msgpack.decode(content, type=wanted)
+        return decoder.decode(content)
     except msgspec.DecodeError as error:
         raise StorageError(f"job store file {path} is of another flowlet ({error}): use the flowlet that wrote it") from error
 

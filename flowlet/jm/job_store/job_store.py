@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
+
 from flowlet.errors import ConfigError, StorageError
 from flowlet.jm.job_store.entries import JobEnd, JobProgress, StoreContent, StoredJob
 from flowlet.jm.job_store.entry_codec import HEADER_BYTES, decode_entry, encode_entry
@@ -27,6 +29,9 @@ _LOCK: Final = "lock"
 _JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 _MAX_BYTES: Final = HEADER_BYTES + 128 * 1024 * 1024  # a submission has at most 64 MiB
 _LOCK_PAUSE_S: Final = 0.05
+_job_decoder: Final = msgspec.msgpack.Decoder(JobGraphMessage)
+_progress_decoder: Final = msgspec.msgpack.Decoder(JobProgress)
+_end_decoder: Final = msgspec.msgpack.Decoder(JobEnd)
 
 
 class JobStore:
@@ -112,12 +117,12 @@ class JobStore:
             raise _of_the_store(error) from error
         for job_id in sorted(each for each in names if _JOB_ID.fullmatch(each)):
             try:
-                end = self._get(_END, job_id, JobEnd)
-                job = None if end is not None else self._get(_JOB, job_id, JobGraphMessage)
+                end = self._get(_END, job_id, _end_decoder)
+                job = None if end is not None else self._get(_JOB, job_id, _job_decoder)
                 if end is not None:
                     ends[job_id] = end
                 elif job is not None:
-                    jobs.append(StoredJob(job, self._get(_PROGRESS, job_id, JobProgress) or JobProgress()))
+                    jobs.append(StoredJob(job, self._get(_PROGRESS, job_id, _progress_decoder) or JobProgress()))
             except StorageError as error:
                 problems[job_id] = str(error)
         return StoreContent(jobs, ends, problems)
@@ -129,14 +134,14 @@ class JobStore:
         except StorageError as error:
             raise _of_the_store(error) from error
 
-    def _get(self, kind: str, job_id: str, wanted: type[T]) -> T | None:
+    def _get(self, kind: str, job_id: str, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
         try:
             if self._files.size((job_id,), kind) is None:
                 return None
             data = self._files.read((job_id,), kind, _MAX_BYTES)
         except StorageError as error:
             raise _of_the_store(error) from error
-        return decode_entry(data, wanted, kind, job_id, self._key, self._files.location((job_id,), kind))
+        return decode_entry(data, decoder, kind, job_id, self._key, self._files.location((job_id,), kind))
 
     def _remove(self, job_id: str, kind: str) -> None:
         try:
