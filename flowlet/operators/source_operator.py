@@ -47,6 +47,7 @@ class SourceReader(Protocol):
     and ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
     A source whose positions can be divided among another number of readers has ``redistribute_positions(positions, share)``: the positions
     by former subtask (None: it had read everything) and a ``StateShare``; it gives the position of one reader, which is never None.
+    One that acknowledges what checkpoints hold may be a ``PositionListener``.
     One with a user's function that has states may be a ``CheckpointedReader``.
     """
 
@@ -66,6 +67,20 @@ class MarkedReader(Protocol):
 
     def mark_completed(self, number: int) -> None:
         """The completion mark has passed every task of the job."""
+
+
+@runtime_checkable
+class PositionListener(Protocol):
+    """A reader that wants to know which of its positions a complete checkpoint holds."""
+
+    def position_taken(self, checkpoint_id: int) -> None:
+        """The checkpoint has what ``snapshot_position`` just gave."""
+
+    def position_kept(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete."""
+
+    def position_lost(self, checkpoint_id: int) -> None:
+        """The checkpoint has failed."""
 
 
 @runtime_checkable
@@ -161,14 +176,18 @@ class SourceOperator(StreamOperator):
             self._reader.snapshot_function(self.ctx, checkpoint_id, timestamp_ms)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the reader's function."""
+        """Tell the reader, or its function."""
         if isinstance(self._reader, CheckpointedReader):
             self._reader.checkpoint_completed(self.ctx, checkpoint_id)
+        if isinstance(self._reader, PositionListener):
+            self._reader.position_kept(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell the reader's function."""
+        """Tell the reader, or its function."""
         if isinstance(self._reader, CheckpointedReader):
             self._reader.checkpoint_aborted(self.ctx, checkpoint_id)
+        if isinstance(self._reader, PositionListener):
+            self._reader.position_lost(checkpoint_id)
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
         """How far the reader is, if it can tell."""
@@ -178,6 +197,8 @@ class SourceOperator(StreamOperator):
             return None
         with self._reader_errors():
             found: object = position()
+            if isinstance(self._reader, PositionListener):
+                self._reader.position_taken(checkpoint_id)
         return found
 
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
