@@ -1,8 +1,8 @@
 """``PartitionLedger``: which records of which partitions one subtask of a remote gate holds, in checkpoints and since.
 
 Side:       pure.
-Invariants: of the records of a partition that are for this subtask, each is passed on once, whatever number of attempts bring it; an attempt
-            may begin anywhere in what the subtask holds.  ``kept`` never exceeds ``held``: a checkpoint that is complete holds what it had.
+Invariants: of the records of a partition that are for this subtask, each is passed on once, however many attempts bring it; an attempt may
+            begin anywhere in what the subtask holds.  ``kept`` never exceeds ``held``: a checkpoint that is complete holds what it had.
             Nothing is passed on that could not be told from what is held: an attempt that leaves a gap, has fewer or more records than a
             partition that has ended, or was overtaken, is refused.
 Rules:      positions count the records of one partition that are routed to this subtask, so attempts must have the same records in the same
@@ -123,7 +123,7 @@ class PartitionLedger:
         entry = self._entries.get(key)
         if entry is not None and entry.is_divided:
             raise UnfitAttemptError(
-                f"{key} was half in when its job was started with another parallelism, so nobody can tell which of its records are in: push "
+                f"{key} was half in when its job was started with another parallelism, so nobody knows which of its records are in: push "
                 "it as a part of a new write, or start the job with the former parallelism"
             )
         if entry is None or (self._rule is RetryRule.ANY_ROWS and entry.attempt != attempt):
@@ -132,8 +132,8 @@ class PartitionLedger:
             entry = _Entry(attempt)
         if first_record > entry.held:
             raise UnfitAttemptError(
-                f"{key} goes on with record {first_record}, but the gate holds {entry.held}: its job went back to an older checkpoint, or has "
-                "forgotten the partition"
+                f"{key} goes on with record {first_record}, but the gate holds {entry.held}: its job went back to an older checkpoint, or "
+                "has forgotten the partition"
             )
         self._entries[key] = entry
         self._entries.move_to_end(key)
@@ -167,14 +167,14 @@ class PartitionLedger:
         entry = self._current(cursor)
         if cursor.position < entry.held != ALL_RECORDS:
             raise UnfitAttemptError(
-                f"{cursor.key} has {cursor.position} records for this subtask, of which {entry.held} are in already: attempts must have the "
-                "same records"
+                f"{cursor.key} has {cursor.position} records for this subtask, of which {entry.held} are in already: attempts must have "
+                "the same records"
             )
         entry.has_ended = True
 
     def close(self, cursor: AttemptCursor) -> None:
         """The attempt has ended, or was aborted."""
-        cursor._entry.num_cursors -= 1  # noqa: SLF001 - a part of this class
+        cursor._entry.num_cursors -= 1
         self._forget_oldest()
 
     def take(self, checkpoint_id: int) -> None:
@@ -187,9 +187,7 @@ class PartitionLedger:
 
     def held(self) -> list[HeldPartition]:
         """What the subtask holds now."""
-        return [
-            HeldPartition(key, entry.attempt, entry.held, entry.has_ended, entry.is_divided) for key, entry in self._entries.items()
-        ]
+        return [HeldPartition(key, entry.attempt, entry.held, entry.has_ended, entry.is_divided) for key, entry in self._entries.items()]
 
     def complete(self, checkpoint_id: int) -> list[PartitionKey]:
         """A checkpoint is complete; returns the partitions of which no complete one held everything before."""
@@ -216,7 +214,7 @@ class PartitionLedger:
             assert entry.num_cursors >= 0
 
     def _current(self, cursor: AttemptCursor) -> _Entry:
-        entry = cursor._entry  # noqa: SLF001 - a part of this class
+        entry = cursor._entry
         if not entry.is_current:
             raise UnfitAttemptError(f"another attempt of {cursor.key} has taken the place of this one")
         return entry
