@@ -8,8 +8,8 @@ Units:      times in milliseconds since the epoch, passed with each event.
 Source:     Flink ``CheckpointCoordinator``, ``CheckpointRequestDecider``, ``PendingCheckpoint``.
 Rules:      the first trigger comes one interval after all attempts run.  A trigger that is due while too many checkpoints are on their
             way, or while the minimum pause lasts, waits; further ones do not queue up behind it.  The pause begins when a checkpoint ends.
-            One that is wanted before its time is triggered at once, but not within the pause, nor within a tenth of the interval behind
-            another one.
+            One that is wanted before its time is triggered at once; but between it and another one lies the pause, a tenth of the interval
+            or a second, and the time that the other one took.
             The timeout also covers the writing of the manifest.
             A complete checkpoint fails all older ones on their way: they are subsumed.
             Tasks that had finished at the trigger count as acknowledged.  If one finishes later without having taken part, the
@@ -40,7 +40,9 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 
-_EARLY_SHARE: Final = 10  # see the rules; not measured: so a job with small partitions takes at most ten times as many checkpoints
+# See the rules; not measured: a job with small partitions takes at most ten times as many checkpoints, or one per second.
+_EARLY_SHARE: Final = 10
+_MAX_EARLY_PAUSE_MS: Final = 1000
 _MAX_LITTER: Final = 1000  # ids; a late state of an older one stays on the disk until the directory is removed
 _Reason = CoordinatorFailureReason
 
@@ -220,6 +222,7 @@ class CheckpointCoordinator:
         self._written: set[int] = set()  # ids whose manifest is being written
         self._litter: dict[int, None] = {}  # failed since the run began: a TaskManager may still write to them
         self._last_end_ms: int | None = None
+        self._last_duration_ms = 0  # of the last complete one
         self._last_completed = -1
         self._counter = FailureCounter(settings.tolerable_failures)
         self._history = CheckpointHistory(topology)
@@ -381,7 +384,7 @@ class CheckpointCoordinator:
 
     def _early_ms(self) -> int:
         """When a checkpoint may be triggered before its time."""
-        pause_ms = max(self._settings.min_pause_ms, self._interval_ms // _EARLY_SHARE)
+        pause_ms = max(self._settings.min_pause_ms, min(self._interval_ms // _EARLY_SHARE, _MAX_EARLY_PAUSE_MS), self._last_duration_ms)
         return 0 if self._last_end_ms is None else self._last_end_ms + pause_ms
 
     def _has_room(self) -> bool:
@@ -477,6 +480,7 @@ class CheckpointCoordinator:
             self._effects.append(DiscardCheckpoint(checkpoint_id))
             return
         self._last_end_ms, self._last_completed = self._now_ms, checkpoint_id
+        self._last_duration_ms = self._now_ms - pending.trigger_ms
         self._counter.completed(checkpoint_id)
         self._history.ended(pending.record(self._now_ms))
         self._effects.append(KeepCheckpoint(manifest))
