@@ -1,6 +1,6 @@
 """Producers push through failures: of TaskManagers, of the JobManager, of themselves; each row is in the results once.
 
-The oracle is outside of the engine: a row is a function of its partition and its number, and count, sum and xor of hashes of what the client
+The oracle is outside of the engine: a row is a function of its partition and its number; count, sum and xor of hashes of what the client
 reads are compared with those of what the producers were given.
 """
 
@@ -167,3 +167,102 @@ def test_a_call_goes_on_when_the_taskmanager_of_its_gate_is_killed_twice(
         assert writer.num_resumed >= 1
 
     assert Digest.of(job.found) == expected(0)
+
+
+def test_a_call_goes_on_when_the_jobmanager_is_killed_and_started_again(kept: Cluster, tmp_path: Path) -> None:
+    """With its job store; once in the middle of the partition, and once more while another partition is written."""
+
+    def between(num_written: int) -> None:
+        if num_written == NUM_ROWS // 2:
+            kill_job_manager(kept)
+
+    with running(kept, tmp_path, 2) as job:
+        for partition in range(2):
+            with job.gate().open_partition(PartitionOffer("job", partition)) as writer:
+                write(writer, rows_of(partition), between)
+                writer.finish(PATIENCE_S)
+
+    assert "job recovered" in kept.job_manager.stderr
+    assert Digest.of(job.found) == expected(0, 1)
+
+
+PRODUCER = """
+import sys
+from flowlet.ingest import PartitionOffer, open_gate
+from tests.integration.test_gates_through_failures import NUM_ROWS, rows_of, write
+gate = open_gate("clicks", jobmanager=sys.argv[1], secret_file=sys.argv[2], timeout_s=60)
+with gate.open_partition(PartitionOffer("job", int(sys.argv[3]), int(sys.argv[4]))) as writer:
+    print("counted" if writer.is_counted else "new", flush=True)
+    rows = rows_of(int(sys.argv[3]))
+    write(writer, rows[:NUM_ROWS // 2])
+    print("half", flush=True)
+    if sys.argv[5] == "wait":
+        sys.stdin.readline()
+    write(writer, rows[NUM_ROWS // 2:])
+    writer.finish(60)
+    print("finished", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@contextmanager
+def worker(job: Job, partition: int, attempt: int, what: str) -> Iterator["subprocess.Popen[str]"]:
+    """A producer in a process of its own, which is killed at last."""
+    arguments = [job.cluster.address, str(job.cluster.secret_file), str(partition), str(attempt), what]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PRODUCER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+def lines_of(process: "subprocess.Popen[str]", num_lines: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline().strip() for _ in range(num_lines)]
+
+
+def test_a_worker_that_is_killed_and_tried_again_leaves_each_row_in_once(kept: Cluster, tmp_path: Path) -> None:
+    """One dies in the middle, and a TaskManager with it; one after its partition was counted, and its successor hears that it is done."""
+    with running(kept, tmp_path, 2) as job:
+        with worker(job, 0, 0, "wait") as first:
+            assert lines_of(first, 2) == ["new", "half"]
+        kill_task_manager(kept)
+        with worker(job, 0, 1, "go on") as second:
+            assert lines_of(second, 3) == ["new", "half", "finished"]
+        kill_task_manager(kept)
+        with worker(job, 0, 2, "go on") as third:
+            assert lines_of(third, 3) == ["counted", "half", "finished"]
+        with worker(job, 1, 0, "go on") as other:
+            assert lines_of(other, 3) == ["new", "half", "finished"]
+
+    assert Digest.of(job.found) == expected(0, 1)
+
+
+@pytest.mark.long
+def test_many_producers_at_once_through_kills_of_everything(kept: Cluster, tmp_path: Path) -> None:
+    """Unaligned checkpoints, records in turns, behind an exchange."""
+    num_producers = 4
+    errors: list[Exception] = []
+
+    def push(job: Job, partition: int) -> None:
+        try:
+            with job.gate(max_kept_bytes=20_000).open_partition(PartitionOffer("job", partition)) as writer:
+                write(writer, rows_of(partition))
+                writer.finish(PATIENCE_S)
+        except Exception as error:  # noqa: BLE001 - for the test's thread
+            errors.append(error)
+
+    options = {"execution__checkpointing__unaligned__enabled": "true"}
+    with running(kept, tmp_path, num_producers, in_turns, **options) as job:
+        threads = [threading.Thread(target=push, args=(job, partition)) for partition in range(num_producers)]
+        for each in threads:
+            each.start()
+        for kill in (kill_task_manager, kill_job_manager, kill_task_manager):
+            spin_until(lambda: len(job.found) > NUM_ROWS // 4)
+            kill(kept)
+        for each in threads:
+            each.join(PATIENCE_S)
+
+    assert not errors
+    assert Digest.of(job.found) == expected(*range(num_producers))
