@@ -13,8 +13,8 @@ import msgspec
 
 from flowlet.errors import StateRestoreError
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.gate_writes import GateWrites, WritesState
 from flowlet.jm.job_document import Document
+from flowlet.jm.remote_gates.gate_writes import GateWrites, WritesState
 from flowlet.rpc.control_messages import CountedPartition, GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
 from netstack.wire.gate_access import GateIdentity, gate_token
 

@@ -46,14 +46,14 @@ from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.checkpoints.reader_acknowledgements import ReaderAcknowledgements, reader_acknowledgements
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
-from flowlet.jm.gate_writes import GateWrites
+from flowlet.jm.gate_supervisor import GateSupervisor, known_vertex
 from flowlet.jm.gates import gate_document
 from flowlet.jm.job_document import Document, JobView
 from flowlet.jm.job_owner import JobOwner
 from flowlet.jm.job_store.entries import RecoveredJob
 from flowlet.jm.regions.job_sources import JobSources
 from flowlet.jm.regions.pipelined_regions import pipelined_regions
-from flowlet.jm.remote_gates.gate_supervisor import GateSupervisor, known_vertex
+from flowlet.jm.remote_gates.gate_writes import GateWrites
 from flowlet.jm.scheduler import assign_tasks, execution_vertices, next_attempt
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.jm.submission import without_code

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.gate_writes import GateWrites
 from flowlet.jm.gates import JobGates, gate_vertex
 from flowlet.jm.job_document import Document
 from flowlet.jm.mark_coordinator import MarkCoordinator
+from flowlet.jm.remote_gates.gate_writes import GateWrites
 from flowlet.rpc.control_messages import GateReported, JobGraphMessage, MarkOrder, MarkPassed, MarkReport, MarkRequested, VertexMessage
 
 
