@@ -39,6 +39,13 @@ def gate_vertex(job: JobGraphMessage, name: str) -> VertexMessage | None:
     return next((vertex for vertex in job.vertices if vertex.remote_gate is not None and vertex.remote_gate.name == name), None)
 
 
+def known_vertex(job: JobGraphMessage, name: str) -> VertexMessage:
+    """The vertex of a gate that the job has."""
+    vertex = gate_vertex(job, name)
+    assert vertex is not None, "a gate of this job"
+    return vertex
+
+
 def gate_names(job: JobGraphMessage) -> list[str]:
     """The names of all gates of a job."""
     return [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
@@ -91,6 +98,10 @@ class JobGates:
     def vertex_ids(self) -> list[str]:
         """The vertices of the gates."""
         return list(self._vertices)
+
+    def vertex_id(self, name: str) -> str:
+        """The vertex of the gate with this name, which is one of the job's."""
+        return next(key for key, each in self._vertices.items() if each.remote_gate is not None and each.remote_gate.name == name)
 
     def is_finishing(self, vertex_id: str) -> bool:
         """Whether the gate takes no more producers."""
