@@ -3,7 +3,8 @@
 Side:       task.  Created in the driver, pickled, called in Spark's Python workers.
 Invariants: a call returns when the gate's job has processed the partition's last row, or a checkpoint of it holds the partition; otherwise
             it raises, and Spark tries again.
-            While the gate grants no credit the call waits with one chunk of rows; the other rows stay in Spark.
+            While the gate grants no credit the call waits with one chunk of rows, and with those that no checkpoint holds if the gate's job
+            takes some; the other rows stay in Spark.
 Hot path:   rows of a chunk are new objects, for which the garbage collector by default runs every 700 and finds nothing: 5.6 us per row of
             Spark and Python together, 2.4 us with a collector that runs rarely.
 Promises:   docs/remote-gates.md, "Spark".
