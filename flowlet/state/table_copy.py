@@ -12,9 +12,8 @@ Source:     Flink ``CopyOnWriteStateMap``, ``CopyOnWriteStateMapSnapshot``.  As 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise, repeat
-from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -126,6 +125,8 @@ class TableCopy:
     def _rows_of(self, exact: list[Any]) -> list[Any]:
         stored = list(map(self._entries.get, exact))
         rows = self._copied(exact, stored)
+        if not self.kept:
+            return rows
         kept = list(map(self.kept.get, exact))
         if kept.count(None) < len(kept):
             rows = list(rows)
@@ -168,7 +169,8 @@ _UNKNOWN: Final = object()
 class _GroupedRows:
     """Collects rows by key group, step by step, while their keys and values are still in the processor's cache.
 
-    500,000 rows: 0.05 s of CPU, which the task lacks.  In one go for all rows it was 0.35 s, spent on waiting for memory.
+    500,000 rows: 0.1 s of CPU with everything around it, which the task lacks.  In one go for all rows it was 0.35 s, spent on waiting for
+    memory.
     """
 
     def __init__(self) -> None:
@@ -178,11 +180,12 @@ class _GroupedRows:
     def add(self, keys: list[Any], values: list[Any], groups: Any) -> None:
         """Take rows, at least one, with the key group of each."""
         # Stable, so that the keys of a group stay in the order in which they were first stored.
-        order = np.argsort(groups, kind="stable")
+        order = np.argsort(groups.astype(np.uint16), kind="stable")  # there are at most 32,768 groups; of 16 bits numpy sorts by digits
         sorted_groups = groups[order]
         starts = [0, *(np.flatnonzero(np.diff(sorted_groups)) + 1).tolist(), len(keys)]
-        places = order.tolist()
-        sorted_keys, sorted_values = _picked(keys, places), _picked(values, places)
+        # Through arrays of objects, which numpy permutes in a fifth of the time of operator.itemgetter.
+        sorted_keys = np.fromiter(keys, object, len(keys))[order].tolist()
+        sorted_values = np.fromiter(values, object, len(values))[order].tolist()
         for (start, end), group in zip(pairwise(starts), sorted_groups[starts[:-1]].tolist(), strict=True):
             self._keys[group] += sorted_keys[start:end]
             self._values[group] += sorted_values[start:end]
@@ -190,10 +193,3 @@ class _GroupedRows:
     def rows(self) -> dict[int, StateRows]:
         """All of them."""
         return {group: StateRows(self._keys[group], self._values[group]) for group in sorted(self._keys)}
-
-
-def _picked(items: list[Any], places: list[int]) -> Sequence[Any]:
-    if len(places) == 1:  # itemgetter gives the item alone then
-        return items
-    picked: tuple[Any, ...] = itemgetter(*places)(items)
-    return picked
