@@ -68,7 +68,7 @@ class StateDescription:
 
 @dataclass(frozen=True, slots=True)
 class StateRows:
-    """The keys of one state in one key group, as the user knows them, and what is kept for each, in lists or tuples.
+    """The keys of one state in one key group, as the user knows them, and what is kept for each, in lists, tuples or arrays.
 
     A list of the user is a tuple of its elements, a map a tuple of pairs.
     """
