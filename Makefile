@@ -158,5 +158,5 @@ $(VENV)/installed-spark: $(VENV)/installed
 
 $(VENV)/installed-dev: $(VENV)/installed-spark
 	@echo "adding the development tools to $(VENV) (only needed once)"
-	@$(PIP) install --editable '.[rocksdb]' --group dev
+	@$(PIP) install --editable '.[rocksdb,postgres]' --group dev
 	@touch $@

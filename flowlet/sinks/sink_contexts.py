@@ -7,6 +7,7 @@ Source: Flink ``WriterInitContext``, ``SinkWriterOperator.Context``.
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.datastream.connectors.sink_writer import SinkWriterContext, WriterInitContext
 from flowlet.records import MIN_TIMESTAMP
+from flowlet.timers.time_api import ProcessingTimeService
 
 
 class InitContext(WriterInitContext):
@@ -34,6 +35,10 @@ class InitContext(WriterInitContext):
     def get_restored_checkpoint_id(self) -> int | None:
         """The checkpoint that the job goes on from; None: it began anew."""
         return self._ctx.restored_checkpoint_id
+
+    def get_processing_time_service(self) -> ProcessingTimeService:
+        """The clock of the task; timers that it fires run on the thread of the task."""
+        return self._ctx.processing_time_service
 
 
 class RecordContext(SinkWriterContext):

@@ -52,6 +52,7 @@ class SinkOperator(StreamOperator):
     """
 
     takes_chunks = True
+    waits: ClassVar[bool] = True  # for files and databases: never on the loop's thread
     runs_after_finish: ClassVar[bool] = True  # the final checkpoint may hold what is not committed yet
 
     def __init__(self, sink: Sink, *, name: str = "Sink: Writer") -> None:

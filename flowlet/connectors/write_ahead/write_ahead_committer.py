@@ -17,8 +17,9 @@ from flowlet.errors import FlowletError
 
 _FORGET_INTERVAL_MS: Final = 3_600_000
 _CLOCK_MARGIN_MS: Final = 86_400_000  # markers are kept for a day longer: the clocks of machines differ
-# After a change of the parallelism the transactions of one writer are at several subtasks, which start within this time.
-_MAX_WAIT_FOR_PREDECESSOR_MS: Final = 600_000
+# After a change of the parallelism the transactions of one writer are at several subtasks, which start at about the same time.  A subtask
+# that waits in vain fails, and the restart goes on from what the others have committed.  As many as a sink operator allows, 1 s apart.
+_MAX_WAITS_FOR_PREDECESSOR: Final = 10
 
 
 def _now_ms() -> int:
@@ -43,7 +44,6 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         self._max_retries = max_retries
         self._now_ms = now_ms
         self._committed: dict[str, int] = {}  # by writer, as far as known; a process believed dead may have raised it meanwhile
-        self._waiting_since: dict[str, int] = {}  # writers whose earlier transactions another subtask has
         self._forgot_ms: int | None = None
 
     def __repr__(self) -> str:
@@ -89,10 +89,9 @@ class WriteAheadCommitter(Committer[CommittableRows]):
             return True
         self._check_age(rows, marker)
         if marker < rows.number - 1:
-            self._wait_for_predecessor(rows, marker)
+            _check_waits(rows, marker, request.get_number_of_retries())
             request.retry_later()
             return False
-        self._waiting_since.pop(rows.writer, None)
         self._target.commit(rows.writer, rows.number, decoded_rows(rows.rows))
         self._committed[rows.writer] = rows.number
         return True
@@ -106,15 +105,6 @@ class WriteAheadCommitter(Committer[CommittableRows]):
                 f"{rows.number}); start from a newer checkpoint, or keep markers for longer if none was removed yet"
             )
 
-    def _wait_for_predecessor(self, rows: CommittableRows, marker: int) -> None:
-        since = self._waiting_since.setdefault(rows.writer, self._now_ms())
-        if self._now_ms() - since > _MAX_WAIT_FOR_PREDECESSOR_MS:
-            raise FlowletError(
-                f"transaction {rows.number} of writer {rows.writer} ({rows.num_rows} rows) follows number {rows.number - 1}, but the "
-                f"marker in the target is {marker}, and nobody raised it for {_MAX_WAIT_FOR_PREDECESSOR_MS // 1000} s: were markers "
-                "removed, or does another subtask fail to commit?"
-            )
-
     def _forget(self) -> None:
         now_ms = self._now_ms()
         if self._forgot_ms is not None and now_ms - self._forgot_ms < _FORGET_INTERVAL_MS:
@@ -124,6 +114,14 @@ class WriteAheadCommitter(Committer[CommittableRows]):
             self._target.forget_before(now_ms - self._marker_retention_ms - _CLOCK_MARGIN_MS)
         except CommitLaterError:
             return  # old markers do no harm
+
+
+def _check_waits(rows: CommittableRows, marker: int, num_waits: int) -> None:
+    if num_waits >= _MAX_WAITS_FOR_PREDECESSOR:
+        raise FlowletError(
+            f"transaction {rows.number} of writer {rows.writer} ({rows.num_rows} rows) follows number {rows.number - 1}, but the marker "
+            f"in the target is {marker}, and stayed so: were markers removed, or does another subtask fail to commit?"
+        )
 
 
 def _days(duration_ms: int) -> str:

@@ -24,8 +24,8 @@ class Style(Enum):
 
 
 _COMMENT_OPEN, _COMMENT_CLOSE = "/*", "*/"
-# What may hold a question mark that is no placeholder.  A text that begins with E has backslashes; a block comment is found by its beginning.
-_TOKEN: Final = re.compile(
+# What may hold a question mark that is no placeholder.  A text after E may have backslashes; a block comment is found by its beginning.
+_PIECE: Final = re.compile(
     r"""
       (?P<escaped> \b[eE]'(?:[^'\\]|\\.|'')*' )
     | (?P<text> '(?:[^']|'')*' )
@@ -76,25 +76,25 @@ def parse_statement(sql: str, *, has_nested_comments: bool) -> Statement:
         JobGraphError: a text, a comment or a numbered placeholder cannot be understood.
     """
     parts, begin = [""], 0
-    for start, end, token in _tokens(sql, has_nested_comments=has_nested_comments):
+    for start, end, piece in _pieces(sql, has_nested_comments=has_nested_comments):
         parts[-1] += sql[begin:start]
         begin = end
-        if token == "?":
+        if piece == "?":
             parts.append("")
-        elif token == "??":
+        elif piece == "??":
             parts[-1] += "?"
-        elif token.startswith("?"):
-            raise JobGraphError(f"the statement has the numbered placeholder {token}; write ? for each field, in the order of the fields")
+        elif piece.startswith("?"):
+            raise JobGraphError(f"the statement has the numbered placeholder {piece}; write ? for each field, in the order of the fields")
         else:
-            parts[-1] += token
+            parts[-1] += piece
     parts[-1] += sql[begin:]
     return Statement(tuple(parts))
 
 
-def _tokens(sql: str, *, has_nested_comments: bool) -> Iterator[tuple[int, int, str]]:
+def _pieces(sql: str, *, has_nested_comments: bool) -> Iterator[tuple[int, int, str]]:
     """Begin, end and text of what a question mark may lie in, and of question marks."""
     position = 0
-    while (found := _TOKEN.search(sql, position)) is not None:
+    while (found := _PIECE.search(sql, position)) is not None:
         end = found.end()
         if found.lastgroup == "block":
             end = _end_of_comment(sql, found.start(), has_nested_comments=has_nested_comments)
