@@ -47,6 +47,7 @@ from flowlet.graph.transformation import (
     PrintTransformation,
     ProcessTransformation,
     ReduceTransformation,
+    SinkFunctionTransformation,
     SinkTransformation,
     SourceTransformation,
     SplitTransformation,
@@ -67,6 +68,7 @@ from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
+from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.splits.file_split import FileSet
 
@@ -165,6 +167,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return operator
         case PrintTransformation() | SinkTransformation():
             return _sink_of(step, node.name)
+        case SinkFunctionTransformation():
+            return FunctionSink(step.function, name=node.name)
         case _:
             raise JobGraphError(f"operator {node.name!r}: no operator is known for a {type(step).__name__}")
 

@@ -13,7 +13,7 @@ Source:     Flink ``SinkWriterOperator``, ``CommitterOperator``, which are two o
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import StreamOperator
@@ -52,8 +52,8 @@ class SinkOperator(StreamOperator):
     """
 
     takes_chunks = True
-    waits: ClassVar[bool] = True  # for files and databases: never on the loop's thread
-    runs_after_finish: ClassVar[bool] = True  # the final checkpoint may hold what is not committed yet
+    waits = True  # for files and databases: never on the loop's thread
+    runs_after_finish = True  # the final checkpoint may hold what is not committed yet
 
     def __init__(self, sink: Sink, *, name: str = "Sink: Writer") -> None:
         self.name = name

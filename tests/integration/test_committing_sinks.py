@@ -2,17 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
-from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream import SinkContext, SinkFunction, StreamExecutionEnvironment, TwoPhaseCommitSinkFunction
 from flowlet.errors import JobExecutionError, JobGraphError
 from tests.flowlet.sinks.ledger_sink import LEDGERS, Ledger, LedgerSink
 
 NUM_RECORDS = 2_000
+NUMBERS = count()
 
 
 @pytest.fixture
@@ -87,3 +90,61 @@ def test_a_committing_sink_refuses_a_job_without_a_final_checkpoint(tmp_path: Pa
 
     with pytest.raises(JobGraphError, match="checkpoints-after-tasks-finish to true"):
         write_numbers(env)
+
+
+class IntoLedger(SinkFunction):
+    """Writes each record at once."""
+
+    def invoke(self, value: int, context: SinkContext) -> None:
+        LEDGERS["job"].calls.append(f"{value}")
+
+
+class InTransactions(TwoPhaseCommitSinkFunction):
+    """A transaction is a list of records, which becomes a batch of the ledger."""
+
+    def begin_transaction(self) -> list[Any]:
+        return [next(NUMBERS), []]
+
+    def invoke_in_transaction(self, transaction: list[Any], value: int, context: SinkContext) -> None:
+        transaction[1].append(value)
+
+    def pre_commit(self, transaction: list[Any]) -> None:
+        pass
+
+    def commit(self, transaction: list[Any]) -> None:
+        if LEDGERS["job"].take("raise"):
+            raise ValueError("cannot commit")
+        LEDGERS["job"].committed[transaction[0], 0, 0] = transaction[1]
+
+    def abort(self, transaction: list[Any]) -> None:
+        pass
+
+
+def test_add_sink_calls_a_function_with_every_record(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = environment(None, monkeypatch)
+    stream = env.from_collection([1, 2, 3], Types.LONG())
+    stream.add_sink(IntoLedger())
+    stream.add_sink(_append)
+
+    env.execute("functions")
+
+    assert sorted(ledger.calls) == ["1", "1", "2", "2", "3", "3"]
+
+
+def _append(value: int) -> None:
+    LEDGERS["job"].calls.append(f"{value}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", [[], ["raise"], ["raise", "raise"]])
+def test_a_two_phase_commit_function_counts_each_record_once(
+    ledger: Ledger, faults: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.faults = faults
+    env = environment(tmp_path, monkeypatch, attempts=3)
+    env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).add_sink(InTransactions())
+
+    env.execute("transactions")
+
+    assert ledger.faults == []
+    assert Counter(ledger.records) == Counter(range(NUM_RECORDS))
