@@ -22,22 +22,35 @@ PACE_S: Final = 0.05  # of 500 records: barriers pass between
 ROW: Final = Types.ROW_NAMED(["id", "name"], [Types.LONG(), Types.STRING()])
 
 
+def die(evidence: Path, moment: str) -> None:
+    """Leave a note, and be killed."""
+    with open(evidence / "deaths.txt", "a") as notes:
+        notes.write(f"{moment}\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def deaths(evidence: Path) -> list[str]:
+    """The notes of all processes that were killed, in order."""
+    return (evidence / "deaths.txt").read_text().split()
+
+
 class KillingTarget(WriteAheadTarget):
     """Passes everything on, but for the moment of death."""
 
-    def __init__(self, target: WriteAheadTarget, moment: str | None) -> None:
+    def __init__(self, target: WriteAheadTarget, moment: str | None, evidence: Path) -> None:
         self._target = target
         self._moment = moment
+        self._evidence = evidence
 
     def committed(self, writer: str) -> int:
         return self._target.committed(writer)
 
     def commit(self, writer: str, number: int, rows: Sequence[Any]) -> None:
         if self._moment == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
+            die(self._evidence, "before")
         self._target.commit(writer, number, rows)
         if self._moment == "after":
-            os.kill(os.getpid(), signal.SIGKILL)
+            die(self._evidence, "after")
 
     def close(self) -> None:
         self._target.close()
@@ -46,18 +59,23 @@ class KillingTarget(WriteAheadTarget):
 class KillingSink(JdbcExactlyOnceSink):
     """Subtask 0 dies at its first commit of the attempts that have a moment."""
 
-    def __init__(self, statement: DatabaseStatement, moments: Sequence[str]) -> None:
+    def __init__(self, statement: DatabaseStatement, evidence: Path, moments: Sequence[str]) -> None:
         super().__init__(statement)
+        self._evidence = evidence
         self._moments = tuple(moments)
 
     def create_target(self, context: WriterInitContext) -> WriteAheadTarget:
         attempt = context.get_attempt_number()
         is_chosen = context.get_index_of_this_subtask() == 0 and attempt < len(self._moments)
-        return KillingTarget(super().create_target(context), self._moments[attempt] if is_chosen else None)
+        return KillingTarget(super().create_target(context), self._moments[attempt] if is_chosen else None, self._evidence)
 
 
 class KillOnce(JdbcSink):
     """At least once; subtask 0 of the first attempt dies at its third flush, whose rows are in the database then."""
+
+    def __init__(self, statement: DatabaseStatement, evidence: Path) -> None:
+        super().__init__(statement)
+        self._evidence = evidence
 
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
         writer = super().create_writer(context)
@@ -68,17 +86,17 @@ class KillOnce(JdbcSink):
                 flush(end_of_input=end_of_input)
                 left[0] -= 1
                 if not left[0]:
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    die(self._evidence, "flushed")
 
             writer.flush = flush_and_die  # type: ignore[method-assign]  # one object, of this test
         return writer
 
 
-def sink(url: str, moments: Sequence[str] = ()) -> JdbcExactlyOnceSink:
+def sink(url: str, evidence: Path, moments: Sequence[str] = ()) -> JdbcExactlyOnceSink:
     """Into the table t, which has no key: a row that comes twice is there twice."""
     connection = JdbcConnectionOptions.JdbcConnectionOptionsBuilder().with_url(url).build()
     plain = JdbcSink.exactly_once_sink("INSERT INTO t (id, name) VALUES (?, ?)", ROW, connection)
-    return KillingSink(plain.statement, moments)
+    return KillingSink(plain.statement, evidence, moments)
 
 
 def expected_rows() -> list[tuple[int, str]]:

@@ -9,7 +9,7 @@ import pytest
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
 from flowlet.errors import JobExecutionError
 from tests.databases import Database, EmptyPostgres, SqliteFile, checksums
-from tests.integration.killing_sink import ROW, KillOnce, environment, expected_rows, numbers_into, recovery_from, sink
+from tests.integration.killing_sink import ROW, KillOnce, deaths, environment, expected_rows, numbers_into, recovery_from, sink
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow
@@ -46,11 +46,11 @@ def found(database: Database) -> tuple[int, int, int]:
 def test_kills_around_the_commit_lose_nothing_and_repeat_nothing(database: Database, moments: list[str], tmp_path: Path) -> None:
     """Between prepare and commit, between commit and notify: the process is gone before anybody hears of the commit."""
     env = environment(tmp_path)
-    numbers_into(env, sink(database.url, moments))
+    numbers_into(env, sink(database.url, tmp_path, moments))
 
-    result = env.execute("survivor")
+    env.execute("survivor")
 
-    assert result is not None
+    assert deaths(tmp_path) == moments
     assert found(database) == checksums(expected_rows())
 
 
@@ -59,15 +59,16 @@ def test_kills_around_the_commit_lose_nothing_and_repeat_nothing(database: Datab
 def test_another_parallelism_after_a_kill_loses_nothing_and_repeats_nothing(database: Database, moment: str, tmp_path: Path) -> None:
     """The job fails for good around a commit; another one, wider, goes on from its checkpoint."""
     env = environment(tmp_path, attempts=0)
-    numbers_into(env, sink(database.url, [moment]))
+    numbers_into(env, sink(database.url, tmp_path, [moment]))
     with pytest.raises(JobExecutionError) as failed:
         env.execute("first")
     retained = re.search(r"(/\S+/chk-\d+)", str(failed.value))
     assert retained, failed.value
+    assert deaths(tmp_path) == [moment]
 
     env = environment(tmp_path, parallelism=3)
     env.configure(recovery_from(retained[1]))
-    numbers_into(env, sink(database.url))
+    numbers_into(env, sink(database.url, tmp_path))
     env.execute("second")
 
     assert found(database) == checksums(expected_rows())
@@ -80,8 +81,9 @@ def test_an_upsert_has_the_same_table_after_a_kill(database: Database, tmp_path:
     upsert = "INSERT INTO t (id, name) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name"
     options = JdbcExecutionOptions.builder().with_batch_size(300).with_batch_interval_ms(20).build()
     env = environment(tmp_path)
-    numbers_into(env, KillOnce(JdbcSink.sink(upsert, ROW, connection, options).statement))
+    numbers_into(env, KillOnce(JdbcSink.sink(upsert, ROW, connection, options).statement, tmp_path))
 
     env.execute("upserts")
 
+    assert deaths(tmp_path) == ["flushed"]
     assert found(database) == checksums(expected_rows())

@@ -45,7 +45,13 @@ def writer_of(statement: DatabaseStatement, context: WriterInitContext) -> Datab
 def target_of(statement: DatabaseStatement) -> DatabaseTarget:
     """The target of one attempt of a subtask.  Raises DatabaseError: the database will never run the statement."""
     driver = driver_of(statement)
-    return DatabaseTarget(_session(driver, statement), driver, statement.execution.get_batch_size())
+    target = DatabaseTarget(_session(driver, statement), driver, statement.execution.get_batch_size())
+    try:
+        target.prepare()
+    except BaseException:
+        target.close()
+        raise
+    return target
 
 
 def _session(driver: DatabaseDriver, statement: DatabaseStatement) -> DatabaseSession:

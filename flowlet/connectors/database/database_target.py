@@ -5,12 +5,13 @@ Invariants: the marker of a writer is a row of the table ``flowlet_commits``; it
             transaction of the rows.  So of two processes that commit the same rows one finds that there is nothing left to do.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowlet.connectors.database.database_driver import MARKER_TABLE, DatabaseDriver
-from flowlet.connectors.database.database_errors import DatabaseError
+from flowlet.connectors.database.database_errors import DatabaseError, DatabaseUnavailableError
 from flowlet.connectors.database.database_session import DatabaseSession
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
 
@@ -38,6 +39,16 @@ class DatabaseTarget(WriteAheadTarget):
 
     def __repr__(self) -> str:
         return f"<DatabaseTarget of {self._session!r}>"
+
+    def prepare(self) -> None:
+        """Find out before the first record what would make every commit fail; a database that is away now is no reason.
+
+        Raises:
+            DatabaseError: the statement cannot be run, or the table of markers cannot be made.
+        """
+        with contextlib.suppress(DatabaseUnavailableError):
+            self._session.check()
+            self._make_table()
 
     def committed(self, writer: str) -> int:
         """The marker of a writer; -1 if there is none."""

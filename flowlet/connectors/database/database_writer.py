@@ -48,7 +48,11 @@ class DatabaseWriter(SinkWriter[Any]):
         self._pause = pause
         self._rows: list[tuple[Any, ...]] = []
         self._timer: Any = None
-        self._retried(session.check)
+        try:
+            self._retried(session.check)
+        except BaseException:
+            session.close()
+            raise
 
     def __repr__(self) -> str:
         return f"<DatabaseWriter of {self._session!r}, {len(self._rows)} rows wait>"

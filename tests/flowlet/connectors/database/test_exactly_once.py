@@ -229,6 +229,11 @@ class CutAtCommit:
         return b""
 
 
+def test_a_table_that_is_missing_fails_the_job_before_the_first_record(database: Database) -> None:
+    with pytest.raises(FlowletError, match="create it first"):
+        opened(database.url)
+
+
 def test_old_markers_are_removed_and_new_ones_stay(table: Database) -> None:
     with opened(table.url) as harness:
         harness.process_chunk(rows(0, 1))
@@ -256,11 +261,8 @@ def test_a_user_who_may_not_create_tables_needs_the_one_for_markers(postgres: Em
     ]:
         postgres.execute(sql)
     url = postgres.url.replace("flowlet@", "writer@")
-    with opened(url) as harness:
-        harness.process_chunk(rows(0, 1))
-        harness.snapshot(1)
-        with pytest.raises(Exception, match="permission denied") as raised:
-            harness.notify_checkpoint_complete(1)
+    with pytest.raises(FlowletError, match="permission denied") as raised:
+        opened(url)
     create = str(raised.value).partition("needs this table: ")[2]
 
     postgres.execute(create)
