@@ -33,10 +33,10 @@ def test_the_timeout_of_sqlite() -> None:
         ("postgres://u:p%40ss@h:5433/db", "postgresql://u@h:5433/db", "u", "p@ss"),
         ("jdbc:postgresql://h/db?user=u&password=secret&sslmode=require", "postgresql://h/db?sslmode=require", "u", "secret"),
         (
-            "postgresql://u:p@h1:1,h2:2/db?target_session_attrs=primary",
-            "postgresql://u@h1:1,h2:2/db?target_session_attrs=primary",
+            "postgresql://u:secret@h1:1,h2:2/db?target_session_attrs=any",
+            "postgresql://u@h1:1,h2:2/db?target_session_attrs=any",
             "u",
-            "p",
+            "secret",
         ),
         ("postgresql:///db?host=/run/postgresql", "postgresql:///db?host=/run/postgresql", None, None),
         ("postgresql://?dbname=db", "postgresql://?dbname=db", None, None),
