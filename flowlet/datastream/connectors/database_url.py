@@ -8,7 +8,7 @@ Source: RFC 3986; the URIs of libpq; the URLs of the JDBC drivers of SQLite and 
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from flowlet.errors import JobGraphError
 
@@ -90,7 +90,7 @@ def _postgresql(text: str) -> DatabaseUrl:
     found = dict(options)
     user = unquote(name) if name else found.get("user")
     password = unquote(secret) if secret else found.get("password")
-    query = urlencode([(key, value) for key, value in options if key not in ("user", "password")], safe="/,")
+    query = urlencode([(key, value) for key, value in options if key not in ("user", "password")], safe="/,", quote_via=quote)
     netloc = f"{name}{at}{hosts}" if name else hosts
     clean = SplitResult("postgresql", netloc, parts.path, query, "").geturl()
     if not netloc:  # a socket: urlsplit would leave the slashes out

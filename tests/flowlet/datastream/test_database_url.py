@@ -39,6 +39,7 @@ def test_the_timeout_of_sqlite() -> None:
             "secret",
         ),
         ("postgresql:///db?host=/run/postgresql", "postgresql:///db?host=/run/postgresql", None, None),
+        ("postgresql://h/db?options=-c%20a%3Db", "postgresql://h/db?options=-c%20a%3Db", None, None),  # libpq knows no + for a space
         ("postgresql://?dbname=db", "postgresql://?dbname=db", None, None),
         ("postgresql://u:a:b@h/db", "postgresql://u@h/db", "u", "a:b"),
     ],

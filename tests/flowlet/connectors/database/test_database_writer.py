@@ -242,6 +242,15 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path, server: None) -> None:
 
 
 @on_postgresql
+def test_a_commit_is_on_the_disk_of_the_server_even_if_the_user_has_asked_for_less(postgres: EmptyPostgres) -> None:
+    """A crash of the server must not take rows whose checkpoint is complete."""
+    url = f"{postgres.url}?options=-c%20synchronous_commit%3Doff"
+
+    with contextlib.closing(driver_of(sink(url).statement).connect()) as connection:
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+
+
+@on_postgresql
 def test_a_wrong_password_is_final_and_is_never_shown(postgres: EmptyPostgres, server: PostgresServer) -> None:
     """The server lets everybody in, so a database that does not exist stands for the refusal."""
     url = postgres.url.replace("flowlet@", "flowlet:s3cret@").replace("/postgres", "/nothing")
