@@ -17,12 +17,12 @@ from flowlet.common.job_client import SubmittedJob
 from flowlet.common.options.known_options import AFTER_TASKS_FINISH
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.connectors.blocking_source import BlockingSource
+from flowlet.connectors.files.running_file_sink import RunningFileSink
 from flowlet.connectors.remote_gate_source import RemoteGateSource
 from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.datastream.connectors.base import DiscardingSink, Sink
 from flowlet.datastream.connectors.file_system import FileSink, FileSource
-from flowlet.datastream.formats.parquet import ParquetWriterFactory
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.source_function import SourceFunction
 from flowlet.errors import JobGraphError
@@ -191,10 +191,8 @@ def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> Strea
             return PrintSink(step.identifier, name=name)
         case SinkTransformation(sink=DiscardingSink()):
             return DiscardSink(name=name)
-        case SinkTransformation(sink=FileSink(base_path=path, writer_factory=ParquetWriterFactory() as files)):
-            from flowlet.connectors.parquet_sink import ParquetSink  # with it comes pyarrow, which most jobs do without
-
-            return ParquetSink(path, files.row_type, utc_timestamp=files.utc_timestamp, name=name)
+        case SinkTransformation(sink=FileSink() as sink):
+            return SinkOperator(RunningFileSink(sink), name=name)
         case _:
             if type(step.sink).create_writer is not Sink.create_writer:
                 return SinkOperator(step.sink, name=name)

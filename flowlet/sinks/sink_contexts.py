@@ -16,6 +16,16 @@ class InitContext(WriterInitContext):
     def __init__(self, ctx: OperatorContext) -> None:
         self._ctx = ctx
 
+    @property
+    def operator_id(self) -> bytes:
+        """16 bytes that survive a restart of the job; for sinks of ours."""
+        return self._ctx.operator_id
+
+    @property
+    def clock(self) -> ProcessingTimeService:
+        """The clock of the task, and its timers; for sinks of ours."""
+        return self._ctx.processing_time_service
+
     def get_index_of_this_subtask(self) -> int:
         """From 0."""
         return self._ctx.subtask

@@ -23,6 +23,7 @@ from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter, Sink
 from flowlet.datastream.state import ListState, ListStateDescriptor
 from flowlet.errors import FlowletError, StateRestoreError, TaskCancelled, UserFunctionError
 from flowlet.records import Chunk, Watermark
+from flowlet.sinks.bad_record import BadRecordError
 from flowlet.sinks.pending_commits import PendingCommits, PendingRequest
 from flowlet.sinks.sink_contexts import InitContext, RecordContext
 from flowlet.timers.time_api import TimerHandle
@@ -39,8 +40,8 @@ _log = LogLines(__name__)
 class ChunkWriter(Protocol):
     """A writer of ours that takes chunks as they are, for columns."""
 
-    def write_chunk(self, chunk: Chunk) -> None:
-        """Take all records of a chunk.  Raises UserFunctionError: one of them cannot be written."""
+    def write_chunk(self, chunk: Chunk, context: RecordContext) -> None:
+        """Take all records of a chunk, which the context does not describe.  Raises BadRecordError: one of them cannot be written."""
 
 
 class SinkOperator(StreamOperator):
@@ -105,7 +106,7 @@ class SinkOperator(StreamOperator):
         else:
             make = partial(sink.create_writer, init)
         self._writer = self._checked("create_writer()", self._call("create_writer()", make), *kinds)
-        self._write_chunk = self._writer.write_chunk if isinstance(self._writer, ChunkWriter) else self._write_values
+        self._write_chunk = self._write_whole if isinstance(self._writer, ChunkWriter) else self._write_values
         self._writes_all = type(self._writer).write_all is not SinkWriter.write_all
 
     def finish(self) -> None:
@@ -152,6 +153,11 @@ class SinkOperator(StreamOperator):
         """Remember it for the writer, then pass it on."""
         self._context.watermark = watermark.timestamp
         super().process_watermark(watermark)
+
+    def _write_whole(self, chunk: Chunk) -> None:
+        writer = self._writer
+        assert isinstance(writer, ChunkWriter), "it was checked"
+        self._call("write_chunk()", writer.write_chunk, chunk, self._context)
 
     def _write_values(self, chunk: Chunk) -> None:
         writer, context = self._writer, self._context
@@ -272,6 +278,8 @@ class SinkOperator(StreamOperator):
         end_stranded_child()
         if isinstance(error, UserFunctionError | TaskCancelled):
             raise error
+        if isinstance(error, BadRecordError):
+            raise UserFunctionError(self.name, self.ctx.subtask, preview(error.record)) from error.__cause__
         if isinstance(error, FlowletError):  # a sink of ours, whose message says all
             raise FlowletError(f"operator {self.name!r} (subtask {self.ctx.subtask}): {error}") from error
         error.add_note(f"raised by {what}")

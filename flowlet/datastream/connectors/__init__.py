@@ -13,7 +13,18 @@ from flowlet.datastream.connectors.base import (
     SupportsWriterState,
 )
 from flowlet.datastream.connectors.committer import CommitRequest, Committer
-from flowlet.datastream.connectors.file_system import BulkWriterFactory, FileSink, FileSource, FileSourceBuilder, StreamFormat
+from flowlet.datastream.connectors.file_system import (
+    BucketAssigner,
+    BulkWriterFactory,
+    DefaultRollingPolicy,
+    FileSink,
+    FileSource,
+    FileSourceBuilder,
+    OnCheckpointRollingPolicy,
+    OutputFileConfig,
+    RollingPolicy,
+    StreamFormat,
+)
 from flowlet.datastream.connectors.sink_writer import (
     CommittingSinkWriter,
     SinkWriter,
@@ -23,15 +34,20 @@ from flowlet.datastream.connectors.sink_writer import (
 )
 
 __all__ = [
+    "BucketAssigner",
     "BulkWriterFactory",
     "CommitRequest",
     "Committer",
     "CommittingSinkWriter",
+    "DefaultRollingPolicy",
     "DeliveryGuarantee",
     "DiscardingSink",
     "FileSink",
     "FileSource",
     "FileSourceBuilder",
+    "OnCheckpointRollingPolicy",
+    "OutputFileConfig",
+    "RollingPolicy",
     "Sink",
     "SinkWriter",
     "SinkWriterContext",

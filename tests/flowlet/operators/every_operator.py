@@ -22,7 +22,7 @@ from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
-from flowlet.connectors.parquet_sink import ParquetSink
+from flowlet.connectors.files.running_file_sink import RunningFileSink
 from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.datastream import (
     BroadcastProcessFunction,
@@ -43,6 +43,8 @@ from flowlet.datastream import (
 from flowlet.datastream.aggregations import extreme_of
 from flowlet.datastream.async_retry_predicates import has_exception_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
+from flowlet.datastream.connectors import BucketAssigner, FileSink
+from flowlet.datastream.formats.parquet import ParquetBulkWriters
 from flowlet.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from flowlet.keys.column_key import ColumnKey
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
@@ -56,6 +58,7 @@ from flowlet.operators.process_operator import CoProcessOperator, ProcessOperato
 from flowlet.operators.record_batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.sinks.function_sink import FunctionSink
+from flowlet.sinks.sink_operator import SinkOperator
 
 MakeRecord = Callable[[random.Random], Any]
 
@@ -418,6 +421,11 @@ class Slow:
         return ["late", value]
 
 
+def parquet_sink() -> SinkOperator:
+    builder = FileSink.for_bulk_format(FOLDER, ParquetBulkWriters.for_row_type(Types.ROW([Types.LONG()])))
+    return SinkOperator(RunningFileSink(builder.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build()))
+
+
 class Remember:
     """A sink; what it got is printed, so that it can be compared."""
 
@@ -523,5 +531,5 @@ CASES: dict[str, Case] = {
     "print": Case(lambda: PrintSink("sink"), mixed_record),
     "function sink": Case(lambda: FunctionSink(Remember()), small_int),
     "discard": Case(DiscardSink, small_int),
-    "parquet": Case(lambda: ParquetSink(FOLDER, Types.ROW([Types.LONG()])), number_or_text),
+    "parquet": Case(parquet_sink, number_or_text),
 }
