@@ -109,6 +109,12 @@ class PostgresServer:
             cursor = connection.execute(sql)
             return list(cursor.fetchall()) if cursor.description else []
 
+    def require_password(self, user: str) -> None:
+        """From now on this user needs a password; the others need none."""
+        rules = self._folder / "data" / "pg_hba.conf"
+        rules.write_text(f"host all {user} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        self.execute("SELECT pg_reload_conf()")
+
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
             [self._programs / program, *arguments], capture_output=True, text=True, check=False, timeout=60, **self._as_owner()

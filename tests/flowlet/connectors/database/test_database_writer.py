@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import decimal
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,14 +251,47 @@ def test_a_commit_is_on_the_disk_of_the_server_even_if_the_user_has_asked_for_le
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
 
 
+@pytest.fixture
+def guarded(postgres: EmptyPostgres, server: PostgresServer) -> str:
+    """The URL of a user who needs the password s3cret, and who may write the table t."""
+    postgres.execute("CREATE TABLE t (id BIGINT, name TEXT)")
+    postgres.execute("DROP ROLE IF EXISTS guarded")
+    postgres.execute("CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 's3cret'")
+    server.require_password("guarded")
+    return postgres.url.replace("flowlet@", "guarded@")
+
+
 @on_postgresql
-def test_a_wrong_password_is_final_and_is_never_shown(postgres: EmptyPostgres, server: PostgresServer) -> None:
-    """The server lets everybody in, so a database that does not exist stands for the refusal."""
-    url = postgres.url.replace("flowlet@", "flowlet:s3cret@").replace("/postgres", "/nothing")
-    pauses: list[float] = []
+@pytest.mark.parametrize("place", ["url", "option", "environment"])
+def test_a_password_is_taken_from_the_url_the_options_or_the_environment(
+    postgres: EmptyPostgres, guarded: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = JdbcConnectionOptions.JdbcConnectionOptionsBuilder()
+    builder.with_url(guarded.replace("guarded@", "guarded:s3cret@") if place == "url" else guarded)
+    if place == "option":
+        builder.with_password("s3cret")
+    if place == "environment":
+        monkeypatch.setenv("PGPASSWORD", "s3cret")
+    kept = writer(JdbcSink.sink(INSERT, ROW, builder.build()).statement, no_pause)
 
-    with pytest.raises(FlowletError, match='database "nothing" does not exist') as raised:
-        writer(sink(url).statement, pauses.append)
+    with contextlib.closing(kept):
+        write(kept, (1, "a"))
 
-    assert pauses == []
-    assert "s3cret" not in f"{raised.value!r} {raised.value} {sink(url)!r} {sink(url).statement!r}"
+    assert count(postgres) == 1
+
+
+@on_postgresql
+def test_a_wrong_password_is_final_and_is_never_shown(guarded: str) -> None:
+    wrong = sink(guarded.replace("guarded@", "guarded:wr0ng@"))
+
+    with pytest.raises(FlowletError, match='password authentication failed for user "guarded"') as raised:
+        writer(wrong.statement, no_pause)
+
+    assert "wr0ng" not in f"{raised.value!r} {raised.value} {raised.value.__cause__} {wrong!r} {wrong.statement!r}"
+
+
+def test_without_its_driver_postgresql_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+
+    with pytest.raises(FlowletError, match=r"install flowlet\[postgres\] for every TaskManager"):
+        driver_of(sink("postgresql://h/db").statement)
