@@ -79,7 +79,7 @@ MISSING_MODULES: Final = {
         _CHECKPOINTS: "datastream.checkpoint_storage",
         _SOURCES: "datastream.connectors.number_seq datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
-        " datastream.connectors.jdbc datastream.connectors.kafka datastream.connectors.kinesis datastream.connectors.pulsar"
+        " datastream.connectors.kafka datastream.connectors.kinesis datastream.connectors.pulsar"
         " datastream.connectors.rabbitmq java_gateway",
         _FORMATS: "datastream.formats.avro datastream.formats.json datastream.formats.orc",
         _OPTIONS: "common.config_options",

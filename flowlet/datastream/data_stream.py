@@ -391,8 +391,10 @@ class DataStream(_Operator):
             raise JobGraphError(f"sink_to() needs a sink such as DiscardingSink(), got {sink!r} of type {type(sink).__name__}")
         return self._into(SinkTransformation(name="Sink", sink=sink, **self._inherited(self.get_type())))
 
-    def add_sink(self, sink_func: SinkFunction | Callable[[Any], object]) -> "DataStreamSink":
-        """Call a function with each record."""
+    def add_sink(self, sink_func: SinkFunction | Callable[[Any], object] | Sink) -> "DataStreamSink":
+        """Call a function with each record; sinks that PyFlink gives to ``add_sink``, such as ``JdbcSink``, are taken, too."""
+        if isinstance(sink_func, Sink):
+            return self.sink_to(sink_func)
         function = checked_function(sink_func, SinkFunction, "add_sink", 1)
         return self._into(SinkFunctionTransformation(name="Unnamed", function=function, **self._inherited(self.get_type())))
 

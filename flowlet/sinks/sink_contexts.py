@@ -46,6 +46,10 @@ class InitContext(WriterInitContext):
         """The checkpoint that the job goes on from; None: it began anew."""
         return self._ctx.restored_checkpoint_id
 
+    def get_processing_time_service(self) -> ProcessingTimeService:
+        """The clock of the task; timers that it fires run on the thread of the task."""
+        return self._ctx.processing_time_service
+
 
 class RecordContext(SinkWriterContext):
     """The record that is being written; one object for all records."""

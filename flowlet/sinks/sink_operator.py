@@ -53,6 +53,7 @@ class SinkOperator(StreamOperator):
     """
 
     takes_chunks = True
+    waits = True  # for files and databases: never on the loop's thread
     runs_after_finish = True  # the final checkpoint may hold what is not committed yet
 
     def __init__(self, sink: Sink, *, name: str = "Sink: Writer") -> None:
