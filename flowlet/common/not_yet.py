@@ -32,7 +32,7 @@ _RESTARTS: Final = "restart strategies are options: set restart-strategy.type in
 _CHANGELOG: Final = "changelogs of state are not supported yet; leave them out"
 _METRICS: Final = "metrics of users are not supported yet"
 _FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
-_SCHEMAS: Final = "serialization schemas are not supported yet; convert records in map()"
+_SCHEMAS: Final = "type serializers cannot be set; declare the type of the records"
 _SOURCES: Final = "this source is not supported yet; use from_collection() or a SourceFunction"
 _SINKS: Final = "row-format and rolling file sinks are not supported yet; use FileSink.for_bulk_format() with the Parquet format"
 _JARS: Final = "nothing here runs in a Java virtual machine; use a SourceFunction, or map() with a client in Python"
@@ -78,14 +78,14 @@ MISSING_MODULES: Final = {
     for feature, names in {
         _WINDOWS: "datastream.window",
         _CHECKPOINTS: "datastream.checkpoint_storage",
-        _SOURCES: "datastream.connectors.number_seq datastream.connectors.hybrid_source",
+        _SOURCES: "datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
-        " datastream.connectors.jdbc datastream.connectors.kafka datastream.connectors.kinesis datastream.connectors.pulsar"
+        " datastream.connectors.jdbc datastream.connectors.kinesis datastream.connectors.pulsar"
         " datastream.connectors.rabbitmq java_gateway",
         _FORMATS: "datastream.formats.avro datastream.formats.csv datastream.formats.json datastream.formats.orc",
         _OPTIONS: "common.config_options",
         _RESTARTS: "common.restart_strategy",
-        _SCHEMAS: "common.serialization common.serializer",
+        _SCHEMAS: "common.serializer",
         _METRICS: "metrics",
         "the Table API is not part of flowlet; use the DataStream API": "table",
     }.items()
@@ -102,7 +102,7 @@ MISSING_NAMES: Final = {
         _JAVA: "SinkFunction",
         _OPTIONS: "ConfigOption ConfigOptions",
         _RESTARTS: "RestartStrategies RestartStrategyConfiguration",
-        _SCHEMAS: "ByteArraySchema DeserializationSchema Encoder SerializationSchema SimpleStringSchema TypeSerializer",
+        _SCHEMAS: "TypeSerializer",
         _SINKS: "BucketAssigner DefaultRollingPolicy FileCompactStrategy FileCompactor OnCheckpointRollingPolicy OutputFileConfig"
         " RollingPolicy StreamingFileSink",
         "splits are made by FileSource itself; leave it out": "FileEnumeratorProvider FileSplitAssignerProvider",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from flowlet.common.checks import is_name
 from flowlet.common.not_yet import missing_names
-from flowlet.datastream.connectors.base import Sink, Source
+from flowlet.datastream.connectors.base import BuiltInSource, Sink
 from flowlet.errors import JobGraphError
 
 __all__ = ["BulkWriterFactory", "FileSink", "FileSource", "FileSourceBuilder", "StreamFormat"]
@@ -42,7 +42,7 @@ class StreamFormat:
         return StreamFormat(charset_name)
 
 
-class FileSource(Source):
+class FileSource(BuiltInSource):
     """The lines of files; made by ``FileSource.for_record_stream_format``.
 
     A directory stands for all files below it, except hidden ones, whose names begin with ``.`` or ``_``.  Files ending in ``.gz``,
