@@ -26,7 +26,6 @@ _STATE: Final = "this detail of state back ends cannot be set; leave it out"
 _CHECKPOINTS: Final = "the storage of checkpoints is an option: set execution.checkpointing.dir in a Configuration"
 _SAVEPOINTS: Final = "savepoints are not supported yet; cancel() ends the job"
 _SHIPPING: Final = "files and requirements are not shipped yet; install them where the TaskManagers run"
-_JAVA: Final = "Java functions cannot run here; use sink_to()"
 _ACCUMULATORS: Final = "accumulators are not supported yet; metrics() has the counters of the job"
 _RESTARTS: Final = "restart strategies are options: set restart-strategy.type in a Configuration"
 _CHANGELOG: Final = "changelogs of state are not supported yet; leave them out"
@@ -66,7 +65,6 @@ _FEATURES: Final = {
     "register_cached_file": _SHIPPING,
     "add_jars": "jars cannot be used here: nothing runs in a Java virtual machine",
     "add_classpaths": "jars cannot be used here: nothing runs in a Java virtual machine",
-    "add_sink": _JAVA,
     "project": "project() is not supported yet; use map() with a function that takes the fields",
     "cache": "cached streams are not supported yet; collect the records and use from_collection()",
     "set_uid_hash": "hashes of operator ids cannot be set yet; use uid()",
@@ -80,7 +78,7 @@ MISSING_MODULES: Final = {
         _CHECKPOINTS: "datastream.checkpoint_storage",
         _SOURCES: "datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
-        " datastream.connectors.jdbc datastream.connectors.kinesis datastream.connectors.pulsar"
+        " datastream.connectors.kinesis datastream.connectors.pulsar"
         " datastream.connectors.rabbitmq java_gateway",
         _FORMATS: "datastream.formats.avro datastream.formats.csv datastream.formats.json datastream.formats.orc",
         _OPTIONS: "common.config_options",
@@ -99,7 +97,6 @@ MISSING_NAMES: Final = {
         " TimeWindow Trigger TriggerResult Window WindowAssigner WindowFunction WindowedStream AllWindowFunction AllWindowedStream",
         _STATE: "CustomStateBackend MemorySize PredefinedOptions",
         _CHECKPOINTS: "CheckpointStorage CustomCheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage",
-        _JAVA: "SinkFunction",
         _OPTIONS: "ConfigOption ConfigOptions",
         _RESTARTS: "RestartStrategies RestartStrategyConfiguration",
         _SCHEMAS: "TypeSerializer",

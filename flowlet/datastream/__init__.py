@@ -37,6 +37,8 @@ from flowlet.datastream.functions import (
     ProcessFunction,
     ReduceFunction,
     RuntimeContext,
+    SinkContext,
+    SinkFunction,
 )
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
@@ -45,6 +47,7 @@ from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMa
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
+from flowlet.datastream.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
 
 __all__ = [
     "AggregateFunction",
@@ -88,6 +91,8 @@ __all__ = [
     "ReduceFunction",
     "RuntimeContext",
     "RuntimeExecutionMode",
+    "SinkContext",
+    "SinkFunction",
     "SlotSharingGroup",
     "SourceContext",
     "SourceFunction",
@@ -95,6 +100,7 @@ __all__ = [
     "StreamExecutionEnvironment",
     "TimeDomain",
     "TimerService",
+    "TwoPhaseCommitSinkFunction",
 ]
 
 if not TYPE_CHECKING:

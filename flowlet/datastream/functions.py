@@ -2,7 +2,7 @@
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``.
-Absent: window functions; Java-backed source and sink functions; metrics of a ``RuntimeContext``.
+Absent: window functions; Java-backed functions; metrics of a ``RuntimeContext``.
 """
 
 from abc import abstractmethod
@@ -31,6 +31,7 @@ from flowlet.datastream.process_functions import (
     KeyedProcessFunction,
     ProcessFunction,
 )
+from flowlet.datastream.sink_function import SinkContext, SinkFunction
 
 __all__ = [
     "AggregateFunction",
@@ -59,6 +60,8 @@ __all__ = [
     "ProcessFunction",
     "ReduceFunction",
     "RuntimeContext",
+    "SinkContext",
+    "SinkFunction",
 ]
 
 

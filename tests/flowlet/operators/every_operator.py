@@ -23,7 +23,7 @@ from flowlet.common.types import Row
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
 from flowlet.connectors.parquet_sink import ParquetSink
-from flowlet.connectors.sinks import DiscardSink, FunctionSink, PrintSink
+from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.datastream import (
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -55,6 +55,7 @@ from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
 from flowlet.operators.record_batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
+from flowlet.sinks.function_sink import FunctionSink
 
 MakeRecord = Callable[[random.Random], Any]
 
@@ -420,7 +421,7 @@ class Slow:
 class Remember:
     """A sink; what it got is printed, so that it can be compared."""
 
-    def invoke(self, value: int) -> None:
+    def invoke(self, value: int, context: object) -> None:
         if value == POISON:
             raise ValueError("poison")
         print(repr(value))
