@@ -10,6 +10,7 @@ from typing import Any
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.client.built_in_sources import runtime_source
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
 from flowlet.client.gate_routing import routed_at_producers
 from flowlet.client.source_positions import warn_of_sources_without_position
@@ -20,8 +21,7 @@ from flowlet.connectors.blocking_source import BlockingSource
 from flowlet.connectors.files.running_file_sink import RunningFileSink
 from flowlet.connectors.remote_gate_source import RemoteGateSource
 from flowlet.connectors.sinks import DiscardSink, PrintSink
-from flowlet.connectors.text_line_source import TextLineSource
-from flowlet.datastream.connectors.base import DiscardingSink, Sink
+from flowlet.datastream.connectors.base import BuiltInSource, DiscardingSink, Sink
 from flowlet.datastream.connectors.file_system import FileSink, FileSource
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.source_function import SourceFunction
@@ -70,7 +70,6 @@ from flowlet.operators.source_operator import CollectionSource, Source, SourceOp
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.sink_operator import SinkOperator
-from flowlet.splits.file_split import FileSet
 
 
 def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # the API's seam
@@ -244,11 +243,12 @@ def _reading(step: SourceTransformation) -> Source:
     if isinstance(step, CollectionSourceTransformation):
         return CollectionSource(step.source)
     if isinstance(step, ArrowSourceTransformation):
-        from flowlet.operators.record_batches import ArrowSource  # see above
+        from flowlet.connectors.arrow_table_source import ArrowTableSource  # see above
+        from flowlet.operators.record_batches import ArrowSource
 
-        return ArrowSource(step.source, step.schema)
-    if isinstance(step.source, FileSource):
-        return TextLineSource(FileSet(step.source.paths, step.source.stream_format.charset_name, step.source.split_bytes))
+        return ArrowSource(step.source, step.schema) if callable(step.source) else ArrowTableSource(step.source)
+    if isinstance(step.source, BuiltInSource):
+        return runtime_source(step.source)
     if isinstance(step.source, RemoteGate):
         gate = step.source
         event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)

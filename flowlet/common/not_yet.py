@@ -31,7 +31,7 @@ _RESTARTS: Final = "restart strategies are options: set restart-strategy.type in
 _CHANGELOG: Final = "changelogs of state are not supported yet; leave them out"
 _METRICS: Final = "metrics of users are not supported yet"
 _FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
-_SCHEMAS: Final = "serialization schemas are not supported yet; convert records in map()"
+_SCHEMAS: Final = "type serializers cannot be set; declare the type of the records"
 _SOURCES: Final = "this source is not supported yet; use from_collection() or a SourceFunction"
 _SINKS: Final = "a file sink cannot compact files yet; leave it out"
 _OLD_SINKS: Final = "use FileSink, which has the same builders"
@@ -77,9 +77,9 @@ MISSING_MODULES: Final = {
     for feature, names in {
         _WINDOWS: "datastream.window",
         _CHECKPOINTS: "datastream.checkpoint_storage",
-        _SOURCES: "datastream.connectors.number_seq datastream.connectors.hybrid_source",
+        _SOURCES: "datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
-        " datastream.connectors.kafka datastream.connectors.kinesis datastream.connectors.pulsar"
+        " datastream.connectors.kinesis datastream.connectors.pulsar"
         " datastream.connectors.rabbitmq java_gateway",
         _FORMATS: "datastream.formats.avro datastream.formats.json datastream.formats.orc",
         _OPTIONS: "common.config_options",
@@ -100,7 +100,7 @@ MISSING_NAMES: Final = {
         _CHECKPOINTS: "CheckpointStorage CustomCheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage",
         _OPTIONS: "ConfigOption ConfigOptions",
         _RESTARTS: "RestartStrategies RestartStrategyConfiguration",
-        _SCHEMAS: "ByteArraySchema DeserializationSchema SerializationSchema SimpleStringSchema TypeSerializer",
+        _SCHEMAS: "TypeSerializer",
         _SINKS: "FileCompactStrategy FileCompactor",
         _OLD_SINKS: "StreamingFileSink",
         "splits are made by FileSource itself; leave it out": "FileEnumeratorProvider FileSplitAssignerProvider",

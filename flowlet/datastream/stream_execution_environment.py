@@ -26,12 +26,12 @@ from flowlet.common.options.job_options import checkpoint_settings, recovery_set
 from flowlet.common.options.option import Option
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
-from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
-from flowlet.datastream.connectors.base import Source
-from flowlet.datastream.connectors.file_system import FileSource
+from flowlet.datastream.connectors.base import BuiltInSource, Source
+from flowlet.datastream.connectors.number_seq import NumberSequenceSource
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.job_manager_address import is_in_process, job_manager_address
@@ -328,7 +328,7 @@ class StreamExecutionEnvironment:
         Raises:
             JobGraphError: an argument is not of its kind.
         """
-        if not isinstance(source, FileSource) and not callable(getattr(source, "create_reader", None)):
+        if not isinstance(source, BuiltInSource) and not callable(getattr(source, "create_reader", None)):
             raise JobGraphError(f"from_source() needs a source such as FileSource, got {source!r} of type {type(source).__name__}")
         if not is_name(source_name):
             raise JobGraphError(f"from_source() needs a name that is not empty, got {source_name!r}")
@@ -344,10 +344,19 @@ class StreamExecutionEnvironment:
                 source=source,
                 strategy=watermark_strategy,
                 is_bounded=bool(getattr(source, "is_bounded", True)),
-                output_type=type_info or PickledBytesTypeInfo(),
+                output_type=type_info or getattr(source, "type_info", None) or PickledBytesTypeInfo(),
                 parallelism=self.get_parallelism(),
             )
         )
+
+    def from_sequence(self, from_: int, to: int) -> DataStream:
+        """The whole numbers from ``from_`` to ``to``, both included, in equal shares per subtask; Flink's ``fromSequence``.
+
+        Raises:
+            JobGraphError: they are not whole numbers, or the first is above the last.
+        """
+        source = NumberSequenceSource(from_, to)
+        return self.from_source(source, WatermarkStrategy.no_watermarks(), "Sequence Source", Types.LONG())
 
     def from_remote_gate(
         self,

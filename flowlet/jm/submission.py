@@ -103,7 +103,7 @@ def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
 
 
 def _path_bytes(vertex: VertexMessage) -> int:
-    return 0 if vertex.files is None else sum(map(len, vertex.files.paths))
+    return 0 if vertex.split_set is None else len(msgspec.msgpack.encode(vertex.split_set))
 
 
 def _check_vertex(vertex: VertexMessage) -> None:

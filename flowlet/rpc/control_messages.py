@@ -13,6 +13,7 @@ import msgspec
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
 
 PROTOCOL_VERSION: Final = 2  # 1: no marks, no signed messages, no reports of stuck tasks
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
@@ -135,8 +136,14 @@ class VertexMessage(msgspec.Struct, frozen=True):
     chain: bytes
     watermark_alignment: WatermarkAlignmentMessage | None = None  # of the source that it begins with
     remote_gate: RemoteGateMessage | None = None
+    topics: KafkaTopics | None = None  # as ``files``, of a source that reads Kafka
     files: FileSet | None = None  # of the source that it begins with; the JobManager assigns the splits.  None: readers know their shares
     operator_ids: list[str] = []  # 32 hex digits each, in the order of the chain: whose state is whose
+
+    @property
+    def split_set(self) -> FileSet | KafkaTopics | None:
+        """What the JobManager makes an enumerator of; None: readers know their shares."""
+        return self.topics if self.files is None else self.files
 
 
 class EdgeMessage(msgspec.Struct, frozen=True):
@@ -400,7 +407,7 @@ class AddSplits(msgspec.Struct, frozen=True, tag=True):
     """JM -> TM: splits for the source of this task, as it asked."""
 
     attempt: bytes
-    splits: list[FileSplit]
+    splits: list[FileSplit | KafkaSplit]
     waiting_bytes: int  # the size of the splits that are still unassigned
 
 

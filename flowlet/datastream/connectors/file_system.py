@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 
 from flowlet.common.checks import is_name
 from flowlet.common.not_yet import missing_names
-from flowlet.datastream.connectors.base import Source
+from flowlet.datastream.connectors.base import BuiltInSource
 from flowlet.datastream.connectors.bucket_assigner import BucketAssigner, BucketContext
 from flowlet.datastream.connectors.file_sink import BulkWriterFactory, FileSink
 from flowlet.datastream.connectors.rolling_policy import (
@@ -61,7 +61,7 @@ class StreamFormat:
         return StreamFormat(charset_name)
 
 
-class FileSource(Source):
+class FileSource(BuiltInSource):
     """The lines of files; made by ``FileSource.for_record_stream_format``.
 
     A directory stands for all files below it, except hidden ones, whose names begin with ``.`` or ``_``.  Files ending in ``.gz``,
