@@ -231,6 +231,7 @@ class OfferedPartition:
         self.partition = partition
         self._changed = threading.Condition()
         self._progress = OfferProgress(num_subtasks)  # Guarded by _changed.
+        self._held = [0] * num_subtasks  # Guarded by _changed.
         self._sent: list[tuple[OfferingHandler, PartitionOffer]] = []  # Loop thread only.
 
     def __repr__(self) -> str:
@@ -265,6 +266,28 @@ class OfferedPartition:
                     return False
                 self._changed.wait(left_s)  # waits for the gate; ended by its answer, an error, or a connection without heartbeats
 
+    def num_held(self) -> list[int]:
+        """How many of its records each subtask will never need again; any thread."""
+        with self._changed:
+            return self._held.copy()
+
+    def wait_until_held(self, num_records: Sequence[int], timeout_s: float) -> bool:
+        """Wait until each subtask holds at least so many of its records for good; False if that takes longer than ``timeout_s``.
+
+        Raises:
+            NetstackError: the offer failed.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while any(held < wanted for held, wanted in zip(self._held, num_records, strict=True)):
+                if self._progress.failure is not None:
+                    raise self._progress.failure
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return False
+                self._changed.wait(left_s)  # waits for a checkpoint of the gate; ended by its answer, an error, or the time
+            return True
+
     def abort(self, error: Exception) -> None:
         """Fail the partition with ``error``, which the gate is told; any thread, any number of times."""
         with self._changed:
@@ -288,6 +311,12 @@ class OfferedPartition:
         """See ``OfferListener``."""
         with self._changed:
             self._progress.advance(subtask, stage)
+            self._changed.notify_all()
+
+    def held(self, subtask: int, num_records: int) -> None:
+        """See ``OfferListener``."""
+        with self._changed:
+            self._held[subtask] = max(self._held[subtask], num_records)
             self._changed.notify_all()
 
     def left(self, subtask: int, error: NetstackError) -> None:

@@ -17,7 +17,10 @@ _BEGINS_ANEW = (
     "it begins anew after a restart, and records that it emits again count again; override restore_position(), or make it a "
     "CheckpointedFunction, to prevent that"
 )
-_PUSHED = "records that producers pushed since the last checkpoint are lost by a restart, also if they were acknowledged"
+_PUSHED = (
+    "flowlet.gate.acknowledge is processed, so partitions that producers pushed since the last checkpoint are lost by a restart, also if "
+    "they were acknowledged"
+)
 
 
 def warn_of_sources_without_position(stream_graph: StreamGraph) -> None:
@@ -35,7 +38,7 @@ def sources_without_position(stream_graph: StreamGraph) -> Iterator[tuple[str, s
         if not isinstance(step, SourceTransformation):
             continue
         match step.source:
-            case RemoteGate():
+            case RemoteGate() if not stream_graph.settings.job.acknowledges_checkpointed:
                 yield node.name, _PUSHED
             case SourceFunction() as function if not can_be_replayed(function) and not isinstance(function, CheckpointedFunction):
                 yield node.name, _BEGINS_ANEW

@@ -92,7 +92,7 @@ class NumberReader:
 
 
 class LimitedNumberReader(NumberReader):
-    """Gives the records of its numbers at a rate; see ``TimedReader``, ``NotifiedReader``."""
+    """Gives the records of its numbers at a rate; see ``TimedReader``, ``PositionListener``."""
 
     def __init__(self, runs: Runs, function: MakeRecord | None, limit: RateLimit) -> None:
         super().__init__(runs, function)
@@ -131,10 +131,13 @@ class LimitedNumberReader(NumberReader):
     def position_taken(self, checkpoint_id: int) -> None:
         """Nothing depends on it."""
 
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+    def position_kept(self, checkpoint_id: int) -> None:
         """A rate per checkpoint allows more now."""
         self._limit.checkpoint_completed()
         self._wake()
+
+    def position_lost(self, checkpoint_id: int) -> None:
+        """Nothing: a later one that is complete has more."""
 
     def close(self) -> None:
         """Cancel the timer."""

@@ -1,26 +1,30 @@
 """``RemoteGateSource``: reads what producers outside the cluster push into a gate.
 
 Side:       task.  The source is created in the user's program and pickled; a TaskManager binds each subtask's copy to its gate.
-Invariants: a producer's end of data is acknowledged only when a completion mark that follows it has passed every task of the job.  A
-            partition counts once its producer knows that every subtask has acknowledged it.  Records of an aborted attempt stay
-            processed (at least once).
+Invariants: a producer's end of data is acknowledged only when a completion mark that follows it has passed every task of the job, or, as
+            the job's settings say, when a complete checkpoint holds it.  A partition counts once its producer knows that every subtask has
+            acknowledged it, or a checkpoint holds it.  In a job with checkpoints records go into the job once (``PartitionLedger``); in one
+            without, records of an aborted attempt stay processed, and come again (at least once).
             A gate with a declared type reads values of this type and unpickles nothing, so nobody can run code here with its token, or
             pass on anything else.  A gate of any objects trusts the holders of its token as it trusts the job's own program.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from flowlet.chain.state_share import StateShare
+from flowlet.common.settings.gate_settings import RetryRule
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
-from flowlet.errors import FlowletError, SerdeError
+from flowlet.connectors.partition_ledger import AttemptCursor, HeldPartition, PartitionKey, PartitionLedger, UnfitAttemptError, merged
+from flowlet.errors import FlowletError, SerdeError, StateRestoreError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.ingest.event_time import EventTimeColumn
 from flowlet.ingest.gate_type import type_fingerprint
 from flowlet.operators.source_operator import Source, SourceReader
-from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
+from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.rpc.control_messages import CountedPartition, GateCounts
 from flowlet.serde.declared.declared_records import DeclaredRecords, declared_records
 from flowlet.serde.element_deserializer import ElementDeserializer
@@ -32,10 +36,13 @@ from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.log_lines import LogLines
 from netstack.transport.limits import RateLimit
 from netstack.wire.events import EndOfData, EndOfPartition
+from netstack.wire.offer_messages import RefusalCode
 
 _log = LogLines(__name__)
 GateReport = Callable[[GateCounts, list[CountedPartition]], None]
 """Takes the counts of a gate and the partitions that were completed since the last report."""
+_STATE_VERSION: Final = 1
+_MAX_REPORTED: Final = 1_000  # partitions in one message to the JobManager
 _LOGS_PER_S: Final = 1.0  # at most, because producers can abort as many attempts as they like; the gate's counts have all of them
 
 
@@ -68,6 +75,8 @@ class RemoteGateSource(Source):
         self._gate: OfferedInputGate | None = None
         self._report: GateReport | None = None
         self._request_mark: Callable[[int], None] | None = None
+        self._retries: RetryRule | None = None
+        self._waits_for_checkpoints = False
 
     @property
     def type_name(self) -> str:
@@ -83,7 +92,15 @@ class RemoteGateSource(Source):
         """What an offer is checked against."""
         return GateShape(self.name, self.type_name, self.fingerprint, num_subtasks, self.producers)
 
-    def bind(self, gate: OfferedInputGate, report: GateReport | None = None, request_mark: Callable[[int], None] | None = None) -> None:
+    def bind(
+        self,
+        gate: OfferedInputGate,
+        report: GateReport | None = None,
+        request_mark: Callable[[int], None] | None = None,
+        *,
+        retries: RetryRule | None = None,
+        waits_for_checkpoints: bool = False,
+    ) -> None:
         """Read from ``gate``; all functions are called on the task thread.
 
         Args:
@@ -91,10 +108,18 @@ class RemoteGateSource(Source):
             report: called whenever a partition or an attempt has ended.
             request_mark: asks the JobManager for a completion mark with a higher number than this; None: there is no JobManager, so the
                 end of data is acknowledged once the source's chain has processed everything before it.
+            retries: which attempts have the same records; None: the job takes no checkpoints.
+            waits_for_checkpoints: ``request_mark`` asks for a checkpoint instead, and one that holds the end of data acknowledges it.
         """
         self._gate = gate
         self._report = report
         self._request_mark = request_mark
+        self._retries = retries
+        self._waits_for_checkpoints = waits_for_checkpoints
+
+    def redistribute_positions(self, positions: Sequence[object | None], share: StateShare) -> object:
+        """What every subtask holds after a change of the parallelism; see ``partition_ledger.merged``."""
+        return _state_of(merged([None if each is None else _held_in(each, self.name) for each in positions]))
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
         """The reader of the gate that this copy is bound to.  Raises FlowletError: it is not bound to a gate."""
@@ -105,7 +130,15 @@ class RemoteGateSource(Source):
             from flowlet.ingest.batches import batches_of_messages  # here, because it imports pyarrow, which most jobs do not need
 
             restore = partial(batches_of_messages, schema=self.type_info.schema)
-        return RemoteGateReader(self._gate, self._report, self._request_mark, declared=declared_records(self.type_info), restore=restore)
+        return RemoteGateReader(
+            self._gate,
+            self._report,
+            self._request_mark,
+            declared=declared_records(self.type_info),
+            restore=restore,
+            retries=self._retries,
+            waits_for_checkpoints=self._waits_for_checkpoints,
+        )
 
 
 class RemoteGateReader:
@@ -113,7 +146,7 @@ class RemoteGateReader:
 
     Args:
         gate: where the records come from.
-        report, request_mark: as for ``RemoteGateSource.bind``.
+        report, request_mark, retries, waits_for_checkpoints: as for ``RemoteGateSource.bind``.
         declared: the format of the records; None: any objects, and the producers are trusted.
         restore: makes the records from what was sent, and raises SerdeError if it cannot; None: the records were sent themselves.
     """
@@ -128,25 +161,65 @@ class RemoteGateReader:
         *,
         declared: DeclaredRecords | None,
         restore: Callable[[Chunk], Chunk] | None = None,
+        retries: RetryRule | None = None,
+        waits_for_checkpoints: bool = False,
     ) -> None:
         self._gate = gate
         self._restore = restore
         self._declared = declared
         self._report = report
         self._request_mark = request_mark
-        self._last_mark = 0  # the number of the last completion mark that was emitted
+        self._retries = retries
+        self._waits_for_checkpoints = waits_for_checkpoints
+        self._ledger = None if retries is None else PartitionLedger(retries)
+        self._cursors: dict[int, AttemptCursor] = {}  # by index of an open channel that has received data, if there is a ledger
+        # Below, a mark is a completion mark, or a checkpoint, which is emitted when it is taken.
+        self._last_mark = 0  # the number of the last mark that was emitted
         self._is_mark_requested = False  # since then
         self._ended: dict[int, int | None] = {}  # channels whose end of data waits for a mark, by index; None: it was not emitted yet
         self._deserializers: dict[int, ElementDeserializer] = {}  # by index of an open channel that has received data
-        self._elements: deque[StreamElement] = deque()
+        self._elements: deque[tuple[int, AttemptCursor | None, Chunk]] = deque()  # with the channel
         self._logs = RateLimit(_LOGS_PER_S, time.monotonic)
         gate.request_partitions()
 
     def __repr__(self) -> str:
         return f"<RemoteGateReader of {self._gate!r}, {len(self._elements)} elements wait, {len(self._ended)} partitions wait for a mark>"
 
-    def snapshot_position(self) -> None:
-        """None: what producers pushed cannot be asked for again."""
+    def snapshot_position(self) -> object:
+        """Which records of which partitions were given out."""
+        assert self._ledger is not None, "the job takes checkpoints"
+        return _state_of(self._ledger.held())
+
+    def restore_position(self, position: object) -> None:
+        """Go on with what a checkpoint holds, and tell the JobManager which partitions are complete."""
+        assert self._retries is not None, "the job takes checkpoints"
+        self._ledger = PartitionLedger(self._retries, _held_in(position, self._gate.shape.name))
+        self._report_ended(self._ledger.ended())
+
+    def position_taken(self, checkpoint_id: int) -> None:
+        """A checkpoint holds what was given out so far."""
+        if self._ledger is not None:
+            self._ledger.take(checkpoint_id)
+        if self._waits_for_checkpoints:
+            self._follow(checkpoint_id)
+
+    def position_kept(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: acknowledge what it holds."""
+        if self._ledger is None:
+            return
+        ended = self._ledger.complete(checkpoint_id)
+        for index, cursor in self._cursors.items():
+            if cursor.kept > cursor.told:
+                cursor.told = cursor.kept
+                self._gate.tell_held(index, cursor.kept)
+        if self._waits_for_checkpoints:
+            self._report_ended(ended)
+            self._acknowledge(checkpoint_id)
+
+    def position_lost(self, checkpoint_id: int) -> None:
+        """A checkpoint has failed; the next one will hold what it had."""
+        if self._ledger is not None:
+            self._ledger.abort(checkpoint_id)
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
         """The next records; an empty chunk if there are none yet, None when the gate is finished."""
@@ -157,9 +230,24 @@ class RemoteGateReader:
             if item is None:
                 return None if gate.is_finished else Chunk([])
             self._process_item(item)
-        element = elements.popleft()
-        assert isinstance(element, Chunk), "_feed keeps only chunks"
-        return element
+        index, cursor, chunk = elements.popleft()
+        if cursor is None:
+            return chunk
+        while not len(chunk := self._new_records(index, cursor, chunk)) and elements:  # an empty chunk says that nothing waits here
+            index, cursor, chunk = elements.popleft()
+            assert cursor is not None, "all channels have one, or none has"
+        return chunk
+
+    def _new_records(self, index: int, cursor: AttemptCursor, chunk: Chunk) -> Chunk:
+        """The records that no checkpoint and no other attempt has brought."""
+        assert self._ledger is not None, "it made the cursor"
+        try:
+            num_known = self._ledger.admit(cursor, len(chunk))
+        except UnfitAttemptError as error:
+            if self._cursors.get(index) is cursor:  # else the attempt has ended already
+                self._refuse(index, error)
+            return Chunk([])
+        return chunk.slice(num_known, len(chunk)) if num_known else chunk
 
     def available_future(self) -> AvailabilityFuture:
         """Done when the gate has data, or is finished."""
@@ -183,6 +271,7 @@ class RemoteGateReader:
             self._end_data(index)
         elif isinstance(item.event, EndOfPartition):
             self._deserializers.pop(index, None)
+            self._close_cursor(index)
             self._report_counts()
         else:
             self._abort(index, f"it sent {item.event}, which producers must not send")
@@ -197,17 +286,47 @@ class RemoteGateReader:
             chunks = [element for element in deserializer.feed(view) if isinstance(element, Chunk)]
             if self._restore is not None:
                 chunks = list(map(self._restore, chunks))
+            cursor = self._cursor_of(index) if chunks else None
         except SerdeError as error:
             self._abort(index, str(error))
             return
-        self._elements.extend(chunks)
+        except UnfitAttemptError as error:
+            self._refuse(index, error)
+            return
+        self._elements.extend((index, cursor, chunk) for chunk in chunks)
+
+    def _cursor_of(self, index: int) -> AttemptCursor | None:
+        """Where the attempt of an open channel is.  Raises UnfitAttemptError: nobody can tell."""
+        if self._ledger is None:
+            return None
+        cursor = self._cursors.get(index)
+        if cursor is None:
+            offer = self._gate.offer_of(index)
+            key = PartitionKey(offer.job, offer.epoch, offer.partition)
+            cursor = self._cursors[index] = self._ledger.open(key, offer.attempt, offer.first_record)
+        return cursor
+
+    def _close_cursor(self, index: int) -> None:
+        cursor = self._cursors.pop(index, None)
+        if cursor is not None and self._ledger is not None:
+            self._ledger.close(cursor)
 
     def _end_data(self, index: int) -> None:
         deserializer = self._deserializers.get(index)
         if deserializer is not None and deserializer.has_partial:
             self._abort(index, "its data ended in the middle of a record")
             return
-        if self._request_mark is None:
+        is_kept = False
+        if self._ledger is not None:
+            try:
+                cursor = self._cursor_of(index)
+                assert cursor is not None, "there is a ledger"
+                self._ledger.end(cursor)
+            except UnfitAttemptError as error:
+                self._refuse(index, error)
+                return
+            is_kept = self._waits_for_checkpoints and cursor.is_end_kept
+        if self._request_mark is None or is_kept:
             self._gate.acknowledge_all_records_processed(index)
             return
         self._ended[index] = None
@@ -217,16 +336,28 @@ class RemoteGateReader:
 
     def mark_emitted(self, number: int) -> None:
         """A completion mark follows the records of all partitions that have ended."""
+        if not self._waits_for_checkpoints:
+            self._follow(number)
+
+    def mark_completed(self, number: int) -> None:
+        """The whole job has processed what the mark follows: acknowledge those partitions."""
+        if not self._waits_for_checkpoints:
+            self._acknowledge(number)
+
+    def _follow(self, number: int) -> None:
         self._last_mark, self._is_mark_requested = number, False
         for index, mark in self._ended.items():
             if mark is None:
                 self._ended[index] = number
 
-    def mark_completed(self, number: int) -> None:
-        """The whole job has processed what the mark follows: acknowledge those partitions."""
+    def _acknowledge(self, number: int) -> None:
         for index in [index for index, mark in self._ended.items() if mark is not None and mark <= number]:
             del self._ended[index]
             self._gate.acknowledge_all_records_processed(index)
+
+    def _refuse(self, index: int, error: UnfitAttemptError) -> None:
+        self._gate.abort_channel(index, RemoteProtocolError(str(error)), RefusalCode.UNFIT_ATTEMPT)
+        self._forget_aborted()
 
     def _abort(self, index: int, reason: str) -> None:
         self._gate.abort_channel(index, RemoteProtocolError(f"{self._gate.offer_of(index)}: {reason}"))
@@ -235,6 +366,7 @@ class RemoteGateReader:
     def _forget_aborted(self) -> None:
         for index, offer, error in self._gate.take_aborted():
             self._ended.pop(index, None)  # its place is given to the next partition
+            self._close_cursor(index)
             deserializer = self._deserializers.pop(index, None)
             if deserializer is not None:
                 deserializer.close()
@@ -244,6 +376,27 @@ class RemoteGateReader:
 
     def _report_counts(self) -> None:
         if self._report is not None:
-            counts = self._gate.counts()
             completed = [CountedPartition(offer.job, offer.epoch, offer.partition) for offer in self._gate.take_completed()]
-            self._report(GateCounts(counts.num_open, counts.num_completed, counts.num_aborted, counts.num_refused), completed)
+            self._report(self._counts(), completed)
+
+    def _report_ended(self, ended: Sequence[PartitionKey]) -> None:
+        """Tell the JobManager which partitions a complete checkpoint holds."""
+        completed = [CountedPartition(*key) for key in ended]
+        for start in range(0, len(completed), _MAX_REPORTED):
+            if self._report is not None:
+                self._report(self._counts(), completed[start : start + _MAX_REPORTED])
+
+    def _counts(self) -> GateCounts:
+        counts = self._gate.counts()
+        return GateCounts(counts.num_open, counts.num_completed, counts.num_aborted, counts.num_refused)
+
+
+def _state_of(held: Sequence[HeldPartition]) -> object:
+    return _STATE_VERSION, [(*each.key, each.attempt, each.num_records, each.has_ended, each.is_divided) for each in held]
+
+
+def _held_in(state: Any, gate: str) -> list[HeldPartition]:
+    version, rows = state
+    if version != _STATE_VERSION:
+        raise StateRestoreError(f"the state of gate {gate!r} has version {version}, this flowlet reads {_STATE_VERSION}")
+    return [HeldPartition(PartitionKey(*row[:3]), *row[3:]) for row in rows]

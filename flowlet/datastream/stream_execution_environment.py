@@ -22,7 +22,14 @@ from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.not_yet import missing_attribute
 from flowlet.common.options import known_options as known
 from flowlet.common.options.check_options import check_options
-from flowlet.common.options.job_options import checkpoint_settings, recovery_settings, restart_settings, state_settings
+from flowlet.common.options.job_options import (
+    checkpoint_settings,
+    gate_settings,
+    recovery_settings,
+    refuse_gate_options,
+    restart_settings,
+    state_settings,
+)
 from flowlet.common.options.option import Option
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
@@ -488,6 +495,9 @@ class StreamExecutionEnvironment:
             job=self._job_settings(),
         )
         graph = build_stream_graph(self._next_attempt(collect).roots(), job_name or self._job_name or DEFAULT_JOB_NAME, settings)
+        sources = [node.transformation for node in graph.nodes.values() if isinstance(node.transformation, SourceTransformation)]
+        if not any(isinstance(each.source, RemoteGate) for each in sources):
+            refuse_gate_options(self._configuration)
         if graph.is_batch and settings.job.checkpoints is not None:
             raise JobGraphError("checkpoints are not taken in BATCH mode, as in Flink: use set_runtime_mode(STREAMING), or no checkpoints")
         return graph
@@ -499,7 +509,8 @@ class StreamExecutionEnvironment:
         settings = self._config.job_settings(self._max_record_bytes, checkpoints, restart)
         path, ignores_unclaimed = recovery_settings(self._configuration, has_checkpoints=checkpoints is not None)
         state = state_settings(self._configuration)
-        return replace(settings, recovery_path=path, ignores_unclaimed_state=ignores_unclaimed, state=state)
+        gates = gate_settings(self._configuration, has_checkpoints=checkpoints is not None)
+        return replace(settings, recovery_path=path, ignores_unclaimed_state=ignores_unclaimed, state=state, gates=gates)
 
     def _submit(self, job_name: str | None, collect: CollectTransformation | None = None, *, is_attached: bool = False) -> SubmittedJob:
         """Start the next job; see the class for what that is."""

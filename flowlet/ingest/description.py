@@ -28,6 +28,8 @@ class GateDescription:
     """One remote gate of one running job.
 
     ``endpoints`` has one entry per subtask.  ``producers``: how many partitions end the gate; None: ``finish_gate`` ends it.
+    ``has_checkpoints``: its job takes some, so a partition goes on after a failure.  ``acknowledges_checkpointed``: a write returns when
+    one holds it.
     """
 
     name: str
@@ -42,6 +44,8 @@ class GateDescription:
     token: bytes = field(repr=False)
     type_blob: bytes = field(repr=False)
     key_blob: bytes = field(repr=False)
+    has_checkpoints: bool = False
+    acknowledges_checkpointed: bool = False
 
     @property
     def type_info(self) -> TypeInformation:
@@ -81,4 +85,6 @@ class GateDescription:
             token=bytes.fromhex(document["token"]),
             type_blob=base64.b64decode(document["type_blob"]),
             key_blob=base64.b64decode(document["key_blob"]),
+            has_checkpoints=document["has_checkpoints"],
+            acknowledges_checkpointed=document["acknowledges_checkpointed"],
         )

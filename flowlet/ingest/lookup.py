@@ -13,11 +13,12 @@ import msgspec
 
 from flowlet.datastream.job_manager_address import parsed_address
 from flowlet.errors import ConfigError
-from flowlet.ingest.description import GateDescription
+from flowlet.ingest.description import GateDescription, GateEndpoint
 from flowlet.ingest.errors import (
     GateAccessError,
     GateEndedError,
     GateError,
+    GateLostError,
     GateNotFoundError,
     GateUnreachableError,
     GateWriteError,
@@ -83,16 +84,47 @@ async def ask_outcome(description: GateDescription, partition: CountedPartition,
     return _outcome_decoder.decode(answer.body)
 
 
-async def end_write(description: GateDescription, job: str, epoch: int, timeout_s: float, *, num_partitions: int | None) -> None:
-    """Commit a write of so many partitions, or abort it if None.  Raises GateError: as ``GateClient.commit``."""
+async def ask_place(description: GateDescription, timeout_s: float) -> tuple[GateEndpoint, ...] | None:
+    """Where the gate's subtasks run now; None: they do not.  Raises GateError: as ``ask_outcome``."""
+    answer = await _ask_with_token(description, "GET", "place", {}, timeout_s)
+    if answer.status == _NO_CONTENT:
+        return None
+    return tuple(GateEndpoint(each["host"], each["port"]) for each in msgspec.json.decode(answer.body))
+
+
+async def want_checkpoint(description: GateDescription, timeout_s: float) -> None:
+    """Ask for a checkpoint soon.  Raises GateError: as ``ask_outcome``."""
+    await _ask_with_token(description, "PATCH", "checkpoint", {}, timeout_s)
+
+
+async def end_write(
+    description: GateDescription, job: str, epoch: int, timeout_s: float, patience_s: float, *, num_partitions: int | None
+) -> None:
+    """Commit a write of so many partitions, or abort it if None; for ``patience_s`` asked again until a checkpoint holds it.
+
+    Raises:
+        GateError: as ``GateClient.commit``.
+    """
     mode = {"mode": "abort"} if num_partitions is None else {"mode": "commit", "partitions": num_partitions}
-    await _ask_with_token(description, "PATCH", "write", {"job": job, "epoch": epoch} | mode, timeout_s)
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            answer = await _ask_with_token(description, "PATCH", "write", {"job": job, "epoch": epoch} | mode, timeout_s)
+        except GateUnreachableError:
+            if time.monotonic() >= deadline_s:
+                raise
+        else:
+            if answer.status != _NO_CONTENT:
+                return
+            if time.monotonic() >= deadline_s:
+                raise GateLostError(f"gate {description.name!r}: no checkpoint has held write {job!r} within {patience_s:g} s")
+        await asyncio.sleep(_ASK_INTERVAL_S)
 
 
 async def _ask_with_token(description: GateDescription, method: str, what: str, query: dict[str, object], timeout_s: float) -> RpcResponse:
     """Ask what the gate's token allows to ask; a worker has no secret."""
     gate = description.name
-    path = f"/producers/{description.job_id}/{quote(gate, safe='')}/{description.expires_ms}/{what}?{urlencode(query)}"
+    path = f"/producers/{description.job_id}/{quote(gate, safe='')}/{description.expires_ms}/{what}{'?' if query else ''}{urlencode(query)}"
     return await _ask(gate, description.jobmanager, method, path, timeout_s, description.token)
 
 

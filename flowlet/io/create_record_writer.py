@@ -35,12 +35,13 @@ def create_record_writer(
     max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes,
     operator: str | None = None,
     serializer: StreamElementSerializer | None = None,
+    first_channel: int | None = None,
 ) -> RecordWriter:
     """The record writer for a partitioner.
 
     ``partition`` has one subpartition per channel.  ``subtask`` is the producer's.  ``rng`` draws the first channel of a rebalance, and the
     channels of shuffles and latency markers.  ``serializer``: None: of chunks of any objects, of at most ``max_element_bytes``.  See
-    ``RecordWriterOptions`` for the rest.
+    ``RecordWriterOptions`` for the rest.  ``first_channel``: of a rebalance; None: a random one.
 
     Raises:
         ValueError: the buffer timeout is below -1.
@@ -56,7 +57,8 @@ def create_record_writer(
         case Broadcast():
             return BroadcastRecordWriter(partition, options)
         case Rebalance():
-            return RoundRobinRecordWriter(partition, options, first_channel=rng.randrange(partition.num_subpartitions))
+            first = rng.randrange(partition.num_subpartitions) if first_channel is None else first_channel
+            return RoundRobinRecordWriter(partition, options, first_channel=first)
         case Rescale():
             return RoundRobinRecordWriter(partition, options, first_channel=0)
         case Shuffle():

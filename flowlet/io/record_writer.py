@@ -91,6 +91,8 @@ class RecordWriter(ABC):
         self._flushes_always = options.buffer_timeout_ms == 0
         self._on_written = options.on_written if options.buffer_timeout_ms > 0 else None
         self._rng = options.rng
+        self.num_written = [0] * num_lanes
+        """How many records each lane was written; see ``create_record_writer``: a lane is a channel, or stands for all."""
         self._is_dirty = False  # whether bytes were written since the last flush_pending
         self._is_idle = False  # the status announced last
         self._is_stopped = False  # whether everything is dropped from now on
@@ -267,6 +269,7 @@ class RecordWriter(ABC):
 
     def _write_chunk(self, chunk: Chunk, lane: int) -> None:
         if len(chunk) >= MIN_CONTENT_RECORDS and self._hand_over(chunk, lane):
+            self.num_written[lane] += len(chunk)
             return
         chunk = sendable(chunk)
         codes = self._codes[lane] if self._codes else None
@@ -283,6 +286,7 @@ class RecordWriter(ABC):
             if codes is not None:
                 codes.commit()
             self._write_bytes(data, lane)
+            self.num_written[lane] += len(chunk)
             return
         half = len(chunk) // 2
         self._write_chunk(chunk.slice(0, half), lane)

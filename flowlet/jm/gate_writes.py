@@ -3,13 +3,15 @@
 Side:       pure.
 Invariants: a write is one (job, epoch) of a producer.  A partition is counted when every subtask of the gate has completed an attempt of
             it; several attempts count once.  A write whose job was announced counts only once it is committed.  An aborted write counts
-            nothing, whatever its stragglers still complete.
+            nothing, whatever its stragglers still complete.  What is counted holds for one run of the job.
 Rules:      remembers ``MAX_REMEMBERED`` partitions, or two writes of the size that the gate waits for; the oldest are forgotten first.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final, NewType
+
+import msgspec
 
 from flowlet.errors import FlowletError
 from flowlet.rpc.control_messages import CountedPartition
@@ -22,6 +24,22 @@ _Subtasks = NewType("_Subtasks", int)  # a bit for each subtask
 
 class WriteError(FlowletError):
     """A write cannot be committed; the message says why and what to do."""
+
+
+class WriteState(msgspec.Struct, frozen=True):
+    """What the driver of a producer has said of a write."""
+
+    job: str
+    epoch: int
+    num_committed: int | None
+    is_aborted: bool
+
+
+class WritesState(msgspec.Struct, frozen=True):
+    """What the drivers of producers have said: the part of ``GateWrites`` that checkpoints hold."""
+
+    announced: list[str]
+    writes: list[WriteState]
 
 
 @dataclass(slots=True)
@@ -104,6 +122,25 @@ class GateWrites:
         """Whether every subtask has completed this partition."""
         write = self._writes.get((partition.job, partition.epoch))
         return write is not None and write.completed_by.get(partition.partition) == self._all_subtasks
+
+    def begin_run(self) -> None:
+        """Forget what is counted, not what drivers have said: the subtasks of a new run say which partitions they have."""
+        for key, write in list(self._writes.items()):
+            write.completed_by, write.num_counted = {}, 0
+            if write.num_committed is None and not write.is_aborted:
+                del self._writes[key]
+        self._num_remembered = 0
+
+    def snapshot(self) -> WritesState:
+        """What drivers have said."""
+        said = [(key, write) for key, write in self._writes.items() if write.is_aborted or write.num_committed is not None]
+        return WritesState(list(self._announced), [WriteState(*key, write.num_committed, write.is_aborted) for key, write in said])
+
+    def restore(self, state: WritesState) -> None:
+        """Know what drivers have said before this JobManager was started."""
+        self._announced |= dict.fromkeys(state.announced)
+        for each in state.writes:
+            self._writes[each.job, each.epoch] = _Write(num_committed=each.num_committed, is_aborted=each.is_aborted)
 
     def _write(self, job: str, epoch: int) -> _Write:
         write = self._writes.setdefault((job, epoch), _Write())

@@ -11,14 +11,27 @@ from typing import Final
 
 import msgspec
 
+from flowlet.errors import StateRestoreError
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.gate_writes import GateWrites
+from flowlet.jm.gate_writes import GateWrites, WritesState
 from flowlet.jm.job_document import Document
 from flowlet.rpc.control_messages import CountedPartition, GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
 from netstack.wire.gate_access import GateIdentity, gate_token
 
 # A producer that knows the cluster's secret can fetch a new token when this one expires; one that was handed only a token cannot.
 TOKEN_LIFETIME_MS: Final = 24 * 3600 * 1000
+_STATE_VERSION: Final = 1
+
+
+class GateState(msgspec.Struct, frozen=True):
+    """What a checkpoint holds of a gate in the JobManager; which partitions are counted is in the states of its subtasks."""
+
+    version: int
+    is_told_to_finish: bool
+    writes: WritesState
+
+
+_state_decoder: Final = msgspec.msgpack.Decoder(GateState)
 
 
 def gate_vertex(job: JobGraphMessage, name: str) -> VertexMessage | None:
@@ -45,7 +58,8 @@ class JobGates:
             for vertex_id, vertex in self._vertices.items()
             if vertex.remote_gate is not None
         }
-        self._finishing: set[str] = set()
+        self._told: set[str] = set()  # to finish, by people
+        self._finishing: set[str] = set()  # these, and those that are complete in this run
 
     def __repr__(self) -> str:
         return f"<JobGates of {len(self._vertices)} gates, {len(self._finishing)} of them finishing>"
@@ -72,6 +86,43 @@ class JobGates:
         is_news = vertex_id not in self._finishing
         self._finishing.add(vertex_id)
         return is_news
+
+    @property
+    def vertex_ids(self) -> list[str]:
+        """The vertices of the gates."""
+        return list(self._vertices)
+
+    def is_finishing(self, vertex_id: str) -> bool:
+        """Whether the gate takes no more producers."""
+        return vertex_id in self._finishing
+
+    def request_finish(self, vertex_id: str) -> bool:
+        """As ``finish``, for later runs, too."""
+        self._told.add(vertex_id)
+        return self.finish(vertex_id)
+
+    def begin_run(self, vertex_id: str) -> None:
+        """All subtasks of the gate begin anew, and will say which partitions they have."""
+        self._counts[vertex_id] = [GateCounts()] * self._vertices[vertex_id].parallelism
+        self._writes[vertex_id].begin_run()
+        if vertex_id not in self._told:
+            self._finishing.discard(vertex_id)
+
+    def snapshot(self, vertex_id: str) -> bytes:
+        """What a checkpoint that is triggered now holds of the gate."""
+        return msgspec.msgpack.encode(GateState(_STATE_VERSION, vertex_id in self._told, self._writes[vertex_id].snapshot()))
+
+    def restore(self, vertex_id: str, state: bytes) -> None:
+        """Take over what ``snapshot`` gave.  Raises StateRestoreError: it cannot be read."""
+        try:
+            found: GateState = _state_decoder.decode(state)
+        except msgspec.MsgspecError as error:
+            raise StateRestoreError(f"the state of the gate of vertex {vertex_id} in a checkpoint cannot be read: {error}") from error
+        if found.version != _STATE_VERSION:
+            raise StateRestoreError(f"the state of a gate has version {found.version}, this flowlet reads {_STATE_VERSION}")
+        self._writes[vertex_id].restore(found.writes)
+        if found.is_told_to_finish:
+            self.request_finish(vertex_id)
 
     def documents(self) -> list[Document]:
         """One document per gate, with the counts of its subtasks."""
@@ -103,6 +154,8 @@ def gate_document(
         "type_blob": base64.b64encode(gate.type_blob).decode(),
         "key_blob": base64.b64encode(gate.key_blob).decode(),
         "producers": gate.producers,
+        "has_checkpoints": job.settings.checkpoints is not None,
+        "acknowledges_checkpointed": job.settings.acknowledges_checkpointed,
         "endpoints": [{"host": location.host, "port": location.data_port} for location in locations],
         "expires_ms": identity.expires_ms,
         "token": gate_token(secret, identity).hex(),

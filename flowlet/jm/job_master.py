@@ -3,14 +3,14 @@
 Side:       loop.
 Invariants: the user's code is kept only until the tasks are deployed for the last time; ``job_ended`` is called once, as the last effect.
             What belongs to one run of a region (locations, metrics, splits) is made anew for the next one, whose attempts have other
-            ids: a late message about the run before is about an unknown attempt.  A job with completion marks never restarts.
+            ids: a late message about the run before is about an unknown attempt.
 Source:     Flink ``JobMaster``.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from random import Random, SystemRandom
 from typing import Final, assert_never
 
@@ -47,13 +47,13 @@ from flowlet.jm.checkpoints.reader_acknowledgements import ReaderAcknowledgement
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gate_writes import GateWrites
-from flowlet.jm.gates import JobGates, gate_document, gate_vertex
+from flowlet.jm.gates import gate_document
 from flowlet.jm.job_document import Document, JobView
 from flowlet.jm.job_owner import JobOwner
 from flowlet.jm.job_store.entries import RecoveredJob
-from flowlet.jm.mark_coordinator import MarkCoordinator
 from flowlet.jm.regions.job_sources import JobSources
 from flowlet.jm.regions.pipelined_regions import pipelined_regions
+from flowlet.jm.remote_gates.gate_supervisor import GateSupervisor, known_vertex
 from flowlet.jm.scheduler import assign_tasks, execution_vertices, next_attempt
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.jm.submission import without_code
@@ -65,22 +65,19 @@ from flowlet.rpc.control_messages import (
     GateReported,
     InputChannelDescriptor,
     JobGraphMessage,
-    MarkOrder,
-    MarkPassed,
     MarkReport,
-    MarkRequested,
     SourceWatermarkReported,
     SplitsRequested,
     TaskMetrics,
     TaskStateChanged,
     TaskStuck,
-    VertexMessage,
 )
 from flowlet.rpc.front_door import Timers
 from flowlet.rpc.http import WallClock
 from flowlet.rpc.task_manager_gateway import TaskManagerGateway
 from netstack.log_lines import LogLines
 
+_RUN: Final = (ExecutionState.RUNNING, ExecutionState.FINISHED)
 _FAILING: Final = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)
 log = LogLines(__name__)
 
@@ -109,7 +106,6 @@ class JobMaster:
         self._owner = owner
         self._clock = clock
         self._timers = timers
-        self._gates = JobGates(job)
         self._checkpoints = JobCheckpoints(
             job,
             gateway,
@@ -136,7 +132,9 @@ class JobMaster:
         self._metrics: dict[bytes, TaskMetrics] = {}
         self._locations: dict[bytes, TaskManagerLocation] = {}
         self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
-        self._marks = MarkCoordinator(job, recovered.attempt)
+        self._gates = GateSupervisor(
+            job, gateway, self._checkpoints, lambda: self.graph.executions.values(), self._locations, recovered.attempt
+        )
         self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
         self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
         self._sources = JobSources(SourceCoordinator, gateway, self._place_of, self._checkpoints, self._source_failed)
@@ -179,7 +177,7 @@ class JobMaster:
     @property
     def view(self) -> JobView:
         """What ``job_document`` needs."""
-        waits_for = [f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})" for each in self._marks.missing]
+        waits_for = [f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})" for each in self._gates.missing]
         retained = self._checkpoints.retained_path(self.graph.status)
         return JobView(self.job, self.graph, self._metrics, self._locations, self._gates.documents(), self._stuck, retained, waits_for)
 
@@ -205,8 +203,10 @@ class JobMaster:
         self._restored_checkpoint_id = self._checkpoints.last_completed_id
         self._restored_ids |= dict.fromkeys(locations, self._restored_checkpoint_id)
         coordinators = self._sources.prepare(vertex for vertex in self.job.vertices if vertex.id in started)
+        self._gates.run_begins(self.job, self.graph.attempt_number)
         self._readers = reader_acknowledgements(self.job, self.graph.executions)
         self._handle(SlotsAllocated({attempt: location.tm_id for attempt, location in locations.items()}))
+        self._gates.run_deployed()
         self._alignment.start()
         for coordinator in coordinators:
             coordinator.start()
@@ -350,19 +350,14 @@ class JobMaster:
         if not self._is_running_on(tm_id, message.attempt):
             return False
         vertex = self.graph.executions[message.attempt].vertex
-        if self._gates.report(vertex.vertex_id, vertex.subtask, message.counts, message.completed):
-            self._finish_gate(vertex.vertex_id)
+        self._gates.reported(vertex.vertex_id, vertex.subtask, message)
         return True
 
     def mark_reported(self, tm_id: str, message: MarkReport) -> bool:
         """A task wants a completion mark, or one has passed it; False if that task does not run there."""
         if not self._is_running_on(tm_id, message.attempt):
             return False
-        match message:
-            case MarkRequested(_, after):
-                self._send_marks(self._marks.requested(after))
-            case MarkPassed(attempt, number):
-                self._send_marks(self._marks.passed(attempt, number))
+        self._gates.mark_reported(message)
         return True
 
     def checkpoint_reported(self, tm_id: str, message: CheckpointReport) -> bool:
@@ -383,23 +378,17 @@ class JobMaster:
     def _checkpoints_failed(self, error: Exception) -> None:
         self._source_failed(error, "checkpoints")
 
-    def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
-        for order in orders:
-            self._gateway.send_mark(self._locations[order.attempt].tm_id, order)
-
     def _is_running_on(self, tm_id: str, attempt: bytes) -> bool:
         location = self._locations.get(attempt)
         return location is not None and location.tm_id == tm_id and not self.graph.executions[attempt].state.is_terminal
 
     def finish_gate(self, name: str) -> None:
         """Tell a gate to accept no further producers and end after the open ones; call after ``start``; idempotent."""
-        vertex = self._gate_vertex(name)
-        if self._gates.finish(vertex.id):
-            self._finish_gate(vertex.id)
+        self._gates.finish(known_vertex(self.job, name))
 
     def gate_writes(self, name: str) -> GateWrites:
         """The writes into a gate of this job; to commit one, call ``commit_write``."""
-        return self._gates.writes(self._gate_vertex(name).id)
+        return self._gates.writes(known_vertex(self.job, name))
 
     def commit_write(self, name: str, job: str, epoch: int, num_partitions: int) -> None:
         """A producer's write into a gate is complete with so many partitions; ends the gate if it waits for that.
@@ -407,34 +396,46 @@ class JobMaster:
         Raises:
             WriteError: as ``GateWrites.commit``.
         """
-        vertex = self._gate_vertex(name)
-        if self._gates.commit(vertex.id, job, epoch, num_partitions):
-            self._finish_gate(vertex.id)
+        self._gates.commit(known_vertex(self.job, name), job, epoch, num_partitions)
 
-    def _gate_vertex(self, name: str) -> VertexMessage:
-        vertex = gate_vertex(self.job, name)
-        assert vertex is not None, "a gate of this job"
-        return vertex
+    def is_gate_finishing(self, name: str) -> bool:
+        """Whether a gate takes no more partitions."""
+        return self._gates.is_finishing(known_vertex(self.job, name))
 
-    def _finish_gate(self, vertex_id: str) -> None:
-        for attempt, execution in self.graph.executions.items():
-            if execution.vertex.vertex_id == vertex_id and not execution.state.is_terminal:
-                self._gateway.finish_gate(self._locations[attempt].tm_id, attempt)
+    def request_checkpoint(self) -> None:
+        """A producer waits for the next checkpoint; without checkpoints nothing happens."""
+        self._checkpoints.request()
+
+    async def wait_until_kept(self, timeout_s: float) -> bool:
+        """Wait until a checkpoint holds what is counted, committed and aborted now, or the job has ended; False if that takes longer.
+
+        In a job whose writes wait for no checkpoint there is nothing to wait for.
+        """
+        if not self.job.settings.acknowledges_checkpointed:
+            return True
+        wanted = self._checkpoints.request()
+        return await self._wait_until(lambda: self.is_ended or self._checkpoints.last_completed_id >= wanted, timeout_s)
 
     def gate_document(self, name: str, secret: bytes) -> Document:
         """What a producer needs to know of a gate; call after ``start``."""
-        vertex = self._gate_vertex(name)
+        vertex = known_vertex(self.job, name)
         assert vertex.remote_gate is not None, "gate_vertex found it by its gate"
-        places = [self._locations[each.attempt] for each in self.graph.executions_of(vertex.id)]
-        return gate_document(self.job, vertex.remote_gate, places, secret, self._clock())
+        return gate_document(self.job, vertex.remote_gate, self._gate_locations(name), secret, self._clock())
+
+    def gate_places(self, name: str) -> list[Document]:
+        """Where the subtasks of a gate run; call after ``start``."""
+        return [{"host": each.host, "port": each.data_port} for each in self._gate_locations(name)]
+
+    def _gate_locations(self, name: str) -> list[TaskManagerLocation]:
+        return [self._locations[each.attempt] for each in self.graph.executions_of(known_vertex(self.job, name).id)]
 
     async def wait_until_running(self, timeout_s: float) -> bool:
-        """Wait for all tasks to run, or the job to end; False if neither happened within ``timeout_s``."""
+        """Wait for all tasks of a run to run, or the job to end; False if neither happened within ``timeout_s``."""
         return await self._wait_until(lambda: self.is_ended or self._are_running(), timeout_s)
 
     def _are_running(self) -> bool:
         states = [execution.state for execution in self.graph.executions.values()]
-        return all(state is ExecutionState.RUNNING or state.is_terminal for state in states)
+        return self.graph.status is JobStatus.RUNNING and all(state in _RUN for state in states)
 
     async def wait_until_ended(self, timeout_s: float) -> bool:
         """Wait for the job to end; False if it did not within ``timeout_s``."""
@@ -556,7 +557,7 @@ class JobMaster:
         if state in _FAILING:  # an enumerator must not answer readers on a TaskManager that was just lost
             self._sources.close(vertex.vertex_id)
         if state is ExecutionState.FINISHED:
-            self._send_marks(self._marks.finished(attempt))
+            self._gates.task_finished(attempt)
         log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=vertex.subtask, state=state.value)
         self._checkpoints.task_state_changed(attempt, state)
 
@@ -575,7 +576,7 @@ class JobMaster:
             timer.cancel()
         self._restart_timers.clear()
         self._sources.close_all()
-        self._marks.close()
+        self._gates.run_ends()
         self._checkpoints.stop()
 
     def _run_ended(self) -> None:

@@ -2,7 +2,7 @@
 
 Side:       loop.
 Invariants: a token serves only for its own gate, and not after its expiry.  Its holder learns the job's status, the cause of its failure
-            and which partitions are counted, and commits and aborts writes; nothing else.
+            which partitions are counted and where the gate's tasks run, asks for checkpoints, and commits and aborts writes; nothing else.
 Source:     ours.
 """
 
@@ -26,11 +26,12 @@ from netstack.wire.gate_access import GateIdentity, gate_token
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 _BASE = "/producers/{job_id}/{gate}/{expires_ms}"
-_TARGET = re.compile(r"/producers/([0-9a-f]{32})/([^/?]+)/([0-9]{1,18})/(?:partition|write)(?:\?|$)", re.ASCII)
+_TARGET = re.compile(r"/producers/([0-9a-f]{32})/([^/?]+)/([0-9]{1,18})/(?:checkpoint|partition|place|write)(?:\?|$)", re.ASCII)
 _LOST = (JobStatus.FAILING, JobStatus.FAILED, JobStatus.CANCELLING, JobStatus.CANCELED)
 _MAX_DIGITS = 18
 # A producer may hear of a failure before the JobManager does, and of a symptom before its cause.
 _TROUBLE_TIMEOUT_S = 0.5
+_PLACE_TIMEOUT_S = _KEPT_TIMEOUT_S = 2.0  # producers wait longer for an answer
 
 
 class ProducerApi:
@@ -46,7 +47,12 @@ class ProducerApi:
 
     def routes(self) -> list[web.RouteDef]:
         """The routes, for the application of ``RestApi``."""
-        return [web.get(f"{_BASE}/partition", self.partition), web.patch(f"{_BASE}/write", self.write)]
+        return [
+            web.get(f"{_BASE}/partition", self.partition),
+            web.get(f"{_BASE}/place", self.place),
+            web.patch(f"{_BASE}/checkpoint", self.checkpoint),
+            web.patch(f"{_BASE}/write", self.write),
+        ]
 
     def key_of(self, target: str) -> bytes | None:
         """The token that must have signed a request with this target; None for other routes, and for a token that is none any more."""
@@ -65,13 +71,38 @@ class ProducerApi:
             await master.wait_for_trouble(_TROUBLE_TIMEOUT_S, self._config.failure_grace_s)
         partition = CountedPartition(_write_job(request), _number(request, "epoch"), _number(request, "partition"))
         status, failure = master.graph.status, master.graph.failure
-        is_counted = status not in _LOST and master.gate_writes(request.match_info["gate"]).is_counted(partition)
+        may_count = status not in _LOST and (status is not JobStatus.RESTARTING or master.job.settings.acknowledges_checkpointed)
+        is_finishing = master.is_gate_finishing(request.match_info["gate"])
+        is_counted = may_count and master.gate_writes(request.match_info["gate"]).is_counted(partition)
         cause = None if failure is None else cause_in_one_line(failure)
-        body = msgspec.json.encode(GateOutcome(status.name, is_counted, cause))
+        body = msgspec.json.encode(GateOutcome(status.name, is_counted, cause, is_finishing))
         return web.Response(body=body, content_type="application/json")
 
+    async def place(self, request: web.Request) -> web.Response:
+        """Where the gate's tasks run: 204 they do not at the moment, 410 the job has ended, 404 it is forgotten."""
+        master = self._find_job(request)
+        if master is None:
+            return _forgotten(request)
+        if not await master.wait_until_running(_PLACE_TIMEOUT_S):
+            return web.Response(status=204)
+        if master.is_ended:
+            return error_response(410, f"gate {request.match_info['gate']!r} has ended: {_why_ended(master)}")
+        return web.Response(body=msgspec.json.encode(master.gate_places(request.match_info["gate"])), content_type="application/json")
+
+    async def checkpoint(self, request: web.Request) -> web.Response:
+        """A producer waits for a checkpoint: 202, 404 the job is forgotten."""
+        master = self._find_job(request)
+        if master is None:
+            return _forgotten(request)
+        master.request_checkpoint()
+        return web.Response(status=202)
+
     async def write(self, request: web.Request) -> web.Response:
-        """Commit or abort a write: 202; 409 it cannot be committed, 410 the job has failed or was cancelled, 404 the job is forgotten."""
+        """Commit or abort a write.
+
+        202; 204 no checkpoint holds it yet: ask again; 409 it cannot be committed, 410 the job has failed or was cancelled, 404 the job
+        is forgotten.
+        """
         master = self._find_job(request)
         if master is None:
             return _forgotten(request)
@@ -79,20 +110,16 @@ class ProducerApi:
         mode = request.query.get("mode")
         if mode == "abort":
             master.gate_writes(gate).abort(job, epoch)
-            return web.Response(status=202)
+            return await _kept(master, job)
         if mode != "commit":
             return error_response(400, "to end the write, call this path with ?mode=commit or ?mode=abort")
         if master.graph.status in _LOST:
-            failure = master.graph.failure
-            cause = "" if failure is None else f": {cause_in_one_line(failure)}"
-            return error_response(
-                410, f"the results of write {job!r} are lost: job {master.job.name!r} is {master.graph.status.name}{cause}"
-            )
+            return _lost(master, job)
         try:
             master.commit_write(gate, job, epoch, _number(request, "partitions"))
         except WriteError as error:
             return error_response(409, str(error))
-        return web.Response(status=202)
+        return await _kept(master, job)
 
     def _find_job(self, request: web.Request) -> JobMaster | None:
         gate = _gate_in(request.raw_path)
@@ -109,6 +136,23 @@ def _gate_in(target: str) -> GateIdentity | None:
         return None if match is None else GateIdentity(bytes.fromhex(match[1]), unquote(match[2]), int(match[3]))
     except (ValueError, LocalProtocolError):
         return None
+
+
+async def _kept(master: JobMaster, job: str) -> web.Response:
+    """The answer once a checkpoint holds what was said of a write, if writes wait for checkpoints."""
+    if not await master.wait_until_kept(_KEPT_TIMEOUT_S):
+        return web.Response(status=204)
+    return _lost(master, job) if master.graph.status in _LOST else web.Response(status=202)
+
+
+def _lost(master: JobMaster, job: str) -> web.Response:
+    return error_response(410, f"the results of write {job!r} are lost: {_why_ended(master)}")
+
+
+def _why_ended(master: JobMaster) -> str:
+    failure = master.graph.failure
+    cause = "" if failure is None else f": {cause_in_one_line(failure)}"
+    return f"job {master.job.name!r} is {master.graph.status.name}{cause}"
 
 
 def _forgotten(request: web.Request) -> web.Response:

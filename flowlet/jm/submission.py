@@ -56,15 +56,16 @@ def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
 
 
 def _check_restarts(job: JobGraphMessage) -> None:
-    """What producers pushed into a gate is gone after a failure, and a second run of the tasks would not see it."""
+    """What producers pushed into a gate is gone after a failure, unless a checkpoint holds it: a second run would not see it."""
     gates = [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
-    if not gates:
+    if not gates or job.settings.checkpoints is not None:
         return
-    if job.settings.checkpoints is not None:
-        raise JobGraphError(f"a job with a remote gate ({gates[0]!r}) takes no checkpoints: leave execution.checkpointing.interval unset")
     if job.settings.restart.kind not in (RestartKind.DEFAULT, RestartKind.NONE):
         kind = job.settings.restart.kind.value
-        raise JobGraphError(f"a job with a remote gate ({gates[0]!r}) is not restarted: set restart-strategy.type to none, not {kind}")
+        raise JobGraphError(
+            f"a job with a remote gate ({gates[0]!r}) is not restarted without checkpoints: set execution.checkpointing.interval, or "
+            f"restart-strategy.type to none, not {kind}"
+        )
 
 
 def _check_directory(directory: str) -> None:

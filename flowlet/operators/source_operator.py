@@ -49,8 +49,8 @@ class SourceReader(Protocol):
     and ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
     A source whose positions can be divided among another number of readers has ``redistribute_positions(positions, share)``: the positions
     by former subtask (None: it had read everything) and a ``StateShare``; it gives the position of one reader, which is never None.
-    One with a user's function that has states may be a ``CheckpointedReader``.  One that needs a clock or timers may be a ``TimedReader``,
-    one that does something when a checkpoint is complete a ``NotifiedReader``.
+    One that acknowledges what checkpoints hold may be a ``PositionListener``.
+    One with a user's function that has states may be a ``CheckpointedReader``.  One that needs a clock or timers may be a ``TimedReader``.
     """
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
@@ -69,6 +69,20 @@ class MarkedReader(Protocol):
 
     def mark_completed(self, number: int) -> None:
         """The completion mark has passed every task of the job."""
+
+
+@runtime_checkable
+class PositionListener(Protocol):
+    """A reader that wants to know which of its positions a complete checkpoint holds."""
+
+    def position_taken(self, checkpoint_id: int) -> None:
+        """The checkpoint has what ``snapshot_position`` just gave."""
+
+    def position_kept(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete.  Must not block."""
+
+    def position_lost(self, checkpoint_id: int) -> None:
+        """The checkpoint has failed; of some that fail nothing is said."""
 
 
 @runtime_checkable
@@ -97,17 +111,6 @@ class TimedReader(Protocol):
 
     def use_clock(self, clock: ProcessingTimeService) -> None:
         """Take the clock and the timers of the task; once, before everything else.  Timers fire on the task's thread."""
-
-
-@runtime_checkable
-class NotifiedReader(Protocol):
-    """A reader that does something when a checkpoint is complete."""
-
-    def position_taken(self, checkpoint_id: int) -> None:
-        """The position that ``snapshot_position`` gave last belongs to this checkpoint."""
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete; there is no word of those that are not.  Must not block."""
 
 
 class Source(ABC):
@@ -183,17 +186,20 @@ class SourceOperator(StreamOperator):
             self._reader.snapshot_function(self.ctx, checkpoint_id, timestamp_ms)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the reader, and its function."""
+        """Tell the reader, or its function."""
         if isinstance(self._reader, CheckpointedReader):
             self._reader.checkpoint_completed(self.ctx, checkpoint_id)
-        if isinstance(self._reader, NotifiedReader):
+        if isinstance(self._reader, PositionListener):
             with self._reader_errors():
-                self._reader.notify_checkpoint_complete(checkpoint_id)
+                self._reader.position_kept(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell the reader's function."""
+        """Tell the reader, or its function."""
         if isinstance(self._reader, CheckpointedReader):
             self._reader.checkpoint_aborted(self.ctx, checkpoint_id)
+        if isinstance(self._reader, PositionListener):
+            with self._reader_errors():
+                self._reader.position_lost(checkpoint_id)
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
         """How far the reader is, if it can tell."""
@@ -203,7 +209,7 @@ class SourceOperator(StreamOperator):
             return None
         with self._reader_errors():
             found: object = position()
-            if isinstance(self._reader, NotifiedReader):
+            if isinstance(self._reader, PositionListener):
                 self._reader.position_taken(checkpoint_id)
         return found
 

@@ -448,6 +448,7 @@ class GateOutcome(msgspec.Struct, frozen=True):
     status: str  # of the job
     is_counted: bool  # every subtask has completed the partition, and the job has not failed
     cause: str | None  # of the job's failure
+    is_finishing: bool = False  # the gate takes no more partitions
 
 
 class FinishGate(msgspec.Struct, frozen=True, tag=True):

@@ -2,17 +2,18 @@
 
 Side:       task.  Runs in three kinds of processes, none of them the user's program: the planner (``writer``, ``streamWriter``), Spark's
             workers (``write``), and one on the driver's machine (``commit``, ``abort``).
-Invariants: ``write`` returns when the gate's job has processed the partition's last row.  A pickled writer can open one gate only.
+Invariants: ``write`` returns when the gate's job has processed the partition's last row, or a checkpoint of it holds the partition.  A
+            pickled writer can open one gate only.
             Partitions count for a gate with ``producers`` when Spark commits their write; ``commit`` fails if the gate's job has failed.
-Promises:   at least once; docs/remote-gates.md, "Spark".  Each partition's message for ``commit`` names job, epoch, partition, attempt and
-            nonce, so that exactly-once commits will need no other protocol.
+Promises:   docs/remote-gates.md, "Spark": exactly once if the gate's job takes checkpoints and attempts of a task have the same rows,
+            else at least once.
 Source:     ``pyspark.sql.datasource``.
 Absent:     reading; undoing (records of an aborted write stay processed).
 """
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +28,15 @@ from pyspark.sql.datasource import (
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateDescription
 from flowlet.ingest.errors import GateError
-from flowlet.ingest.producer import DEFAULT_TIMEOUT_S, DEFAULT_WAIT_FOR_ROOM_S, GateClient, open_gate
+from flowlet.ingest.partition_writer import PushLimits
+from flowlet.ingest.producer import (
+    DEFAULT_MAX_KEPT_BYTES,
+    DEFAULT_RESUME_TIMEOUT_S,
+    DEFAULT_TIMEOUT_S,
+    DEFAULT_WAIT_FOR_ROOM_S,
+    GateClient,
+    open_gate,
+)
 from flowlet.spark.attempt import offer_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.gate_sink import push
@@ -58,8 +67,7 @@ class GateTarget:
 
     description: GateDescription
     columns: st.StructType
-    timeout_s: float
-    wait_for_room_s: float
+    limits: PushLimits
     write_id: str
 
     @classmethod
@@ -82,13 +90,19 @@ class GateTarget:
             wait_for_gate_s=_seconds(options, "waitForGate", 0.0),
             committed_job=write_id,
         )
-        target = cls(client.description, columns, timeout_s, _seconds(options, "waitForRoom", DEFAULT_WAIT_FOR_ROOM_S), write_id)
+        limits = PushLimits(
+            timeout_s,
+            _seconds(options, "waitForRoom", DEFAULT_WAIT_FOR_ROOM_S),
+            _seconds(options, "resumeTimeout", DEFAULT_RESUME_TIMEOUT_S),
+            int(_seconds(options, "maxKeptBytes", DEFAULT_MAX_KEPT_BYTES, "bytes")),
+        )
+        target = cls(client.description, columns, limits, write_id)
         target.converter()
         return target
 
     def client(self) -> GateClient:
         """The gate, for a process that was sent this target."""
-        return GateClient(self.description, timeout_s=self.timeout_s, wait_for_room_s=self.wait_for_room_s)
+        return GateClient(self.description, **asdict(self.limits))
 
     def converter(self) -> BatchConverter:
         """A converter from Spark's batches to the gate's records."""
@@ -165,7 +179,8 @@ class FlowletDataSource(DataSource):
 
     Options: ``gate`` and ``jobmanager`` (host:port); ``secretFile`` (default: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``);
     ``timeoutSeconds`` (5); ``waitForGate`` (0): so many seconds for the gate's job to appear; ``waitForRoom`` (300): so many seconds for a
-    place among the gate's producers.
+    place among the gate's producers; ``resumeTimeout`` (120): so many seconds for a gate that was lost to come back, and ``maxKeptBytes``
+    (33554432): so much of a partition may wait for a checkpoint, both if the gate's job takes some.
     """
 
     @classmethod
@@ -200,7 +215,7 @@ def _needed(options: Mapping[str, Any], name: str) -> str:
     return str(value)
 
 
-def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+def _seconds(options: Mapping[str, str], name: str, default: float, what: str = "seconds") -> float:
     text = options.get(name)
     if text is None:
         return default
@@ -209,5 +224,5 @@ def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise ConfigError(f"option {name} is {text!r}; it must be a number of seconds above 0")
+        raise ConfigError(f"option {name} is {text!r}; it must be a number of {what} above 0")
     return value

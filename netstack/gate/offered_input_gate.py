@@ -25,7 +25,7 @@ from netstack.gate.gate_statistics import GateStatistics, gate_statistics
 from netstack.gate.producer_quota import ProducerQuota, QuotaShare
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wakeups import run_all
-from netstack.wire.offer_messages import PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import PartitionOffer, RefusalCode, encode_held
 
 ChannelFactory = Callable[[SingleInputGate, int, PartitionOffer, OfferedPartitionClient], RemoteInputChannel]
 # What a channel that left has moved stays in the gate's numbers.
@@ -190,6 +190,14 @@ class OfferedInputGate(SingleInputGate):
         with self._book_lock:
             return self._places[channel_index].offer
 
+    def tell_held(self, channel_index: int, num_records: int) -> None:
+        """Tell the producer of an open channel that the first ``num_records`` of it will never be needed again.  Task thread."""
+        with self._book_lock:
+            place = self._places.get(channel_index)
+        channel = self._channels.by_index[channel_index]
+        if place is not None and isinstance(channel, RemoteInputChannel):
+            place.client.send_task_event(channel, encode_held(num_records))
+
     def take_completed(self) -> list[PartitionOffer]:
         """The offers whose partitions were completed since the last call.  Task thread."""
         completed, self._completed = self._completed, []
@@ -207,11 +215,11 @@ class OfferedInputGate(SingleInputGate):
             self._abort(channel, error)
             return None
 
-    def abort_channel(self, channel_index: int, error: NetstackError) -> None:
+    def abort_channel(self, channel_index: int, error: NetstackError, code: RefusalCode = RefusalCode.WRONG_TYPE) -> None:
         """End a channel whose data is not what it should be; its producer is told.  Task thread."""
         with self._book_lock:
             place = self._places[channel_index]
-        place.client.refuse(place.offer, RefusalCode.WRONG_TYPE, str(error))
+        place.client.refuse(place.offer, code, str(error))
         self._abort(self._channels.by_index[channel_index], error)
 
     def _abort(self, channel: InputChannel, error: NetstackError) -> None:

@@ -11,8 +11,15 @@ from netstack.errors import ConnectionLostError, NetstackError
 from netstack.flow.offer_progress import Stage
 from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.wire.messages import AckAllUserRecordsProcessed, CancelPartitionRequest, ErrorCode, ErrorResponse, PartitionRequest
-from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    CancelPartitionRequest,
+    ErrorCode,
+    ErrorResponse,
+    PartitionRequest,
+    TaskEventRequest,
+)
+from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode, decode_held
 
 
 class OfferRefusedError(NetstackError):
@@ -28,6 +35,9 @@ class OfferListener(Protocol):
 
     def advanced(self, subtask: int, stage: Stage) -> None:
         """A subtask of the gate has reached ``stage``."""
+
+    def held(self, subtask: int, num_records: int) -> None:
+        """A subtask will never need the first ``num_records`` that are for it again."""
 
     def left(self, subtask: int, error: NetstackError) -> None:
         """A subtask stopped reading, at the end of the partition or because of ``error``."""
@@ -84,6 +94,9 @@ class OfferingHandler(ChannelHandler):
         if isinstance(message, OfferRefused):
             self._on_refused(message)
             return
+        if isinstance(message, TaskEventRequest) and (num_records := decode_held(message.event)) is not None:
+            self._on_held(message.receiver, num_records)
+            return
         if isinstance(message, PartitionRequest):
             key = self._by_partition.get((message.partition, message.first_subpartition))
             if key is None:  # not for the handlers behind: they would wait for the partition, and a place of the gate with them
@@ -106,6 +119,12 @@ class OfferingHandler(ChannelHandler):
         if found is not None:
             offer, listener = found
             listener.advanced(offer.subtask, stage)
+
+    def _on_held(self, receiver: InputChannelID, num_records: int) -> None:
+        found = self._offers.get(self._by_receiver.get(receiver, (b"", 0)))
+        if found is not None:
+            offer, listener = found
+            listener.held(offer.subtask, num_records)
 
     def _on_cancel(self, receiver: InputChannelID) -> None:
         found = self._offers.get(self._by_receiver.get(receiver, (b"", 0)))

@@ -6,7 +6,8 @@ Units:      all integers big endian; ids in bytes.
 Source:     ours, ids 67 to 69; Flink's producers never dial.
 Flow:       ``GateHello`` in place of the client's ``Hello``.  Once both sides are ready: ``PartitionOffer`` -> ``PartitionRequest`` (or
             ``OfferRefused``) -> Flink's protocol with unchanged roles -> ``AckAllUserRecordsProcessed`` of every subtask -> end of
-            partition -> ``CancelPartitionRequest``, which confirms the end.
+            partition -> ``CancelPartitionRequest``, which confirms the end.  On the way ``TaskEventRequest`` may bring an event of
+            ``encode_held``.
 """
 
 from collections.abc import Callable
@@ -37,8 +38,11 @@ FRAME_HEADER_BYTES: Final = 9
 _NONCE_BYTES: Final = 32
 _BEFORE_AUTHORITY: Final = b"\x00"  # an authority has no such byte
 _HELLO: Final = Struct(">HH32s16sq")
-# Offer, partition, producing attempt, subtask, subtasks, producers, epoch, partition's number, attempt's number, type.
-_OFFER: Final = Struct(">16s20s40siiiqii16s")
+# Offer, partition, producing attempt, subtask, subtasks, producers, epoch, partition's number, attempt's number, type, first record.
+_OFFER: Final = Struct(">16s20s40siiiqii16sq")
+# The body of a ``TaskEventRequest`` of a gate; Flink's events have small numbers.
+_HELD: Final = Struct(">iq")
+_HELD_TYPE: Final = 0x464C4F57
 _REFUSED: Final = Struct(">16siB")
 
 
@@ -62,6 +66,8 @@ class RefusalCode(IntEnum):
     """The token of the connection has expired."""
     QUEUED = 7
     """No refusal: the offer waits until the gate has room, and is then requested or refused."""
+    UNFIT_ATTEMPT = 8
+    """The gate cannot tell which of the attempt's records it holds already."""
 
 
 _CODES: Final = {int(code): code for code in RefusalCode}
@@ -101,6 +107,8 @@ class PartitionOffer:
     attempt: int
     fingerprint: bytes
     """Identifies the type of the records that the producer sends."""
+    first_record: int = 0
+    """How many records of this subtask the producer leaves out, because the gate has said that it holds them (``encode_held``)."""
 
     def __str__(self) -> str:
         return f"partition {self.partition} (attempt {self.attempt}, epoch {self.epoch}) of {self.job!r}"
@@ -190,9 +198,23 @@ def _encode_offer(offer: PartitionOffer) -> bytes:
             _counted("partition", offer.partition),
             _counted("attempt", offer.attempt),
             offer.fingerprint,
+            _counted("first record", offer.first_record),
         )
         + job
     )
+
+
+def encode_held(num_records: int) -> bytes:
+    """The event by which a subtask of a gate tells its producer that it will never need the first ``num_records`` again."""
+    return _HELD.pack(_HELD_TYPE, _counted("number of records", num_records))
+
+
+def decode_held(event: bytes) -> int | None:
+    """The number in an event of ``encode_held``; None: it is another event."""
+    if len(event) != _HELD.size:
+        return None
+    kind, num_records = _HELD.unpack(event)
+    return num_records if kind == _HELD_TYPE and num_records >= 0 else None
 
 
 def _check_length(name: str, value: bytes, expected: int) -> None:
@@ -224,16 +246,18 @@ def _decode_gate_hello(body: memoryview) -> GateHello:
 
 
 def _decode_offer(body: memoryview) -> PartitionOffer:
-    offer_id, partition_id, producer, subtask, num_subtasks, num_producers, epoch, partition, attempt, fingerprint = _OFFER.unpack_from(
-        body
+    offer_id, partition_id, producer, subtask, num_subtasks, num_producers, epoch, partition, attempt, fingerprint, first = (
+        _OFFER.unpack_from(body)
     )
     if not 0 <= subtask < num_subtasks:
         raise RemoteProtocolError(f"a PartitionOffer for subtask {subtask} of {num_subtasks}")
-    if min(num_producers, epoch, partition, attempt) < 0:
-        raise RemoteProtocolError(f"a PartitionOffer of {num_producers} producers, epoch {epoch}, partition {partition}, attempt {attempt}")
+    if min(num_producers, epoch, partition, attempt, first) < 0:
+        raise RemoteProtocolError(
+            f"a PartitionOffer of {num_producers} producers, epoch {epoch}, partition {partition}, attempt {attempt}, record {first}"
+        )
     produced = ResultPartitionID(IntermediateResultPartitionID(partition_id), ExecutionAttemptID(producer))
     job = _text("the job in a PartitionOffer", body[_OFFER.size :])
-    return PartitionOffer(offer_id, produced, subtask, num_subtasks, num_producers, job, epoch, partition, attempt, fingerprint)
+    return PartitionOffer(offer_id, produced, subtask, num_subtasks, num_producers, job, epoch, partition, attempt, fingerprint, first)
 
 
 def _decode_refused(body: memoryview) -> OfferRefused:

@@ -13,6 +13,7 @@ from flowlet.common.configuration import Configuration
 from flowlet.common.options import known_options as known
 from flowlet.common.options.option import Option
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.gate_settings import GateSettings
 from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.common.settings.state_settings import StateSettings
 from flowlet.errors import ConfigError, JobGraphError, StorageError
@@ -84,6 +85,22 @@ def recovery_settings(options: Configuration, *, has_checkpoints: bool) -> tuple
         without = f"the job starts from no checkpoint: set {known.RECOVERY_PATH.name!r}, or leave it out"
         _refuse(options, (known.IGNORES_UNCLAIMED_STATE,), without)
     return path, known.IGNORES_UNCLAIMED_STATE.get(options)
+
+
+def gate_settings(options: Configuration, *, has_checkpoints: bool) -> GateSettings:
+    """What writes into remote gates can rely on.
+
+    Raises:
+        ConfigError: an option is not of its kind, or has no effect.
+    """
+    if not has_checkpoints:
+        _refuse(options, known.FOR_GATES, f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out")
+    return GateSettings(known.GATE_ACKNOWLEDGE.get(options), known.GATE_RETRIES.get(options))
+
+
+def refuse_gate_options(options: Configuration) -> None:
+    """Raise ConfigError if an option about remote gates is set, because the job has none."""
+    _refuse(options, known.FOR_GATES, "the job has no remote gate: leave it out")
 
 
 def state_settings(options: Configuration) -> StateSettings:

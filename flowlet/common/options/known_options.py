@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from flowlet.common.options.option import Option, boolean, choice, duration, duration_ms, number, text, whole_number
 from flowlet.common.settings.checkpoint_settings import MIN_INTERVAL_MS
+from flowlet.common.settings.gate_settings import Acknowledge, RetryRule
 from flowlet.common.settings.job_settings import CANCELLATION_INTERVAL_OPTION, CANCELLATION_TIMEOUT_OPTION, MAX_RECORD_BYTES_OPTION
 from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 
@@ -24,6 +25,7 @@ _CHECKPOINTS: Final = "checkpoint_settings"
 _RESTARTS: Final = "restart_settings"
 _RECOVERY: Final = "recovery_settings"
 _STATE: Final = "state_settings"
+_GATES: Final = "gate_settings"
 _CHECK: Final = "check_options"
 
 DEFAULT_PARALLELISM: Final = whole_number("parallelism.default", _ENVIRONMENT, lowest=1)
@@ -104,6 +106,11 @@ AFTER_TASKS_FINISH: Final = boolean(
     default=True,
 )
 RESTORE_FALLBACK: Final = boolean("flowlet.checkpointing.restore-fallback", _CHECKPOINTS, default=False)
+
+GATE_ACKNOWLEDGE: Final = choice(
+    "flowlet.gate.acknowledge", _GATES, {each.value: each for each in Acknowledge}, default=Acknowledge.CHECKPOINTED
+)
+GATE_RETRIES: Final = choice("flowlet.gate.retries", _GATES, {each.value: each for each in RetryRule}, default=RetryRule.SAME_ROWS)
 
 RECOVERY_PATH: Final = text(
     "execution.state-recovery.path", _RECOVERY, "execution.savepoint.path", allowed="the path or URL of a checkpoint"
@@ -224,6 +231,8 @@ FOR_CHECKPOINTS: Final[tuple[Option[Any], ...]] = (
     RESTORE_FALLBACK,
 )
 """Options without effect unless ``CHECKPOINT_INTERVAL`` is set."""
+FOR_GATES: Final[tuple[Option[Any], ...]] = (GATE_ACKNOWLEDGE, GATE_RETRIES)
+"""Options without effect unless the job has a remote gate and checkpoints."""
 FOR_RECOVERY: Final[tuple[Option[Any], ...]] = (RECOVERY_PATH, IGNORES_UNCLAIMED_STATE)
 FOR_STRATEGIES: Final[dict[RestartKind, tuple[Option[Any], ...]]] = {
     RestartKind.FIXED_DELAY: (ATTEMPTS, FIXED_DELAY),
@@ -256,6 +265,7 @@ KNOWN: Final[tuple[Option[Any], ...]] = (
     RETRY_DELAY,
     CHECKPOINT_INTERVAL,
     *FOR_CHECKPOINTS,
+    *FOR_GATES,
     *FOR_RECOVERY,
     RESTART_STRATEGY,
     FAILOVER_STRATEGY,

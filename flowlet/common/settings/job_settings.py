@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.gate_settings import Acknowledge, GateSettings
 from flowlet.common.settings.restart_settings import RestartSettings
 from flowlet.common.settings.state_settings import StateSettings
 from flowlet.errors import JobGraphError
@@ -42,6 +43,12 @@ class JobSettings:
     recovery_path: str = ""
     ignores_unclaimed_state: bool = False
     state: StateSettings = field(default_factory=StateSettings)
+    gates: GateSettings = field(default_factory=GateSettings)
+
+    @property
+    def acknowledges_checkpointed(self) -> bool:
+        """Whether a write into a remote gate returns when a checkpoint holds its rows, not when they are processed."""
+        return self.checkpoints is not None and self.gates.acknowledge is Acknowledge.CHECKPOINTED
 
     def __post_init__(self) -> None:
         for name, lowest in _LOWEST.items():

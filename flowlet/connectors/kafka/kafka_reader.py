@@ -65,7 +65,7 @@ class KafkaLogSource(Source):
 
 
 class KafkaReader:
-    """Reads all partitions that it is assigned at once; see ``SplitReceiver``, ``PausableSplitReader`` and ``NotifiedReader``.
+    """Reads all partitions that it is assigned at once; see ``SplitReceiver``, ``PausableSplitReader`` and ``PositionListener``.
 
     Threading: task thread.
 
@@ -300,7 +300,7 @@ class KafkaReader:
             for old in sorted(self._taken)[:-_MAX_OPEN_CHECKPOINTS]:
                 del self._taken[old]
 
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+    def position_kept(self, checkpoint_id: int) -> None:
         """Commit its offsets to the group; a failure is only logged, because nothing depends on them."""
         splits = self._taken.get(checkpoint_id)
         for old in [each for each in self._taken if each <= checkpoint_id]:
@@ -310,6 +310,9 @@ class KafkaReader:
                 self._consumer.commit(offsets=[self._partition(split) for split in splits], asynchronous=True)
             except self._kafka.KafkaException as error:
                 _log.warning("offsets could not be committed to the group", error=str(error))
+
+    def position_lost(self, checkpoint_id: int) -> None:
+        """Nothing: a later one that is complete has more."""
 
     def close(self) -> None:
         """End the thread, then the consumer; idempotent."""

@@ -8,6 +8,8 @@ Units:      times in milliseconds since the epoch, passed with each event.
 Source:     Flink ``CheckpointCoordinator``, ``CheckpointRequestDecider``, ``PendingCheckpoint``.
 Rules:      the first trigger comes one interval after all attempts run.  A trigger that is due while too many checkpoints are on their
             way, or while the minimum pause lasts, waits; further ones do not queue up behind it.  The pause begins when a checkpoint ends.
+            One that is wanted before its time is triggered at once; but between it and another one lies the pause, a tenth of the interval
+            or a second, and the time that the other one took.
             The timeout also covers the writing of the manifest.
             A complete checkpoint fails all older ones on their way: they are subsumed.
             Tasks that had finished at the trigger count as acknowledged.  If one finishes later without having taken part, the
@@ -38,6 +40,9 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 
+# See the rules; not measured: a job with small partitions takes at most ten times as many checkpoints, or one per second.
+_EARLY_SHARE: Final = 10
+_MAX_EARLY_PAUSE_MS: Final = 1000
 _MAX_LITTER: Final = 1000  # ids; a late state of an older one stays on the disk until the directory is removed
 _Reason = CoordinatorFailureReason
 
@@ -72,6 +77,11 @@ class TimePassed:
 
     held: frozenset[tuple[int, bytes]] = frozenset()
     blocked: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWanted:
+    """A producer waits for the next checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,7 @@ Event = (
     RunStarted
     | AttemptChanged
     | TimePassed
+    | CheckpointWanted
     | SourcesSnapshotted
     | SourcesFailed
     | CheckpointReport
@@ -187,6 +198,7 @@ class _Run:
     is_over: bool = False
     next_trigger_ms: int | None = None
     is_trigger_due: bool = False
+    is_wanted: bool = False  # before its time
 
     def attempt_of(self) -> dict[Subtask, bytes]:
         return {subtask: attempt for attempt, subtask in self.unfinished.items()}
@@ -210,6 +222,7 @@ class CheckpointCoordinator:
         self._written: set[int] = set()  # ids whose manifest is being written
         self._litter: dict[int, None] = {}  # failed since the run began: a TaskManager may still write to them
         self._last_end_ms: int | None = None
+        self._last_duration_ms = 0  # of the last complete one
         self._last_completed = -1
         self._counter = FailureCounter(settings.tolerable_failures)
         self._history = CheckpointHistory(topology)
@@ -229,8 +242,15 @@ class CheckpointCoordinator:
         if run is not None and run.next_trigger_ms is not None:
             if run.is_trigger_due and self._has_room() and self._last_end_ms is not None:
                 times.append(self._last_end_ms + self._settings.min_pause_ms)
+            if run.is_wanted and self._has_room():
+                times.append(self._early_ms())
             times.append(run.next_trigger_ms)
         return min(times, default=None)
+
+    @property
+    def next_id(self) -> int:
+        """Of the next checkpoint that is triggered."""
+        return self._next_id
 
     @property
     def pending_ids(self) -> list[int]:
@@ -270,6 +290,9 @@ class CheckpointCoordinator:
                 self._attempt_changed(attempt, state)
             case TimePassed():
                 self._time_passed(event)
+            case CheckpointWanted():
+                if self._run is not None:
+                    self._run.is_wanted = True
             case SourcesSnapshotted(checkpoint_id, sources):
                 self._sources_snapshotted(checkpoint_id, sources)
             case SourcesFailed(checkpoint_id, message):
@@ -359,6 +382,11 @@ class CheckpointCoordinator:
 
     # Triggers
 
+    def _early_ms(self) -> int:
+        """When a checkpoint may be triggered before its time."""
+        pause_ms = max(self._settings.min_pause_ms, min(self._interval_ms // _EARLY_SHARE, _MAX_EARLY_PAUSE_MS), self._last_duration_ms)
+        return 0 if self._last_end_ms is None else self._last_end_ms + pause_ms
+
     def _has_room(self) -> bool:
         return len(self._pending) < self._settings.max_concurrent
 
@@ -379,9 +407,11 @@ class CheckpointCoordinator:
             run.next_trigger_ms += self._interval_ms
             if run.next_trigger_ms <= self._now_ms:  # the loop stood still: it makes up for one trigger, not for all
                 run.next_trigger_ms = self._now_ms + self._interval_ms
+        if run.is_wanted and self._has_room() and self._now_ms >= self._early_ms():
+            run.is_trigger_due = True
         pause_ends_ms = self._now_ms if self._last_end_ms is None else self._last_end_ms + self._settings.min_pause_ms
         if run.is_trigger_due and self._has_room() and self._now_ms >= pause_ends_ms:
-            run.is_trigger_due = False
+            run.is_trigger_due = run.is_wanted = False
             self._trigger(run)
 
     def _trigger(self, run: _Run) -> None:
@@ -450,6 +480,7 @@ class CheckpointCoordinator:
             self._effects.append(DiscardCheckpoint(checkpoint_id))
             return
         self._last_end_ms, self._last_completed = self._now_ms, checkpoint_id
+        self._last_duration_ms = self._now_ms - pending.trigger_ms
         self._counter.completed(checkpoint_id)
         self._history.ended(pending.record(self._now_ms))
         self._effects.append(KeepCheckpoint(manifest))

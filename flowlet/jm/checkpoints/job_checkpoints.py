@@ -18,6 +18,7 @@ from flowlet.jm.checkpoints.checkpoint_coordinator import (
     AttemptChanged,
     CheckpointCoordinator,
     CheckpointFailed,
+    CheckpointWanted,
     DiscardCheckpoint,
     Effect,
     Event,
@@ -224,6 +225,15 @@ class JobCheckpoints:
             self._shared.name(message.checkpoint_id, _paths(message.shared))
         self._handle(message)
         return is_pending
+
+    def request(self) -> int:
+        """Ask for a checkpoint soon; returns the id from which on complete checkpoints hold what is the case now.
+
+        A job without checkpoints has none that is complete; its number is 0.
+        """
+        next_id = 0 if self._coordinator is None else self._coordinator.next_id
+        self._handle(CheckpointWanted())
+        return next_id
 
     def stop(self) -> None:
         """The run ends: abort what is pending; idempotent."""

@@ -107,7 +107,7 @@ def test_a_rate_per_checkpoint_goes_on_with_the_checkpoint() -> None:
     future = reader.available_future()
     assert (given, future.is_done) == ([[0, 1], []], False)
 
-    reader.notify_checkpoint_complete(1)
+    reader.position_kept(1)
 
     assert future.is_done
     chunk = reader.poll_chunk()

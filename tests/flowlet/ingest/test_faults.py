@@ -40,7 +40,7 @@ from flowlet.ingest import (
     close_producers,
     finish_gate,
     open_gate,
-    producer,
+    partition_push,
     runtime,
     stall,
 )
@@ -149,7 +149,7 @@ def test_connection_and_answer_share_the_time_of_an_offer(cluster: GateCluster, 
 
     monkeypatch.setattr(runtime.producer_runtime().offering, "offer", dialled_for_long)
     waits: list[float | None] = []
-    monkeypatch.setattr(producer, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(partition_push, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(OfferedPartition, "wait_for", lambda _self, _stage, timeout_s, _num_first: waits.append(timeout_s))
     with pytest.raises(GateLostError, match=r"subtasks \[0\] of gate 'clicks'.* did not answer within 1 s"):
         gate.open_partition(PartitionOffer("job", 1))

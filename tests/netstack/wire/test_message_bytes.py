@@ -67,8 +67,9 @@ GOLDEN: list[tuple[Message, str]] = [
         f"00000053 BADC0FFE 43 0001 0002 {'4E' * 32} {'4A' * 16} 0000000000000009 {b'clicks'.hex()} 00 {b'[::1]:1'.hex()}",
     ),
     (
-        PartitionOffer(b"O" * 16, PARTITION, 1, 2, 7, "job", 2**32, 5, 6, b"T" * 16),
-        f"00000084 BADC0FFE 44 {'4F' * 16} {PARTITION_HEX} 00000001 00000002 00000007 {2**32:016X} 00000005 00000006 {'54' * 16} 6A6F62",
+        PartitionOffer(b"O" * 16, PARTITION, 1, 2, 7, "job", 2**32, 5, 6, b"T" * 16, 9),
+        f"0000008C BADC0FFE 44 {'4F' * 16} {PARTITION_HEX} 00000001 00000002 00000007 {2**32:016X} 00000005 00000006 {'54' * 16} {9:016X} "
+        + b"job".hex(),
     ),
     (OfferRefused(b"O" * 16, 1, RefusalCode.WRONG_TYPE, "no"), f"00000020 BADC0FFE 45 {'4F' * 16} 00000001 03 6E6F"),
     (TaskEventRequest(b"ev", PARTITION, RECEIVER), f"0000005B BADC0FFE 03 00000002 6576 {PARTITION_HEX} {IDS}"),

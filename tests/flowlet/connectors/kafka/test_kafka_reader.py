@@ -259,9 +259,9 @@ def test_offsets_are_committed_when_their_checkpoint_is_complete(driven: Any) ->
         driver.reader.snapshot_position()
         driver.reader.position_taken(checkpoint_id)
 
-    driver.reader.notify_checkpoint_complete(2)
-    driver.reader.notify_checkpoint_complete(1)  # late: nothing goes back
-    driver.reader.notify_checkpoint_complete(3)
+    driver.reader.position_kept(2)
+    driver.reader.position_kept(1)  # late: nothing goes back
+    driver.reader.position_kept(3)
 
     assert [each for each in driver.consumer.log if each[0] == "commit"] == [("commit", [(0, 2)]), ("commit", [(0, 3)])]
 
@@ -270,7 +270,7 @@ def test_without_a_group_nothing_is_committed(driven: Any) -> None:
     driver = driven(KafkaSplit("t", 0, 0), commits=False)
     driver.reader.snapshot_position()
     driver.reader.position_taken(1)
-    driver.reader.notify_checkpoint_complete(1)
+    driver.reader.position_kept(1)
 
     assert [name for name, _ in driver.consumer.log] == ["incremental_assign"]
     assert driver.consumer.properties["group.id"].startswith("flowlet-")

@@ -1,0 +1,246 @@
+"""``PartitionLedger``: which records of which partitions one subtask of a remote gate holds, in checkpoints and since.
+
+Side:       pure.
+Invariants: of the records of a partition that are for this subtask, each is passed on once, however many attempts bring it; an attempt may
+            begin anywhere in what the subtask holds.  ``kept`` never exceeds ``held``: a checkpoint that is complete holds what it had.
+            Nothing is passed on that could not be told from what is held: an attempt that leaves a gap, has fewer or more records than a
+            partition that has ended, or was overtaken, is refused.
+Rules:      positions count the records of one partition that are routed to this subtask, so attempts must have the same records in the same
+            order.  With ``RetryRule.ANY_ROWS`` that is believed of one attempt number only; another attempt begins from nothing.
+            Of partitions that no attempt brings now, ``MAX_REMEMBERED`` are remembered; the oldest are forgotten first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from flowlet.common.settings.gate_settings import RetryRule
+from flowlet.errors import FlowletError
+
+ALL_RECORDS: Final = 1 << 62
+"""``HeldPartition.num_records`` of a partition that has ended, if nobody knows how many they were."""
+# Bounded, because a gate may live for ever: as many as ``GateWrites`` remembers.
+MAX_REMEMBERED: Final = 65_536
+
+
+class PartitionKey(NamedTuple):
+    """One partition of one write; as its producer names it."""
+
+    job: str
+    epoch: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} (epoch {self.epoch}) of {self.job!r}"
+
+
+class HeldPartition(NamedTuple):
+    """What a checkpoint says of one partition; ``divided``: held by subtasks of another number, so nobody can tell which records."""
+
+    key: PartitionKey
+    attempt: int
+    num_records: int
+    has_ended: bool
+    is_divided: bool = False
+
+
+class UnfitAttemptError(FlowletError):
+    """An attempt cannot be told from what is held; the message says why, and what to do."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """``held`` and ``has_ended``: now; ``kept`` and ``is_end_kept``: by a complete checkpoint."""
+
+    attempt: int
+    held: int = 0
+    has_ended: bool = False
+    kept: int = 0
+    is_end_kept: bool = False
+    is_divided: bool = False
+    num_cursors: int = 0
+    is_current: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class AttemptCursor:
+    """How far one attempt is; made by ``PartitionLedger.open``."""
+
+    key: PartitionKey
+    position: int
+    _entry: _Entry
+    told: int = field(init=False)
+    """What its producer was told last."""
+
+    def __post_init__(self) -> None:
+        self.told = self.position
+
+    @property
+    def kept(self) -> int:
+        """So many records a complete checkpoint holds."""
+        return self._entry.kept
+
+    @property
+    def is_end_kept(self) -> bool:
+        """Whether a complete checkpoint holds all records."""
+        return self._entry.is_end_kept
+
+
+class PartitionLedger:
+    """The partitions of one subtask.  Threading: none.
+
+    Args:
+        rule: which attempts have the same records.
+        restored: what a checkpoint holds.
+        max_remembered: see above.
+    """
+
+    def __init__(
+        self, rule: RetryRule = RetryRule.SAME_ROWS, restored: Sequence[HeldPartition] = (), max_remembered: int = MAX_REMEMBERED
+    ) -> None:
+        self._rule = rule
+        self._max_remembered = max_remembered
+        self._entries: OrderedDict[PartitionKey, _Entry] = OrderedDict()  # the oldest first
+        self._taken: dict[int, list[tuple[_Entry, int, bool]]] = {}  # by checkpoint: what it holds, as far as no older one does
+        for each in restored:
+            entry = _Entry(each.attempt, each.num_records, each.has_ended, each.num_records, each.has_ended, each.is_divided)
+            self._entries[each.key] = entry
+
+    def __repr__(self) -> str:
+        return f"<PartitionLedger of {len(self._entries)} partitions, {len(self._taken)} checkpoints are under way>"
+
+    def ended(self) -> list[PartitionKey]:
+        """The partitions of which a complete checkpoint holds everything that is for this subtask."""
+        return [key for key, entry in self._entries.items() if entry.is_end_kept]
+
+    def open(self, key: PartitionKey, attempt: int, first_record: int) -> AttemptCursor:
+        """An attempt begins with its record ``first_record``.
+
+        Raises:
+            UnfitAttemptError: nobody can tell which of its records are held.
+        """
+        entry = self._entries.get(key)
+        if entry is not None and entry.is_divided:
+            raise UnfitAttemptError(
+                f"{key} was half in when its job was started with another parallelism, so nobody knows which of its records are in: push "
+                "it as a part of a new write, or start the job with the former parallelism"
+            )
+        if entry is None or (self._rule is RetryRule.ANY_ROWS and entry.attempt != attempt):
+            if entry is not None:
+                entry.is_current = False
+            entry = _Entry(attempt)
+        if first_record > entry.held:
+            raise UnfitAttemptError(
+                f"{key} goes on with record {first_record}, but the gate holds {entry.held}: its job went back to an older checkpoint, or "
+                "has forgotten the partition"
+            )
+        self._entries[key] = entry
+        self._entries.move_to_end(key)
+        entry.num_cursors += 1
+        self._forget_oldest()
+        return AttemptCursor(key, first_record, entry)
+
+    def admit(self, cursor: AttemptCursor, num_records: int) -> int:
+        """The attempt brings records; returns how many of them, from the first on, are held already.
+
+        Raises:
+            UnfitAttemptError: the partition has ended with fewer records, or another attempt has taken its place.
+        """
+        entry = self._current(cursor)
+        end = cursor.position + num_records
+        if entry.has_ended and end > entry.held:
+            raise UnfitAttemptError(
+                f"{cursor.key} has more than the {entry.held} records that an earlier attempt had: attempts must have the same records"
+            )
+        num_known = max(0, min(num_records, entry.held - cursor.position))
+        cursor.position = end
+        entry.held = max(entry.held, end)
+        return num_known
+
+    def end(self, cursor: AttemptCursor) -> None:
+        """The attempt has brought its last record.
+
+        Raises:
+            UnfitAttemptError: an earlier attempt had more, or another one has taken its place.
+        """
+        entry = self._current(cursor)
+        if cursor.position < entry.held != ALL_RECORDS:
+            raise UnfitAttemptError(
+                f"{cursor.key} has {cursor.position} records for this subtask, of which {entry.held} are in already: attempts must have "
+                "the same records"
+            )
+        entry.has_ended = True
+
+    def close(self, cursor: AttemptCursor) -> None:
+        """The attempt has ended, or was aborted."""
+        cursor._entry.num_cursors -= 1
+        self._forget_oldest()
+
+    def take(self, checkpoint_id: int) -> None:
+        """A checkpoint is taken that holds what ``held`` gives now."""
+        self._taken[checkpoint_id] = [
+            (entry, entry.held, entry.has_ended)
+            for entry in self._entries.values()
+            if entry.held > entry.kept or entry.has_ended is not entry.is_end_kept
+        ]
+
+    def held(self) -> list[HeldPartition]:
+        """What the subtask holds now."""
+        return [HeldPartition(key, entry.attempt, entry.held, entry.has_ended, entry.is_divided) for key, entry in self._entries.items()]
+
+    def complete(self, checkpoint_id: int) -> list[PartitionKey]:
+        """A checkpoint is complete; returns the partitions of which no complete one held everything before."""
+        changed = self._taken.pop(checkpoint_id, [])
+        for older in [each for each in self._taken if each < checkpoint_id]:
+            del self._taken[older]
+        ended: set[int] = set()
+        for entry, held, has_ended in changed:
+            entry.kept = max(entry.kept, held)
+            if has_ended and not entry.is_end_kept:
+                entry.is_end_kept = True
+                ended.add(id(entry))
+        return [key for key, entry in self._entries.items() if id(entry) in ended] if ended else []
+
+    def abort(self, checkpoint_id: int) -> None:
+        """A checkpoint has failed."""
+        self._taken.pop(checkpoint_id, None)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if an invariant does not hold."""
+        for entry in self._entries.values():
+            assert 0 <= entry.kept <= entry.held
+            assert entry.has_ended or not entry.is_end_kept
+            assert entry.num_cursors >= 0
+
+    def _current(self, cursor: AttemptCursor) -> _Entry:
+        entry = cursor._entry
+        if not entry.is_current:
+            raise UnfitAttemptError(f"another attempt of {cursor.key} has taken the place of this one")
+        return entry
+
+    def _forget_oldest(self) -> None:
+        if len(self._entries) <= self._max_remembered:
+            return
+        oldest = next((key for key, entry in self._entries.items() if not entry.num_cursors), None)
+        if oldest is not None:
+            self._entries.pop(oldest).is_current = False
+
+
+def merged(former: Sequence[Sequence[HeldPartition] | None]) -> list[HeldPartition]:
+    """What each subtask holds after a change of the parallelism; None: a former subtask that had read everything.
+
+    A partition of which all former subtasks held everything has ended for each new one; any other one is divided.
+    """
+    known = [each for each in former if each is not None]
+    by_key: dict[PartitionKey, list[HeldPartition]] = {}
+    for states in known:
+        for state in states:
+            by_key.setdefault(state.key, []).append(state)
+    found = []
+    for key, states in by_key.items():
+        is_divided = any(each.is_divided for each in states)
+        has_ended = not is_divided and len(states) == len(known) and all(each.has_ended for each in states)
+        newest = max(each.attempt for each in states)
+        found.append(HeldPartition(key, newest, ALL_RECORDS if has_ended else 0, has_ended, not has_ended))
+    return found

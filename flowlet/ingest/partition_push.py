@@ -1,0 +1,208 @@
+"""``PartitionPush``: one offer of a partition to a gate, and its records on their way there.
+
+Side:       shared.  One thread writes and waits; the network runs on the loop of the ``ProducerRuntime``.
+Invariants: every call that waits raises what ended the offer.  Nothing is tried again here.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from flowlet.graph.partitioner import Rebalance
+from flowlet.ingest.description import GateDescription
+from flowlet.ingest.errors import AttemptRefusedError, GateError, GateLostError
+from flowlet.ingest.partition_offer import PartitionOffer
+from flowlet.ingest.runtime import ProducerRuntime
+from flowlet.ingest.stall import StallWatch
+from flowlet.io.create_record_writer import create_record_writer
+from flowlet.records import Chunk
+from flowlet.serde.declared.declared_records import DeclaredRecords
+from flowlet.serde.element_serializer import StreamElementSerializer
+from netstack.errors import ResourceClosedError
+from netstack.flow.offer_progress import Stage
+from netstack.ids import ConnectionID, ExecutionAttemptID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
+from netstack.offering_network import GateAccess, OfferedPartition
+from netstack.wire import offer_messages
+from netstack.wire.events import StopMode
+from netstack.wire.gate_access import GateIdentity
+
+_AWAITED: Final = {
+    Stage.PROCESSED: "all operators and sinks of the gate's job, which have not processed everything",
+    Stage.ENDED: "the gate, which has not counted the partition",
+}
+_AWAITED_CHECKPOINT: Final = "a checkpoint of the gate's job that holds everything"
+_ROOM_CHECK_S: Final = 1.0
+
+
+class PartitionPush:
+    """One offer.
+
+    Threading: one thread, but for the loop.
+    Life cycle: ``offer``, ``begin``, ``write``, ``end``; ``release`` or ``withdraw`` at last.
+
+    Args:
+        runtime: of this process.
+        description: where the gate is now.
+        offer: with a nonce of its own.
+        stall: is told when this thread waits.
+        first_records: how many records are left out, by subtask.
+    """
+
+    def __init__(
+        self,
+        runtime: ProducerRuntime,
+        description: GateDescription,
+        offer: PartitionOffer,
+        stall: StallWatch,
+        first_records: Sequence[int],
+    ) -> None:
+        self._runtime = runtime
+        self._description = description
+        self._offer = offer
+        self._stall = stall
+        self._first_records = tuple(first_records)
+        self._name = f"{offer} to {description}"
+        num_subtasks = len(description.endpoints)
+        self._partition = runtime.environment.create_result_partition(f"the producer of {self._name}", _partition_id(offer), num_subtasks)
+        self._partition.observe_blocking(stall)
+        self.offered = OfferedPartition(self._partition, num_subtasks)
+
+    def __repr__(self) -> str:
+        return f"<PartitionPush of {self._name}>"
+
+    @property
+    def num_sent(self) -> tuple[int, ...]:
+        """How many records of the partition each subtask was sent, with those that were left out."""
+        return tuple(first + sent for first, sent in zip(self._first_records, self._writer.num_written, strict=True))
+
+    def offer(self, timeout_s: float, room_deadline: float, wait_for_room_s: float) -> None:
+        """Offer the partition to all subtasks, and wait until they have requested it.
+
+        Raises:
+            OfferRefusedError: the gate does not take it.
+            AttemptRefusedError: there was no room until ``room_deadline``.
+            GateLostError: a TaskManager did not answer within ``timeout_s``.
+            NetstackError: a TaskManager cannot be reached.
+        """
+        description, offered = self._description, self.offered
+        identity = GateIdentity(bytes.fromhex(description.job_id), description.name, description.expires_ms)
+        access = GateAccess(identity, description.token)
+        places = [
+            (ConnectionID(endpoint.host, endpoint.port), self._message(subtask)) for subtask, endpoint in enumerate(description.endpoints)
+        ]
+        # The first subtask is the door.  Were all asked at once, two producers could each have a place that the other one waits for.
+        for new in (slice(1), slice(1, None)) if len(places) > 1 else (slice(1),):
+            deadline = time.monotonic() + timeout_s
+            self._runtime.run(self._runtime.offering.offer(access, places[new], offered, timeout_s))
+            if not offered.wait_for(Stage.QUEUED, max(0.0, deadline - time.monotonic()), new.stop):
+                late = offered.late_subtasks(Stage.QUEUED)[: new.stop]
+                raise GateLostError(f"{self._offer}: subtasks {late} of {description} did not answer within {timeout_s:g} s")
+            if not offered.wait_for(Stage.REQUESTED, max(0.0, room_deadline - time.monotonic()), new.stop):
+                late = offered.late_subtasks(Stage.REQUESTED)[: new.stop]
+                raise no_room(self._offer, description, wait_for_room_s, f"subtasks {late} take as many producers as they may")
+
+    def begin(self, declared: DeclaredRecords | None, num_before: int | None) -> None:
+        """Make what routes the records.
+
+        ``num_before``: how many records of the partition are left out; then the routes are always the same.  None: records that are sent in
+        turns begin with any subtask.
+        """
+        partitioner = self._description.partitioner
+        first_channel = None
+        if num_before is not None and isinstance(partitioner, Rebalance):
+            first_channel = (self._offer.partition + num_before) % len(self._description.endpoints)
+        self._writer = create_record_writer(
+            self._partition,
+            partitioner,
+            buffer_timeout_ms=0,
+            subtask=self._offer.partition,
+            serializer=StreamElementSerializer(declared=declared),
+            first_channel=first_channel,
+        )
+
+    def write(self, chunk: Chunk) -> None:
+        """Send records; waits for credit.  Raises NetstackError: the offer has ended."""
+        self._writer.collect(chunk)
+        self._writer.flush_pending()
+
+    def wait_until_held(self, num_records: Sequence[int]) -> bool:
+        """Wait a while until each subtask holds so many of its records for good; False if it does not yet.
+
+        Raises:
+            NetstackError: the offer has ended.
+        """
+        self._stall.mark_start(_AWAITED_CHECKPOINT)
+        try:
+            return self.offered.wait_until_held(num_records, _ROOM_CHECK_S)
+        finally:
+            self._stall.mark_end()
+
+    def end(self, deadline: float | None) -> None:
+        """Send the end, and wait until every subtask has counted the partition.
+
+        Raises:
+            GateLostError: it was not counted by ``deadline``.
+            NetstackError: the offer has ended.
+        """
+        self._partition.notify_end_of_data(StopMode.DRAIN)
+        self._wait_for(Stage.PROCESSED, deadline)
+        self._partition.finish()
+        self._partition.close()
+        self._wait_for(Stage.ENDED, deadline)
+
+    def _wait_for(self, stage: Stage, deadline: float | None) -> None:
+        is_kept = stage is Stage.PROCESSED and self._description.acknowledges_checkpointed
+        awaited = _AWAITED_CHECKPOINT if is_kept else _AWAITED[stage]
+        self._stall.mark_start(awaited)
+        try:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self.offered.wait_for(stage, left_s):  # waits for the gate's tasks; ended by them, the JobManager, or heartbeats
+                late = self.offered.late_subtasks(stage)
+                raise GateLostError(f"{self._name}: no more time to wait for {awaited}; subtasks {late} have not confirmed it")
+        finally:
+            self._stall.mark_end()
+
+    def release(self, error: BaseException) -> None:
+        """Abort the offer; another one may follow.  Again: does nothing."""
+        self.offered.abort(error if isinstance(error, Exception) else GateError(f"{type(error).__name__}: {error}"))
+        self._partition.close()
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """Hear nothing more of the offer."""
+        try:
+            self._runtime.unwatch(self._stall)
+            self._runtime.loop.execute_threadsafe(self.offered.withdraw)
+        except ResourceClosedError:
+            return  # the runtime was closed meanwhile, and with it this partition
+
+    def _message(self, subtask: int) -> offer_messages.PartitionOffer:
+        offer, description = self._offer, self._description
+        return offer_messages.PartitionOffer(
+            offer_id=offer.nonce.bytes,
+            result_partition=self._partition.partition_id,
+            subtask=subtask,
+            num_subtasks=len(description.endpoints),
+            num_producers=offer.num_producers or 0,
+            job=offer.job,
+            epoch=offer.epoch,
+            partition=offer.partition,
+            attempt=offer.attempt,
+            fingerprint=description.fingerprint,
+            first_record=self._first_records[subtask],
+        )
+
+
+def no_room(offer: PartitionOffer, description: GateDescription, waited_s: float, reason: str) -> AttemptRefusedError:
+    """The error of an offer that found no room."""
+    return AttemptRefusedError(
+        f"{offer}: no room at {description} within {waited_s:g} s (wait_for_room_s, in Spark waitForRoom): "
+        f"{reason}; push fewer partitions at a time, or start its TaskManager with a larger limit (--max-producers-per-gate: "
+        "NetstackConfig.max_producers_per_gate)"
+    )
+
+
+def _partition_id(offer: PartitionOffer) -> ResultPartitionID:
+    """The partition's id in this process; unique, because the nonce is."""
+    producer: ExecutionAttemptID = execution_attempt_id(offer.nonce.bytes, offer.nonce.bytes, offer.partition, offer.attempt)
+    return ResultPartitionID(intermediate_partition_id(offer.nonce.bytes, offer.partition), producer)

@@ -1,0 +1,484 @@
+"""``PartitionWriter``: pushes one partition into a remote gate, through failures of the gate's tasks and of its JobManager.
+
+Side:       shared.  Calls block the thread that has the data; the network runs on one background loop per process.
+Invariants: ``finish`` returns only when the gate's job has processed every record, or, as its settings say, when a checkpoint holds it, and
+            each subtask of the gate has counted the partition.
+            In a job with checkpoints, records that no checkpoint holds are kept, and sent again to a new run; the gate skips what
+            it has (``PartitionLedger``).  So one call goes on through failures, for ``resume_timeout_s`` at a time.  In a job without
+            checkpoints, an attempt ends with its connection, but records that it sent may have been processed.
+            A call that waits fails, with an error that names the gate, when the gate, its job or the connection is gone for good; the error
+            has the cause of the job's failure, if the JobManager knows one.
+            A retry of a partition that is counted already succeeds, and sends nothing.
+            Records that wait to be sent take at most the process's network memory; those that wait for a checkpoint, ``max_kept_bytes``.
+Promises:   docs/remote-gates.md.
+"""
+
+import os
+import random
+import time
+import uuid
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from flowlet.columns import Columns
+from flowlet.common.job_status import JobStatus
+from flowlet.common.typeinfo import ArrowTypeInfo
+from flowlet.ingest.description import GateDescription
+from flowlet.ingest.errors import (
+    AttemptRefusedError,
+    GateAccessError,
+    GateEndedError,
+    GateError,
+    GateLostError,
+    GateTypeError,
+    GateUnreachableError,
+)
+from flowlet.ingest.gate_type import check_columns, check_timestamps, checked_columns, checked_records
+from flowlet.ingest.partition_offer import PartitionOffer
+from flowlet.ingest.partition_push import PartitionPush, no_room
+from flowlet.ingest.runtime import ProducerRuntime
+from flowlet.ingest.stall import StallWatch
+from flowlet.ingest.unacknowledged_rows import UnacknowledgedRows
+from flowlet.io.chunk_content import estimated_bytes
+from flowlet.records import Chunk
+from flowlet.rpc.control_messages import CountedPartition, GateOutcome
+from flowlet.serde.declared.declared_records import declared_records
+from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
+from netstack.handlers.offering_handler import OfferRefusedError
+from netstack.log_lines import LogLines
+from netstack.wire.offer_messages import RefusalCode
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_log = LogLines(__name__)
+DEFAULT_TIMEOUT_S: Final = 5.0
+DEFAULT_WAIT_FOR_ROOM_S: Final = 300.0  # a producer holds its place until its partition ends
+DEFAULT_RESUME_TIMEOUT_S: Final = 120.0  # a lost TaskManager is noticed within 8 s, and a job that restarts waits up to a minute
+DEFAULT_MAX_KEPT_BYTES: Final = 32 << 20  # not measured
+_OUTCOME_TIMEOUT_S: Final = 3.0  # the JobManager waits up to 2 s for the cause of a failure, and for tasks
+_FIRST_PAUSE_S: Final = 0.05  # before an offer is repeated; doubled each time
+_MAX_PAUSE_S: Final = 1.0
+_JOB_ENDED: Final = (GateEndedError, GateLostError, GateUnreachableError)  # the job may have failed
+_ENDS: Final = frozenset(each.name for each in JobStatus) - {"INITIALIZING", "CREATED", "RUNNING", "RESTARTING", "RECONCILING", "SUSPENDED"}
+
+
+@dataclass(frozen=True, slots=True)
+class PushLimits:
+    """How long a producer waits, in seconds, and how much it keeps.
+
+    ``timeout_s``: for the answer to an offer or a question.  ``wait_for_room_s``: while the gate has as many producers as it may have, or
+    no memory for another one.  ``resume_timeout_s``: for a gate that was lost, until it has the rows again.  ``max_kept_bytes``: of a
+    partition's rows that no checkpoint holds.  The last two matter only if the gate's job takes checkpoints.
+    """
+
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    wait_for_room_s: float = DEFAULT_WAIT_FOR_ROOM_S
+    resume_timeout_s: float = DEFAULT_RESUME_TIMEOUT_S
+    max_kept_bytes: int = DEFAULT_MAX_KEPT_BYTES
+
+
+class PartitionWriter:
+    """One attempt to push one partition.  Threading: one thread.
+
+    Life cycle: ``write_records`` and ``write_batch``, then ``finish`` or ``abort``.  As a context manager it aborts on an error, and if
+    ``finish`` was not called.
+    """
+
+    def __init__(self, runtime: ProducerRuntime, description: GateDescription, offer: PartitionOffer, limits: PushLimits) -> None:
+        self._runtime = runtime
+        self._description = description
+        self._offer = offer
+        self._limits = limits
+        self._name = f"{offer} to {description}"
+        self._is_ended = False
+        self._is_counted = False  # by an earlier attempt, or by this one although its end was not heard of
+        self._stall = StallWatch(time.monotonic)
+        num_subtasks = len(description.endpoints)
+        self._rows = UnacknowledgedRows(num_subtasks, limits.max_kept_bytes) if description.has_checkpoints else None
+        self._num_resumed = 0
+        self._push = self._new_push()
+        try:
+            self._type_info = description.type_info
+            self._declared = declared_records(self._type_info)
+            if self._offer.may_be_counted and self._is_counted_already():
+                self._push.release(GateError("the partition is counted already"))
+                return
+            try:
+                self._open()
+            except (NetstackError, GateLostError) as error:
+                self._recover(error)
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
+    def __repr__(self) -> str:
+        return f"<PartitionWriter of {self._name}{', ended' if self._is_ended else ''}>"
+
+    @property
+    def num_resumed(self) -> int:
+        """How often the partition went on at a new place of the gate."""
+        return self._num_resumed
+
+    @property
+    def description(self) -> GateDescription:
+        """The gate that it writes to."""
+        return self._description
+
+    @property
+    def offer(self) -> PartitionOffer:
+        """What it offers; with the nonce of the offer that the gate took."""
+        return self._offer
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the partition is counted already: what is written is dropped, and ``finish`` succeeds."""
+        return self._is_counted
+
+    def write_records(self, records: list[Any], timestamps: list[int] | None = None) -> None:
+        """Push records in order; blocks while the gate grants no credit.  The caller must not change the list any more.
+
+        Args:
+            records: of the gate's type.
+            timestamps: of the records, in milliseconds since the epoch; None: they have none.
+
+        Raises:
+            GateTypeError: a record or a timestamp is not of its type; names the first such record and its field.  Nothing of the list was
+                sent.
+            GateEndedError: the gate's job has ended.
+            GateLostError: the connection was lost.
+            UserFunctionError: the gate's key selector failed.
+            SerdeError: a record cannot be serialized.
+        """
+        self._check_open()
+        check_timestamps(timestamps, len(records), str(self._description))
+        if isinstance(self._type_info, ArrowTypeInfo):
+            self._write_whole(records, timestamps)
+        elif records:
+            self._write(checked_records(records, timestamps, self._declared, str(self._description)))
+
+    def write_batch(self, batch: "pyarrow.RecordBatch") -> None:
+        """Push the rows of a batch as records of the gate's type, without a loop over them; blocks and raises as ``write_records``.
+
+        The columns must be the fields of the type, in any order if they have names.  A gate without a declared type gets tuples; one with
+        an Arrow schema gets the batch as one record.
+
+        Raises:
+            GateTypeError: the columns are not those of the type; names one.  Nothing of the batch was sent.
+        """
+        from flowlet.ingest.batches import columns_of_batch  # here, because it imports pyarrow, which most producers do not need
+
+        type_info = self._type_info
+        order = check_columns(batch.schema.names, type_info, str(self._description))
+        if not batch.num_rows:
+            return
+        batch = batch.select(order)
+        if isinstance(type_info, ArrowTypeInfo):
+            self._write_whole([batch], None)
+        else:
+            self.write_columns(columns_of_batch(batch, type_info))
+
+    def write_columns(self, columns: Columns) -> None:
+        """Push records that are in columns; blocks and raises as ``write_records``.  The caller must not change the columns any more.
+
+        Rows go by the names of their fields.
+        """
+        if columns.num_rows:
+            self._write(Chunk.of_columns(checked_columns(columns, self._declared, str(self._description))))
+
+    def finish(self, timeout_s: float | None = None) -> None:
+        """Wait until the partition counts as complete.
+
+        That is: until a checkpoint of the gate's job holds every record, or, without checkpoints and with ``flowlet.gate.acknowledge:
+        processed``, until every operator and sink has processed every record.  Windows, sums and timers keep records as state: their
+        results may come later.
+
+        Raises:
+            GateLostError: the connection was lost, for ``resume_timeout_s`` if the job takes checkpoints, or it took longer than
+                ``timeout_s``; the attempt is aborted.
+            GateEndedError: the gate's job has ended.
+        """
+        self._check_open()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._is_counted:
+            try:
+                self._push.end(deadline)
+                break
+            except (NetstackError, GateError) as error:
+                self._recover(error, deadline)
+        self._is_ended = True
+        self._push.withdraw()
+
+    def abort(self, reason: str) -> None:
+        """Abort the attempt; the gate is told the reason.  Does nothing after ``finish`` or another ``abort``."""
+        if not self._is_ended and self._runtime.pid == os.getpid():
+            self._give_up(GateError(reason))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.abort("the producer ended without finish()" if value is None else f"the producer failed: {type(value).__name__}: {value}")
+
+    # ---------------------------------------------------------------- one offer
+
+    def _new_push(self) -> PartitionPush:
+        first = (0,) * len(self._description.endpoints) if self._rows is None else self._rows.first_records
+        return PartitionPush(self._runtime, self._description, self._offer, self._stall, first)
+
+    def _open(self) -> None:
+        """Offer the partition until the gate has room for it; then records may be written.
+
+        Raises:
+            OfferRefusedError, GateLostError, NetstackError: the gate does not take it, or was lost.
+            AttemptRefusedError: there was no room.
+        """
+        wait_for_room_s = self._limits.wait_for_room_s
+        room_deadline = time.monotonic() + wait_for_room_s
+        pause_s = _FIRST_PAUSE_S
+        while (busy := self._try_offer(room_deadline)) is not None:
+            self._push.release(busy)
+            if time.monotonic() + pause_s > room_deadline:
+                raise no_room(self._offer, self._description, wait_for_room_s, str(busy)) from busy
+            pause_s = _paused(pause_s)
+            self._renew_push()
+        self._push.begin(self._declared, None if self._rows is None else self._rows.num_before)
+        self._runtime.watch(self._stall, self._name, self._why_in_vain, self._push.offered.abort)
+
+    def _try_offer(self, room_deadline: float) -> OfferRefusedError | None:
+        """Offer the partition to all subtasks; returns the refusal of one that has no room."""
+        try:
+            self._push.offer(self._limits.timeout_s, room_deadline, self._limits.wait_for_room_s)
+        except OfferRefusedError as error:
+            if error.code is RefusalCode.BUSY:
+                return error
+            raise
+        return None
+
+    def _renew_push(self) -> None:
+        self._offer = replace(self._offer, nonce=uuid.uuid4())  # messages about the last offer may still be on their way
+        self._push = self._new_push()
+
+    async def _why_in_vain(self) -> GateError | None:
+        from flowlet.ingest.no_credit import why_in_vain  # as in ``open_gate``
+
+        return await why_in_vain(self._description)
+
+    # ---------------------------------------------------------------- records
+
+    def _write_whole(self, batches: "list[pyarrow.RecordBatch]", timestamps: list[int] | None) -> None:
+        from flowlet.ingest.batches import whole_batches  # as in write_batch
+
+        self._check_open()
+        type_info = self._type_info
+        assert isinstance(type_info, ArrowTypeInfo), "the callers checked"
+        chunks = [  # one element for each, because batches are large; all are checked before the first one is sent
+            whole_batches([batch], None if timestamps is None else [timestamps[number]], type_info, str(self._description))
+            for number, batch in enumerate(batches)
+        ]
+        for chunk in chunks:
+            self._write(chunk)
+
+    def _write(self, chunk: Chunk) -> None:
+        self._check_open()
+        if self._is_counted:
+            return
+        if self._rows is None:
+            try:
+                self._push.write(chunk)
+            except NetstackError as error:
+                self._fail_unless_counted(error)
+            return
+        num_bytes = estimated_bytes(chunk)
+        self._make_room(self._rows, num_bytes)
+        if self._is_counted:
+            return
+        kept = self._rows.add(chunk, num_bytes)
+        try:
+            self._push.write(chunk)
+            kept.num_sent = self._push.num_sent
+        except NetstackError as error:
+            self._recover(error)
+
+    def _make_room(self, rows: UnacknowledgedRows, num_bytes: int) -> None:
+        """Wait until so much more may be kept: until checkpoints hold enough."""
+        rows.acknowledge(self._push.offered.num_held())
+        while not rows.has_room(num_bytes) and not self._is_counted:
+            needed = rows.next_needed
+            assert needed is not None, "what was sent before is sent wholly"
+            try:
+                self._want_checkpoint()
+                self._push.wait_until_held(needed)  # waits for a checkpoint; ended by it, the end of the offer, or heartbeats
+            except NetstackError as error:
+                self._recover(error)
+            rows.acknowledge(self._push.offered.num_held())
+
+    def _want_checkpoint(self) -> None:
+        from flowlet.ingest.lookup import want_checkpoint  # as in ``open_gate``
+
+        try:
+            self._runtime.run(want_checkpoint(self._description, _OUTCOME_TIMEOUT_S))
+        except GateError as error:  # there are others
+            _log.info("the JobManager cannot be asked for a checkpoint", gate=str(self._description), error=str(error))
+
+    def _check_open(self) -> None:
+        if self._runtime.pid != os.getpid():
+            raise GateLostError(f"{self._name} was made before this process was forked: open a partition in this process")
+        if self._is_ended:
+            failure = self._push.offered.failure
+            raise GateLostError(f"{self._name}: the writer has ended{'' if failure is None else f': {failure}'}")
+
+    # ---------------------------------------------------------------- failures
+
+    def _recover(self, error: Exception, deadline: float | None = None) -> None:
+        """Go on at the gate's new place, or learn that the partition is counted; else abort the attempt and raise its error."""
+        if self._rows is None or (deadline is not None and time.monotonic() >= deadline):
+            self._fail_unless_counted(error)
+            return
+        give_up_s = time.monotonic() + self._limits.resume_timeout_s
+        give_up_s = give_up_s if deadline is None else min(give_up_s, deadline)
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            found = self._found(error)
+            self._push.release(found)
+            if not self._may_pass(error, found):
+                self._fail_unless_counted(error)
+                return
+            try:
+                if self._find_gate(found):
+                    self._resume(self._rows)
+                    return
+            except (NetstackError, GateError) as next_error:
+                if self._is_ended:
+                    raise
+                error = next_error
+            if self._is_counted:
+                return
+            if time.monotonic() >= give_up_s:
+                self._give_up_in_time(error)
+            pause_s = _paused(pause_s)
+
+    def _may_pass(self, error: Exception, found: GateError) -> bool:
+        """Whether a new run of the job may take what this one did not."""
+        cause = self._push.offered.failure
+        if isinstance(error if cause is None else cause, ResourceClosedError):
+            return False  # the producers of this process were closed
+        refusal = next((each for each in (error, cause) if isinstance(each, OfferRefusedError)), None)
+        if refusal is not None and refusal.code is RefusalCode.REPEATED_ATTEMPT:
+            return True  # the gate has not noticed the end of the last connection, or has counted the partition
+        return isinstance(found, _JOB_ENDED) or type(found) is GateError  # one that the JobManager answers while it starts
+
+    def _find_gate(self, found: GateError) -> bool:
+        """Ask where the gate is; False if it is nowhere just now, or the partition is counted.
+
+        Raises:
+            GateError: its job has ended, or the JobManager does not answer.
+        """
+        from flowlet.ingest.lookup import ask_place  # as in ``open_gate``
+
+        outcome = self._ask_outcome(has_failed=False)
+        self._is_counted = outcome.is_counted
+        if self._is_counted:
+            return False
+        if outcome.status in _ENDS or (outcome.is_finishing and isinstance(found, GateEndedError)):
+            self._fail_unless_counted(found)
+            return False
+        endpoints = self._runtime.run(ask_place(self._description, _OUTCOME_TIMEOUT_S))
+        if endpoints is None:
+            return False
+        if len(endpoints) != len(self._description.endpoints):
+            self._fail_unless_counted(GateLostError(f"{self._name}: the gate has {len(endpoints)} subtasks now"))
+            return False
+        self._description = replace(self._description, endpoints=endpoints)
+        return True
+
+    def _resume(self, rows: UnacknowledgedRows) -> None:
+        """Offer the partition to the gate where it is now, and send again what no checkpoint holds."""
+        rows.acknowledge(self._push.offered.num_held())
+        self._renew_push()
+        self._open()
+        for kept in rows.kept:
+            kept.num_sent = None
+        for kept in rows.kept:
+            self._push.write(kept.chunk)
+            kept.num_sent = self._push.num_sent
+        self._num_resumed += 1
+        _log.info("a producer goes on at a new run of the gate's job", offer=self._name, chunks=len(rows.kept), left_out=rows.num_before)
+
+    def _give_up_in_time(self, error: Exception) -> None:
+        found = self._found(error)
+        text = f"{self._name}: lost for {self._limits.resume_timeout_s:g} s (resume_timeout_s, in Spark resumeTimeout)"
+        self._fail_unless_counted(GateLostError(f"{text}; at last: {found}"))
+
+    def _found(self, error: Exception) -> GateError:
+        cause = self._push.offered.failure
+        known = next((each for each in (error, cause) if isinstance(each, GateError)), None)
+        return known or self._translated(cause if isinstance(cause, NetstackError) else error)
+
+    def _fail_unless_counted(self, error: Exception) -> None:
+        """Abort the attempt and raise its error, which names the gate, unless the JobManager says that the partition is counted."""
+        found = self._found(error) if not isinstance(error, GateError) else error
+        self._push.release(found)
+        if isinstance(found, _JOB_ENDED):
+            found = self._explained(found)
+        if not self._is_counted:
+            self._give_up(found)
+            raise found from error
+
+    def _is_counted_already(self) -> bool:
+        try:
+            self._is_counted = self._ask_outcome(has_failed=False).is_counted
+        except GateError as error:  # at least once: push it again
+            _log.warning("the JobManager does not say whether a partition is counted", offer=self._name, error=str(error))
+        return self._is_counted
+
+    def _explained(self, error: GateError) -> GateError:
+        """The error with what the JobManager knows of the job; also learns whether the partition is counted."""
+        try:
+            outcome = self._ask_outcome(has_failed=True)
+        except GateError as second:
+            return type(error)(f"{error} (why is not known: {second})")
+        self._is_counted = outcome.is_counted
+        if outcome.cause is not None:
+            return type(error)(f"{error}; job {self._description.job_name!r} is {outcome.status}, because of {outcome.cause}")
+        return error
+
+    def _ask_outcome(self, *, has_failed: bool) -> GateOutcome:
+        from flowlet.ingest.lookup import ask_outcome  # as in ``open_gate``
+
+        partition = CountedPartition(self._offer.job, self._offer.epoch, self._offer.partition)
+        try:
+            return self._runtime.run(ask_outcome(self._description, partition, _OUTCOME_TIMEOUT_S, has_failed=has_failed))
+        except ResourceClosedError as error:
+            raise GateLostError(f"the producers of this process were closed: {error}") from error
+
+    def _translated(self, error: Exception) -> GateError:
+        gate, text = self._description, f"{self._offer}: {error}"
+        match error:
+            case OfferRefusedError(code=RefusalCode.GATE_ENDED):
+                return GateEndedError(f"{text}; {gate} accepts no more partitions")
+            case OfferRefusedError(code=RefusalCode.WRONG_TYPE):
+                return GateTypeError(f"{text}; look {gate} up again, its type is {gate.type_name} there")
+            case OfferRefusedError(code=RefusalCode.TOKEN_EXPIRED):
+                return GateAccessError(f"{text}; look {gate} up again for a new token")
+            case OfferRefusedError():
+                return AttemptRefusedError(f"{text} ({gate})")
+            case AuthenticationError():
+                return GateAccessError(f"{text}; {gate} does not accept the token: look the gate up again")
+            case ConnectError():
+                return GateUnreachableError(f"{text}; is the TaskManager of {gate} still there?")
+            case ResourceClosedError():
+                return GateLostError(f"{text}; the producers of this process were closed while they wrote to {gate}")
+            case _:
+                return GateLostError(f"{text}; {gate} was lost and this attempt is aborted: push the partition again with a new attempt")
+
+    def _give_up(self, error: BaseException) -> None:
+        self._push.release(error)
+        self._is_ended = True
+
+
+def _paused(pause_s: float) -> float:
+    """Wait about so long; returns how long to wait next time."""
+    time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - so that producers do not come again all at once
+    return min(2 * pause_s, _MAX_PAUSE_S)

@@ -1,0 +1,1 @@
+"""The remote gates of a running job, from run to run."""

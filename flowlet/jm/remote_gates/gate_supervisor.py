@@ -1,0 +1,166 @@
+"""``GateSupervisor``: the remote gates of one job from run to run: what counts, which marks go through, which gates end.
+
+Side:       loop.
+Invariants: partitions are counted for one run: the next one begins with what its subtasks say that their checkpoint holds.  What producers'
+            drivers have said (commits, aborts, announcements) and the order to finish a gate stay, and are part of checkpoints.  Marks go
+            through jobs whose writes wait for processing; where writes wait for checkpoints, a gate that wants a mark gets a checkpoint.
+Source:     Flink ``OperatorCoordinatorHolder``, for its life cycle.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from flowlet.graph.execution_graph import Execution
+from flowlet.jm.deployment_plan import TaskManagerLocation
+from flowlet.jm.gate_writes import GateWrites
+from flowlet.jm.gates import JobGates, gate_vertex
+from flowlet.jm.job_document import Document
+from flowlet.jm.mark_coordinator import MarkCoordinator
+from flowlet.rpc.control_messages import GateReported, JobGraphMessage, MarkOrder, MarkPassed, MarkReport, MarkRequested, VertexMessage
+
+
+class GateGateway(Protocol):
+    """Sends orders to the tasks of gates."""
+
+    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
+        """Let a gate take no more producers."""
+
+    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
+        """Send an order about a completion mark."""
+
+
+class GateStates(Protocol):
+    """What checkpoints know of gates; ``JobCheckpoints``."""
+
+    def add_source(self, vertex_id: str, snapshot: Callable[[], bytes]) -> None:
+        """Ask ``snapshot`` at every checkpoint."""
+
+    def source_state(self, vertex_id: str) -> bytes | None:
+        """What a gate begins with; None: with nothing."""
+
+    def request(self) -> int:
+        """Ask for a checkpoint soon."""
+
+
+class GateSupervisor:
+    """The gates of one job; does nothing for a job without any.
+
+    Threading: the JobManager's loop.
+    Life cycle: for each run ``run_begins`` before its tasks are deployed, ``run_deployed`` behind it, ``run_ends``.
+
+    Args:
+        job: whose blobs are not kept.
+        gateway: to the tasks.
+        states: in checkpoints.
+        executions: the newest attempts of all subtasks.
+        locations: of attempts; its owner changes it.
+        attempt_number: of the first run.
+    """
+
+    def __init__(
+        self,
+        job: JobGraphMessage,
+        gateway: GateGateway,
+        states: GateStates,
+        executions: Callable[[], Iterable[Execution]],
+        locations: Mapping[bytes, TaskManagerLocation],
+        attempt_number: int = 0,
+    ) -> None:
+        self._gateway = gateway
+        self._states = states
+        self._executions = executions
+        self._locations = locations
+        self._gates = JobGates(job)
+        self._marks = MarkCoordinator(job, attempt_number)
+        self._has_checkpoints = job.settings.checkpoints is not None
+        self._waits_for_checkpoints = job.settings.acknowledges_checkpointed
+        self._is_restored = False
+
+    def __repr__(self) -> str:
+        return f"<GateSupervisor of {self._gates!r}, {self._marks!r}>"
+
+    @property
+    def missing(self) -> list[bytes]:
+        """The attempts that the mark on its way has not passed."""
+        return self._marks.missing
+
+    def documents(self) -> list[Document]:
+        """As ``JobGates.documents``."""
+        return self._gates.documents()
+
+    def run_begins(self, job: JobGraphMessage, attempt_number: int) -> None:
+        """A run of all tasks is about to be deployed; it begins with the newest complete checkpoint."""
+        self._marks = MarkCoordinator(job, attempt_number)
+        for vertex_id in self._gates.vertex_ids:
+            restored = None if self._is_restored else self._states.source_state(vertex_id)
+            if restored is not None:
+                self._gates.restore(vertex_id, restored)
+            self._gates.begin_run(vertex_id)
+            if self._has_checkpoints:
+                self._states.add_source(vertex_id, partial(self._gates.snapshot, vertex_id))
+        self._is_restored = True
+
+    def run_deployed(self) -> None:
+        """The tasks are deployed: gates that were told to finish hear it again."""
+        for vertex_id in self._gates.vertex_ids:
+            if self._gates.is_finishing(vertex_id):
+                self._finish(vertex_id)
+
+    def run_ends(self) -> None:
+        """No mark is sent or completed any more."""
+        self._marks.close()
+
+    def reported(self, vertex_id: str, subtask: int, message: GateReported) -> None:
+        """Record the counts of a subtask, and end the gate if it is complete."""
+        if self._gates.report(vertex_id, subtask, message.counts, message.completed):
+            self._finish(vertex_id)
+
+    def mark_reported(self, message: MarkReport) -> None:
+        """A task wants a mark, or one has passed it."""
+        match message:
+            case MarkRequested() if self._waits_for_checkpoints:
+                self._states.request()
+            case MarkRequested(_, after):
+                self._send_marks(self._marks.requested(after))
+            case MarkPassed(attempt, number):
+                self._send_marks(self._marks.passed(attempt, number))
+
+    def task_finished(self, attempt: bytes) -> None:
+        """A task has processed everything."""
+        self._send_marks(self._marks.finished(attempt))
+
+    def finish(self, vertex: VertexMessage) -> None:
+        """Let a gate take no more producers, in this run and all later ones; idempotent."""
+        if self._gates.request_finish(vertex.id):
+            self._finish(vertex.id)
+
+    def is_finishing(self, vertex: VertexMessage) -> bool:
+        """Whether a gate takes no more producers."""
+        return self._gates.is_finishing(vertex.id)
+
+    def writes(self, vertex: VertexMessage) -> GateWrites:
+        """The writes into a gate; to commit one, call ``commit``."""
+        return self._gates.writes(vertex.id)
+
+    def commit(self, vertex: VertexMessage, job: str, epoch: int, num_partitions: int) -> None:
+        """A write has so many partitions; ends the gate if it waits for that.  Raises WriteError: as ``GateWrites.commit``."""
+        if self._gates.commit(vertex.id, job, epoch, num_partitions):
+            self._finish(vertex.id)
+
+    def _finish(self, vertex_id: str) -> None:
+        for each in self._executions():
+            location = self._locations.get(each.attempt)
+            if each.vertex.vertex_id == vertex_id and location is not None and not each.state.is_terminal:
+                self._gateway.finish_gate(location.tm_id, each.attempt)
+
+    def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
+        for order in orders:
+            self._gateway.send_mark(self._locations[order.attempt].tm_id, order)
+
+
+def known_vertex(job: JobGraphMessage, name: str) -> VertexMessage:
+    """The vertex of a gate that the job has."""
+    vertex = gate_vertex(job, name)
+    assert vertex is not None, "a gate of this job"
+    return vertex
