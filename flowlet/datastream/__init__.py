@@ -41,13 +41,13 @@ from flowlet.datastream.functions import (
     SinkFunction,
 )
 from flowlet.datastream.output_tag import OutputTag
+from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
-from flowlet.datastream.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
 
 __all__ = [
     "AggregateFunction",

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from flowlet.common.serialization import Encoder
-from flowlet.connectors.files import part_files
 from flowlet.connectors.files.running_file_sink import RunningFileSink
 from flowlet.datastream.connectors.file_system import BucketAssigner, BucketContext, FileSink, OutputFileConfig, RollingPolicy
 from flowlet.errors import FlowletError, UserFunctionError
@@ -321,7 +320,7 @@ def test_a_missing_permission_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(part_files.os, "makedirs", refused)
+    monkeypatch.setattr(os, "makedirs", refused)
     with pytest.raises(FlowletError, match=rf"part file {tmp_path} cannot be written: user \d+ has no permission; give it"):
         opened(FORMATS[0].sink(tmp_path))
 

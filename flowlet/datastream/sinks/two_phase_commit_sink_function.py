@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import Any, Final
 
 from flowlet.datastream.function import CheckpointedFunction, CheckpointListener, FunctionInitializationContext, FunctionSnapshotContext
-from flowlet.datastream.sink_function import SinkContext, SinkFunction
+from flowlet.datastream.functions import SinkContext, SinkFunction
 from flowlet.datastream.state import ListState, ListStateDescriptor
 
 __all__ = ["TwoPhaseCommitSinkFunction"]
