@@ -9,7 +9,8 @@ from flowlet.common.typeinfo import Types
 from flowlet.connectors.database.database_driver import MARKER_TABLE
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcExecutionOptions, JdbcSink
 from flowlet.errors import FlowletError
-from flowlet.sinks.sink_operator import RETRY_PAUSE_MS, SinkOperator
+from flowlet.sinks.commit_runner import RETRY_PAUSE_MS
+from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.testing.harness_environment import SubtaskPlace
 from flowlet.testing.input_harnesses import OneInputOperatorHarness
 from flowlet.testing.operator_harness import OperatorSnapshot
