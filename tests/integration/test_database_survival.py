@@ -74,6 +74,7 @@ def test_another_parallelism_after_a_kill_loses_nothing_and_repeats_nothing(data
     assert found(database) == checksums(expected_rows())
 
 
+@pytest.mark.long
 def test_an_upsert_has_the_same_table_after_a_kill(database: Database, tmp_path: Path) -> None:
     """At least once, and each row where it was: rows that come again change nothing."""
     database.execute("CREATE UNIQUE INDEX t_id ON t (id)")

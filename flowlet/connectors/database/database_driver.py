@@ -65,11 +65,13 @@ class DatabaseDriver(ABC):
     Attributes:
         style: how placeholders are written.
         plain: types of values that the driver takes as they are.
+        max_int: the largest integer; None: there is none.
         markers: see there.
     """
 
     style: ClassVar[Style]
     plain: ClassVar[frozenset[type]]
+    max_int: ClassVar[int | None] = None
     markers: ClassVar[MarkerStatements]
     errors: tuple[type[Exception], ...]  # raised by the driver on purpose
 
@@ -92,7 +94,7 @@ class DatabaseDriver(ABC):
 
     @abstractmethod
     def converted(self, value: Any) -> Any:
-        """A value of another type than ``plain`` as one that the driver takes.  Raises TypeError or ValueError: there is none."""
+        """A value as one that the driver takes.  Raises TypeError or ValueError: there is none."""
 
     def begin(self) -> str:
         """The statement that begins a transaction."""

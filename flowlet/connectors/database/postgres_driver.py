@@ -102,6 +102,8 @@ class PostgresDriver(DatabaseDriver):
 
     def converted(self, value: Any) -> Any:
         """Lists become arrays, an ``Instant`` a point in time."""
+        if type(value) in self.plain:
+            return value
         match value:
             case Instant():
                 return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=value.to_epoch_milli())

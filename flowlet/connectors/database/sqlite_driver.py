@@ -40,8 +40,8 @@ class SqliteDriver(DatabaseDriver):
     """One file."""
 
     style = Style.QMARK
-    # No int: it may have more than 64 bits.  A bool is written as 0 or 1.
-    plain: ClassVar[frozenset[type]] = frozenset({str, bytes, float, bool, type(None)})
+    plain: ClassVar[frozenset[type]] = frozenset({str, bytes, float, int, bool, type(None)})  # a bool is written as 0 or 1
+    max_int: ClassVar[int | None] = _INT64 - 1
     markers: ClassVar[MarkerStatements] = marker_statements(Style.QMARK, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?")
 
     def __init__(self, url: DatabaseUrl) -> None:
@@ -72,6 +72,8 @@ class SqliteDriver(DatabaseDriver):
 
     def converted(self, value: Any) -> Any:
         """Dates, times and decimals become texts, an ``Instant`` the milliseconds since 1970."""
+        if type(value) in self.plain and type(value) is not int:
+            return value
         if isinstance(value, int):
             if -_INT64 <= value < _INT64:
                 return value

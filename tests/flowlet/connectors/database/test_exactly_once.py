@@ -9,7 +9,8 @@ from flowlet.common.typeinfo import Types
 from flowlet.connectors.database.database_driver import MARKER_TABLE
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcExecutionOptions, JdbcSink
 from flowlet.errors import FlowletError
-from flowlet.sinks.sink_operator import RETRY_PAUSE_MS, SinkOperator
+from flowlet.sinks.commit_runner import RETRY_PAUSE_MS
+from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.testing.harness_environment import SubtaskPlace
 from flowlet.testing.input_harnesses import OneInputOperatorHarness
 from flowlet.testing.operator_harness import OperatorSnapshot
@@ -119,13 +120,33 @@ def test_a_dead_process_that_lives_on_commits_what_is_committed_already(table: D
     """A TaskManager that lost its JobManager hears of the checkpoint after its successor has committed."""
     zombie = opened(table.url)
     zombie.process_chunk(rows(0, 10))
-    snapshot = zombie.snapshot(1)
+    zombie.snapshot(1)
+    zombie.notify_checkpoint_complete(1)  # from now on it believes that it knows the marker
+    zombie.process_chunk(rows(10, 20))
+    snapshot = zombie.snapshot(2)
     opened(table.url, snapshot, attempt=1).close()
 
-    zombie.notify_checkpoint_complete(1)
+    zombie.notify_checkpoint_complete(2)
     zombie.close()
 
-    assert found(table) == checksums(rows(0, 10))
+    assert found(table) == checksums(rows(0, 20))
+
+
+def test_a_transaction_whose_marker_is_there_changes_nothing(table: Database) -> None:
+    """Two processes ask for the marker at the same time, and then both commit."""
+    context: Any = None
+    one, other = (sink(table.url).create_target(context) for _ in range(2))
+
+    for number in range(2):
+        for target in (one, other):
+            target.commit("w", number, rows(number, number + 1))
+    assert (one.committed("w"), found(table)) == (1, checksums(rows(0, 2)))
+    with pytest.raises(FlowletError, match="the marker of writer w in flowlet_commits is 1, and number 5 is to be committed"):
+        one.commit("w", 5, rows(5, 6))
+    one.close()
+    other.close()
+
+    assert found(table) == checksums(rows(0, 2))
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, 5])
