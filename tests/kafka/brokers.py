@@ -66,9 +66,9 @@ class TestCluster:
         ended: set[int] = set()
         try:
             while len(ended) < num_partitions:
-                messages = consumer.consume(1_000, WAIT_S)
-                assert messages, "nothing, and no end"
-                for message in messages:
+                first = consumer.poll(WAIT_S)
+                assert first is not None, "nothing, and no end"
+                for message in [first, *consumer.consume(1_000, 0)]:
                     if message.error() is None:
                         found.append(message)
                     elif message.error().name() == "_PARTITION_EOF":
