@@ -19,7 +19,7 @@ _SLICE_S: Final = 1.0
 
 
 class KafkaDelivery:
-    """Hands messages to a client of librdkafka and keeps the first failure.  Callbacks run in ``poll`` and ``flush``: on the task's thread."""
+    """Hands messages to a client of librdkafka and keeps the first failure.  Callbacks run in ``poll`` and ``flush``, by the task."""
 
     def __init__(self, producer: Any, servers: str, events: ClientEvents) -> None:
         self._producer = producer
