@@ -150,9 +150,7 @@ class KafkaBrokers:
     def _of_topic(self, name: str, found: Mapping[str, Any]) -> list[Partition]:
         topic = found.get(name)
         if topic is None or not topic.partitions or (topic.error is not None and topic.error.name() == _UNKNOWN_TOPIC):
-            raise FlowletError(
-                f"Kafka at {self._servers}: there is no topic {name!r}, or the client may not see it"
-            )
+            raise FlowletError(f"Kafka at {self._servers}: there is no topic {name!r}, or the client may not see it")
         if topic.error is not None:
             raise FlowletError(f"Kafka at {self._servers}: topic {name!r}: {topic.error.str()}")
         return [(name, number) for number in sorted(topic.partitions)]
