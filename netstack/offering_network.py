@@ -285,7 +285,7 @@ class OfferedPartition:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     return False
-                self._changed.wait(left_s)  # waits for a checkpoint of the gate; ended by its answer, an error, or the time
+                self._changed.wait(left_s)
             return True
 
     def abort(self, error: Exception) -> None:

@@ -217,9 +217,11 @@ class RemoteGateReader:
             self._acknowledge(checkpoint_id)
 
     def position_lost(self, checkpoint_id: int) -> None:
-        """A checkpoint has failed; the next one will hold what it had."""
+        """A checkpoint has failed; the next one will hold what it had, and is wanted if a partition has ended."""
         if self._ledger is not None:
             self._ledger.abort(checkpoint_id)
+        if self._waits_for_checkpoints and self._ended:
+            self._want_mark()
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
         """The next records; an empty chunk if there are none yet, None when the gate is finished."""
@@ -330,7 +332,10 @@ class RemoteGateReader:
             self._gate.acknowledge_all_records_processed(index)
             return
         self._ended[index] = None
-        if not self._is_mark_requested:
+        self._want_mark()
+
+    def _want_mark(self) -> None:
+        if not self._is_mark_requested and self._request_mark is not None:
             self._is_mark_requested = True
             self._request_mark(self._last_mark)
 

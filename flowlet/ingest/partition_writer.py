@@ -309,7 +309,7 @@ class PartitionWriter:
             assert needed is not None, "what was sent before is sent wholly"
             try:
                 self._want_checkpoint()
-                self._push.wait_until_held(needed)  # waits for a checkpoint; ended by it, the end of the offer, or heartbeats
+                self._push.wait_until_held(needed)
             except NetstackError as error:
                 self._recover(error)
             rows.acknowledge(self._push.offered.num_held())

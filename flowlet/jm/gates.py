@@ -13,8 +13,8 @@ import msgspec
 
 from flowlet.errors import StateRestoreError
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.gate_writes import GateWrites, WritesState
 from flowlet.jm.job_document import Document
+from flowlet.jm.remote_gates.gate_writes import GateWrites, WritesState
 from flowlet.rpc.control_messages import CountedPartition, GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
 from netstack.wire.gate_access import GateIdentity, gate_token
 
@@ -37,6 +37,13 @@ _state_decoder: Final = msgspec.msgpack.Decoder(GateState)
 def gate_vertex(job: JobGraphMessage, name: str) -> VertexMessage | None:
     """The vertex whose source is this gate, or None."""
     return next((vertex for vertex in job.vertices if vertex.remote_gate is not None and vertex.remote_gate.name == name), None)
+
+
+def known_vertex(job: JobGraphMessage, name: str) -> VertexMessage:
+    """The vertex of a gate that the job has."""
+    vertex = gate_vertex(job, name)
+    assert vertex is not None, "a gate of this job"
+    return vertex
 
 
 def gate_names(job: JobGraphMessage) -> list[str]:
@@ -91,6 +98,10 @@ class JobGates:
     def vertex_ids(self) -> list[str]:
         """The vertices of the gates."""
         return list(self._vertices)
+
+    def vertex_id(self, name: str) -> str:
+        """The vertex of the gate with this name, which is one of the job's."""
+        return next(key for key, each in self._vertices.items() if each.remote_gate is not None and each.remote_gate.name == name)
 
     def is_finishing(self, vertex_id: str) -> bool:
         """Whether the gate takes no more producers."""

@@ -10,7 +10,7 @@ Source:     Flink ``JobMaster``.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random, SystemRandom
 from typing import Final, assert_never
 
@@ -24,6 +24,7 @@ from flowlet.graph.execution_graph import (
     Deploy,
     Effect,
     Event,
+    Execution,
     ExecutionGraph,
     ExecutionReported,
     ExecutionStateChanged,
@@ -46,14 +47,13 @@ from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.checkpoints.reader_acknowledgements import ReaderAcknowledgements, reader_acknowledgements
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
-from flowlet.jm.gate_writes import GateWrites
-from flowlet.jm.gates import gate_document
+from flowlet.jm.gate_supervisor import GateSupervisor
+from flowlet.jm.gates import gate_document, known_vertex
 from flowlet.jm.job_document import Document, JobView
 from flowlet.jm.job_owner import JobOwner
 from flowlet.jm.job_store.entries import RecoveredJob
 from flowlet.jm.regions.job_sources import JobSources
 from flowlet.jm.regions.pipelined_regions import pipelined_regions
-from flowlet.jm.remote_gates.gate_supervisor import GateSupervisor, known_vertex
 from flowlet.jm.scheduler import assign_tasks, execution_vertices, next_attempt
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.jm.submission import without_code
@@ -132,8 +132,8 @@ class JobMaster:
         self._metrics: dict[bytes, TaskMetrics] = {}
         self._locations: dict[bytes, TaskManagerLocation] = {}
         self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
-        self._gates = GateSupervisor(
-            job, gateway, self._checkpoints, lambda: self.graph.executions.values(), self._locations, recovered.attempt
+        self.gates = GateSupervisor(
+            job, gateway, self._checkpoints, self._executions, self._locations, recovered.attempt, fail=self._source_failed
         )
         self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
         self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
@@ -177,9 +177,9 @@ class JobMaster:
     @property
     def view(self) -> JobView:
         """What ``job_document`` needs."""
-        waits_for = [f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})" for each in self._gates.missing]
+        waits_for = [f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})" for each in self.gates.missing]
         retained = self._checkpoints.retained_path(self.graph.status)
-        return JobView(self.job, self.graph, self._metrics, self._locations, self._gates.documents(), self._stuck, retained, waits_for)
+        return JobView(self.job, self.graph, self._metrics, self._locations, self.gates.documents(), self._stuck, retained, waits_for)
 
     def begin(self) -> None:
         """Ask for slots, once the checkpoint of another job was read, if this one starts from it and has none of its own; called once."""
@@ -203,10 +203,10 @@ class JobMaster:
         self._restored_checkpoint_id = self._checkpoints.last_completed_id
         self._restored_ids |= dict.fromkeys(locations, self._restored_checkpoint_id)
         coordinators = self._sources.prepare(vertex for vertex in self.job.vertices if vertex.id in started)
-        self._gates.run_begins(self.job, self.graph.attempt_number)
+        self.gates.run_begins(self.job, self.graph.attempt_number)
         self._readers = reader_acknowledgements(self.job, self.graph.executions)
         self._handle(SlotsAllocated({attempt: location.tm_id for attempt, location in locations.items()}))
-        self._gates.run_deployed()
+        self.gates.run_deployed()
         self._alignment.start()
         for coordinator in coordinators:
             coordinator.start()
@@ -350,14 +350,14 @@ class JobMaster:
         if not self._is_running_on(tm_id, message.attempt):
             return False
         vertex = self.graph.executions[message.attempt].vertex
-        self._gates.reported(vertex.vertex_id, vertex.subtask, message)
+        self.gates.reported(vertex.vertex_id, vertex.subtask, message)
         return True
 
     def mark_reported(self, tm_id: str, message: MarkReport) -> bool:
         """A task wants a completion mark, or one has passed it; False if that task does not run there."""
         if not self._is_running_on(tm_id, message.attempt):
             return False
-        self._gates.mark_reported(message)
+        self.gates.mark_reported(message)
         return True
 
     def checkpoint_reported(self, tm_id: str, message: CheckpointReport) -> bool:
@@ -382,26 +382,6 @@ class JobMaster:
         location = self._locations.get(attempt)
         return location is not None and location.tm_id == tm_id and not self.graph.executions[attempt].state.is_terminal
 
-    def finish_gate(self, name: str) -> None:
-        """Tell a gate to accept no further producers and end after the open ones; call after ``start``; idempotent."""
-        self._gates.finish(known_vertex(self.job, name))
-
-    def gate_writes(self, name: str) -> GateWrites:
-        """The writes into a gate of this job; to commit one, call ``commit_write``."""
-        return self._gates.writes(known_vertex(self.job, name))
-
-    def commit_write(self, name: str, job: str, epoch: int, num_partitions: int) -> None:
-        """A producer's write into a gate is complete with so many partitions; ends the gate if it waits for that.
-
-        Raises:
-            WriteError: as ``GateWrites.commit``.
-        """
-        self._gates.commit(known_vertex(self.job, name), job, epoch, num_partitions)
-
-    def is_gate_finishing(self, name: str) -> bool:
-        """Whether a gate takes no more partitions."""
-        return self._gates.is_finishing(known_vertex(self.job, name))
-
     def request_checkpoint(self) -> None:
         """A producer waits for the next checkpoint; without checkpoints nothing happens."""
         self._checkpoints.request()
@@ -425,6 +405,9 @@ class JobMaster:
     def gate_places(self, name: str) -> list[Document]:
         """Where the subtasks of a gate run; call after ``start``."""
         return [{"host": each.host, "port": each.data_port} for each in self._gate_locations(name)]
+
+    def _executions(self) -> Iterable[Execution]:
+        return self.graph.executions.values()
 
     def _gate_locations(self, name: str) -> list[TaskManagerLocation]:
         return [self._locations[each.attempt] for each in self.graph.executions_of(known_vertex(self.job, name).id)]
@@ -557,7 +540,7 @@ class JobMaster:
         if state in _FAILING:  # an enumerator must not answer readers on a TaskManager that was just lost
             self._sources.close(vertex.vertex_id)
         if state is ExecutionState.FINISHED:
-            self._gates.task_finished(attempt)
+            self.gates.task_finished(attempt)
         log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=vertex.subtask, state=state.value)
         self._checkpoints.task_state_changed(attempt, state)
 
@@ -576,7 +559,7 @@ class JobMaster:
             timer.cancel()
         self._restart_timers.clear()
         self._sources.close_all()
-        self._gates.run_ends()
+        self.gates.run_ends()
         self._checkpoints.stop()
 
     def _run_ended(self) -> None:

@@ -15,10 +15,10 @@ from aiohttp import web
 from flowlet.common.job_status import JobStatus
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.failures import cause_in_one_line
-from flowlet.jm.gate_writes import WriteError
 from flowlet.jm.gates import gate_vertex
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
+from flowlet.jm.remote_gates.gate_writes import WriteError
 from flowlet.rpc.control_messages import CountedPartition, GateOutcome
 from flowlet.rpc.http import WallClock, error_response
 from netstack.errors import LocalProtocolError
@@ -72,8 +72,8 @@ class ProducerApi:
         partition = CountedPartition(_write_job(request), _number(request, "epoch"), _number(request, "partition"))
         status, failure = master.graph.status, master.graph.failure
         may_count = status not in _LOST and (status is not JobStatus.RESTARTING or master.job.settings.acknowledges_checkpointed)
-        is_finishing = master.is_gate_finishing(request.match_info["gate"])
-        is_counted = may_count and master.gate_writes(request.match_info["gate"]).is_counted(partition)
+        is_finishing = master.gates.is_finishing(request.match_info["gate"])
+        is_counted = may_count and master.gates.writes(request.match_info["gate"]).is_counted(partition)
         cause = None if failure is None else cause_in_one_line(failure)
         body = msgspec.json.encode(GateOutcome(status.name, is_counted, cause, is_finishing))
         return web.Response(body=body, content_type="application/json")
@@ -109,14 +109,14 @@ class ProducerApi:
         gate, job, epoch = request.match_info["gate"], _write_job(request), _number(request, "epoch")
         mode = request.query.get("mode")
         if mode == "abort":
-            master.gate_writes(gate).abort(job, epoch)
+            master.gates.writes(gate).abort(job, epoch)
             return await _kept(master, job)
         if mode != "commit":
             return error_response(400, "to end the write, call this path with ?mode=commit or ?mode=abort")
         if master.graph.status in _LOST:
             return _lost(master, job)
         try:
-            master.commit_write(gate, job, epoch, _number(request, "partitions"))
+            master.gates.commit(gate, job, epoch, _number(request, "partitions"))
         except WriteError as error:
             return error_response(409, str(error))
         return await _kept(master, job)

@@ -216,7 +216,7 @@ class RestApi:
             return error_response(410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
         committed_job = request.query.get("committed_job")
         if committed_job is not None:
-            master.gate_writes(name).announce(committed_job[:MAX_JOB_NAME_BYTES])
+            master.gates.writes(name).announce(committed_job[:MAX_JOB_NAME_BYTES])
         return _json(master.gate_document(name, self._config.secret))
 
     async def finish_gate(self, request: web.Request) -> web.Response:
@@ -241,7 +241,7 @@ class RestApi:
             return web.Response(status=204)
         if master.is_ended:
             return error_response(410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
-        master.finish_gate(name)
+        master.gates.finish(name)
         return _json({}, status=202)
 
     async def task_manager(self, request: web.Request) -> web.StreamResponse:

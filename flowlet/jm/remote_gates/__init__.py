@@ -1,1 +1,1 @@
-"""The remote gates of a running job, from run to run."""
+"""What counts of the writes into remote gates."""

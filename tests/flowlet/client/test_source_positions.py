@@ -64,6 +64,12 @@ def test_sources_that_keep_no_position_are_named_with_what_follows() -> None:
     assert "lost" in found["Source: Gate gate"]
 
 
+def test_a_gate_whose_writes_wait_for_checkpoints_loses_nothing() -> None:
+    found = dict(sources_without_position(graph_of(all_sources, interval_ms=1000)))
+
+    assert list(found) == ["Source: pushed"]
+
+
 def test_a_warning_is_logged_for_each_if_checkpoints_are_taken() -> None:
     with capture_logs() as logs:
         warn_of_sources_without_position(graph_of(all_sources))

@@ -80,7 +80,7 @@ def test_where_attempts_may_differ_another_one_begins_anew_and_the_same_one_goes
     ledger.end(same)
     other = ledger.open(KEY, 4, 0)
     assert new_records(ledger, other, 7) == 7
-    with pytest.raises(UnfitAttemptError, match="another attempt .* has taken the place of this one"):
+    with pytest.raises(UnfitAttemptError, match=r"another attempt .* has taken the place of this one"):
         ledger.end(same)
     assert ledger.held() == [HeldPartition(KEY, 4, 7, has_ended=False)]
 

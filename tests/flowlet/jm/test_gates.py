@@ -2,8 +2,13 @@
 
 import base64
 
+import msgspec
+import pytest
+
+from flowlet.errors import StateRestoreError
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.gates import TOKEN_LIFETIME_MS, JobGates, gate_document, gate_names, gate_vertex
+from flowlet.jm.gates import TOKEN_LIFETIME_MS, GateState, JobGates, gate_document, gate_names, gate_vertex
+from flowlet.jm.remote_gates.gate_writes import WritesState
 from flowlet.rpc.control_messages import CountedPartition, GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
 from netstack.wire.gate_access import GateIdentity, gate_token
 
@@ -91,3 +96,33 @@ def test_a_producer_is_told_where_the_subtasks_are_and_gets_a_token_for_this_gat
     identity = GateIdentity(bytes.fromhex(job.job_id), "clicks", 1_000 + TOKEN_LIFETIME_MS)
     assert document["token"] == gate_token(SECRET, identity).hex()
     assert base64.b64decode(str(document["key_blob"])) == b"key"
+
+
+def test_a_gate_that_was_told_to_finish_stays_so_in_later_runs_and_one_that_was_complete_does_not() -> None:
+    """Whether it is complete, the subtasks of the new run say; another JobManager knows what a checkpoint holds."""
+    told, complete = JobGates(job_with(GATE)), JobGates(job_with(GATE))
+    told.request_finish(VERTEX)
+    for subtask in range(2):
+        report(complete, subtask, 0, 1)
+    restored = JobGates(job_with(GATE))
+    restored.restore(VERTEX, told.snapshot(VERTEX))
+
+    for gates in (told, complete):
+        gates.begin_run(VERTEX)
+
+    assert [each.is_finishing(VERTEX) for each in (told, complete, restored)] == [True, False, True]
+    assert not report(complete, 0, 0, 1)
+    assert report(complete, 1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (b"", "cannot be read"),
+        (msgspec.msgpack.encode([]), "cannot be read"),
+        (msgspec.msgpack.encode(GateState(2, False, WritesState([], []))), "has version 2, this flowlet reads 1"),
+    ],
+)
+def test_a_state_that_is_none_is_refused(state: bytes, message: str) -> None:
+    with pytest.raises(StateRestoreError, match=message):
+        JobGates(job_with(GATE)).restore(VERTEX, state)

@@ -4,8 +4,8 @@ from netstack.errors import NetstackError
 from netstack.flow.offer_progress import Stage
 from netstack.handlers.offering_handler import OfferingHandler
 from netstack.testing.embedded_channel import EmbeddedChannel
-from netstack.wire.messages import ErrorCode, ErrorResponse, PartitionRequest
-from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.messages import ErrorCode, ErrorResponse, PartitionRequest, TaskEventRequest
+from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode, decode_held, encode_held
 from tests.netstack.wire.samples import PARTITION, RECEIVER
 
 OFFER = PartitionOffer(b"O" * 16, PARTITION, 0, 1, 0, "job", 0, 0, 0, b"T" * 16)
@@ -18,9 +18,13 @@ class Partition:
     def __init__(self) -> None:
         self.stages: list[Stage] = []
         self.failures: list[str] = []
+        self.num_held: list[int] = []
 
     def advanced(self, subtask: int, stage: Stage) -> None:
         self.stages.append(stage)
+
+    def held(self, subtask: int, num_records: int) -> None:
+        self.num_held.append(num_records)
 
     def left(self, subtask: int, error: NetstackError) -> None:
         self.failures.append(str(error))
@@ -51,6 +55,24 @@ def test_an_offer_that_waits_has_not_failed() -> None:
     assert (partition.stages, partition.failures) == ([Stage.QUEUED, Stage.REQUESTED], [])
     channel.write_inbound(OfferRefused(OFFER.offer_id, 0, RefusalCode.GATE_ENDED, "it has ended"))
     assert partition.failures == ["it has ended"]
+
+
+def test_what_a_gate_holds_for_good_is_told_and_other_events_go_on() -> None:
+    channel, handler, partition = offered()
+    channel.write_inbound(REQUEST)
+    channel.read_inbound()
+    other = TaskEventRequest(b"another", PARTITION, RECEIVER)
+
+    channel.write_inbound(TaskEventRequest(encode_held(7), PARTITION, RECEIVER))
+    channel.write_inbound(other)
+    handler.forget(OFFER)
+    channel.write_inbound(TaskEventRequest(encode_held(8), PARTITION, RECEIVER))
+
+    assert partition.num_held == [7]
+    assert channel.read_inbound() == other
+    assert channel.read_inbound() is None
+    assert decode_held(b"another") is None
+    assert decode_held(bytes(12)) is None
 
 
 def test_a_request_for_an_offer_that_was_withdrawn_is_answered_at_once() -> None:

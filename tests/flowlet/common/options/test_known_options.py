@@ -16,7 +16,7 @@ from flowlet.graph.stream_graph import StreamGraph
 Seen = Callable[[dict[str, str]], object]
 
 
-def graph_of(options: dict[str, str]) -> StreamGraph:
+def graph_of(options: dict[str, str], *, has_gate: bool = False) -> StreamGraph:
     """What a job with these options would run."""
     found: list[StreamGraph] = []
 
@@ -25,7 +25,8 @@ def graph_of(options: dict[str, str]) -> StreamGraph:
         raise JobGraphError("seen")
 
     environment = StreamExecutionEnvironment(Configuration.from_dict(options), submit)
-    environment.from_collection([1]).map(str).print()
+    stream = environment.from_remote_gate("gate", allow_pickle=True) if has_gate else environment.from_collection([1])
+    stream.map(str).print()
     with pytest.raises(JobGraphError, match="seen"):
         environment.execute()
     return found[0]
@@ -66,6 +67,10 @@ def graph_with_rocksdb(options: dict[str, str]) -> object:
 def with_rocksdb(options: dict[str, str]) -> object:
     pytest.importorskip("rocksdict")
     return graph_of({"state.backend.type": "rocksdb", "execution.checkpointing.interval": "1 s"} | options).settings.job.state
+
+
+def with_gate(options: dict[str, str]) -> object:
+    return graph_of({"execution.checkpointing.interval": "1 s"} | options, has_gate=True).settings.job.gates
 
 
 def with_strategy(kind: str) -> Seen:
@@ -128,6 +133,8 @@ READ: dict[str, tuple[str, Seen]] = {
     "execution.checkpointing.checkpoints-after-tasks-finish": ("false", with_checkpoints),
     "execution.checkpointing.checkpoints-after-tasks-finish.enabled": ("false", with_checkpoints),
     "flowlet.checkpointing.restore-fallback": ("true", with_two_checkpoints),
+    "flowlet.gate.acknowledge": ("processed", with_gate),
+    "flowlet.gate.retries": ("any-rows", with_gate),
     "restart-strategy.type": ("fixed-delay", whole_graph),
     "restart-strategy": ("fixeddelay", whole_graph),
     "jobmanager.execution.failover-strategy": ("full", with_strategy("fixed-delay")),
@@ -163,6 +170,15 @@ def test_an_option_that_is_set_makes_a_difference(name: str) -> None:
     value, seen = READ[name]
 
     assert seen({name: value}) != seen({})
+
+
+def test_an_option_about_gates_is_refused_without_a_gate_and_without_checkpoints() -> None:
+    options = {"flowlet.gate.retries": "any-rows"}
+
+    with pytest.raises(ConfigError, match=r"'flowlet.gate.retries' is set and has no effect, because the job has no remote gate"):
+        graph_of({"execution.checkpointing.interval": "1 s"} | options)
+    with pytest.raises(ConfigError, match=r"'flowlet.gate.retries' is set and has no effect, because no checkpoints are taken"):
+        graph_of(options, has_gate=True)
 
 
 @pytest.mark.parametrize("name", [name for option in FIXED for name in option.names])

@@ -9,6 +9,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_coordinator import (
     AttemptChanged,
     CheckpointFailed,
+    CheckpointWanted,
     DiscardCheckpoint,
     FailJob,
     JobEnded,
@@ -200,6 +201,36 @@ class TestPeriod:
         before, after = coordinated.at(249), coordinated.at(250)
 
         assert (triggered(before), list(triggered(after))) == ({}, [2])
+
+    def test_one_that_is_wanted_comes_at_once_and_those_behind_it_with_a_pause(self) -> None:
+        """A tenth of the interval lies between them, and as long as the last one took; wishes meanwhile share the next one."""
+        coordinated = started(interval_ms=1000)
+
+        assert list(triggered(coordinated.handle(CheckpointWanted()))) == [1]
+        coordinated.handle(CheckpointWanted())
+        coordinated.now_ms = 20
+        coordinated.complete(1)
+        coordinated.handle(CheckpointWanted())
+        assert (triggered(coordinated.at(119)), list(triggered(coordinated.at(120)))) == ({}, [2])
+        coordinated.handle(CheckpointWanted())
+        coordinated.now_ms = 320
+        coordinated.complete(2)
+        assert (triggered(coordinated.at(519)), list(triggered(coordinated.at(520)))) == ({}, [3])
+        coordinated.complete(3)
+        assert (triggered(coordinated.at(999)), list(triggered(coordinated.at(1000)))) == ({}, [4])
+
+    def test_one_that_is_wanted_waits_for_all_tasks_to_run_and_for_the_pause(self) -> None:
+        coordinated = Coordinated(interval_ms=1000, min_pause_ms=400)
+        coordinated.handle(CheckpointWanted())
+        coordinated.handle(RunStarted(attempts_of(coordinated.job, 0)))
+        assert triggered(coordinated.handle(CheckpointWanted())) == {}
+
+        coordinated.run = 0
+        coordinated.change("s", RUNNING)
+        assert list(triggered(coordinated.change("t", RUNNING))) == [1]
+        coordinated.complete(1)
+        coordinated.handle(CheckpointWanted())
+        assert (triggered(coordinated.at(399)), list(triggered(coordinated.at(400)))) == ({}, [2])
 
     def test_the_interval_is_at_least_the_pause(self) -> None:
         coordinated = started(min_pause_ms=300)

@@ -10,6 +10,7 @@ from flowlet.jm.checkpoints.checkpoint_coordinator import (
     AttemptChanged,
     CheckpointCoordinator,
     CheckpointFailed,
+    CheckpointWanted,
     DiscardCheckpoint,
     Effect,
     Event,
@@ -111,6 +112,10 @@ class Checkpoints(RuleBasedStateMachine):
             self.now_ms = max(self.now_ms, due_ms)
             self._handle(TimePassed())
         self.now_ms = end_ms
+
+    @rule()
+    def want(self) -> None:
+        self._handle(CheckpointWanted())
 
     @rule(duration_ms=st.integers(0, 500))
     def stall(self, duration_ms: int) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.jm import gate_writes
-from flowlet.jm.gate_writes import GateWrites, WriteError
+from flowlet.jm.remote_gates import gate_writes
+from flowlet.jm.remote_gates.gate_writes import GateWrites, WriteError
 from flowlet.rpc.control_messages import CountedPartition
 
 
@@ -25,6 +25,27 @@ def test_partitions_of_two_writes_are_not_added_up() -> None:
     assert not complete(writes, 0, "second", epoch=1)
     assert writes.num_counted == 1
     assert complete(writes, 1, "second")
+
+
+def test_a_new_run_counts_anew_and_knows_what_drivers_have_said() -> None:
+    """Also one of another JobManager, which begins with a checkpoint."""
+    writes = GateWrites(2, 1)
+    writes.announce("job")
+    complete(writes, 0, "other")
+    writes.abort("aborted", 3)
+    assert not writes.commit("job", 0, 1)
+
+    restored = GateWrites(2, 1)
+    restored.restore(writes.snapshot())
+    writes.begin_run()
+
+    for each in (writes, restored):
+        assert each.num_counted == 0
+        assert not each.is_counted(CountedPartition("other", 0, 0))
+        assert not complete(each, 0, "aborted", epoch=3)
+        with pytest.raises(WriteError, match="was aborted before"):
+            each.commit("aborted", 3, 1)
+        assert complete(each, 0, "job")
 
 
 def test_a_partition_counts_when_every_subtask_has_it_and_once() -> None:

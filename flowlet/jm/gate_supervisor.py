@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from flowlet.errors import StateRestoreError
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.gate_writes import GateWrites
-from flowlet.jm.gates import JobGates, gate_vertex
+from flowlet.jm.gates import JobGates
 from flowlet.jm.job_document import Document
 from flowlet.jm.mark_coordinator import MarkCoordinator
-from flowlet.rpc.control_messages import GateReported, JobGraphMessage, MarkOrder, MarkPassed, MarkReport, MarkRequested, VertexMessage
+from flowlet.jm.remote_gates.gate_writes import GateWrites
+from flowlet.rpc.control_messages import GateReported, JobGraphMessage, MarkOrder, MarkPassed, MarkReport, MarkRequested
 
 
 class GateGateway(Protocol):
@@ -56,6 +57,7 @@ class GateSupervisor:
         executions: the newest attempts of all subtasks.
         locations: of attempts; its owner changes it.
         attempt_number: of the first run.
+        fail: fails the run; with the error and what it is about.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class GateSupervisor:
         executions: Callable[[], Iterable[Execution]],
         locations: Mapping[bytes, TaskManagerLocation],
         attempt_number: int = 0,
+        *,
+        fail: Callable[[Exception, str], None],
     ) -> None:
         self._gateway = gateway
         self._states = states
@@ -75,7 +79,9 @@ class GateSupervisor:
         self._marks = MarkCoordinator(job, attempt_number)
         self._has_checkpoints = job.settings.checkpoints is not None
         self._waits_for_checkpoints = job.settings.acknowledges_checkpointed
+        self._fail = fail
         self._is_restored = False
+        self._problem: StateRestoreError | None = None  # of this run
 
     def __repr__(self) -> str:
         return f"<GateSupervisor of {self._gates!r}, {self._marks!r}>"
@@ -93,16 +99,26 @@ class GateSupervisor:
         """A run of all tasks is about to be deployed; it begins with the newest complete checkpoint."""
         self._marks = MarkCoordinator(job, attempt_number)
         for vertex_id in self._gates.vertex_ids:
-            restored = None if self._is_restored else self._states.source_state(vertex_id)
-            if restored is not None:
-                self._gates.restore(vertex_id, restored)
+            self._restore(vertex_id)
             self._gates.begin_run(vertex_id)
             if self._has_checkpoints:
                 self._states.add_source(vertex_id, partial(self._gates.snapshot, vertex_id))
-        self._is_restored = True
+        self._is_restored = self._problem is None
+
+    def _restore(self, vertex_id: str) -> None:
+        restored = None if self._is_restored else self._states.source_state(vertex_id)
+        try:
+            if restored is not None:
+                self._gates.restore(vertex_id, restored)
+        except StateRestoreError as error:
+            self._problem = error
 
     def run_deployed(self) -> None:
         """The tasks are deployed: gates that were told to finish hear it again."""
+        if self._problem is not None:
+            problem, self._problem = self._problem, None
+            self._fail(problem, "remote gates")
+            return
         for vertex_id in self._gates.vertex_ids:
             if self._gates.is_finishing(vertex_id):
                 self._finish(vertex_id)
@@ -130,23 +146,25 @@ class GateSupervisor:
         """A task has processed everything."""
         self._send_marks(self._marks.finished(attempt))
 
-    def finish(self, vertex: VertexMessage) -> None:
-        """Let a gate take no more producers, in this run and all later ones; idempotent."""
-        if self._gates.request_finish(vertex.id):
-            self._finish(vertex.id)
+    def finish(self, name: str) -> None:
+        """Let a gate take no more producers, in this run and all later ones; open ones continue.  After ``run_deployed``; idempotent."""
+        vertex_id = self._gates.vertex_id(name)
+        if self._gates.request_finish(vertex_id):
+            self._finish(vertex_id)
 
-    def is_finishing(self, vertex: VertexMessage) -> bool:
+    def is_finishing(self, name: str) -> bool:
         """Whether a gate takes no more producers."""
-        return self._gates.is_finishing(vertex.id)
+        return self._gates.is_finishing(self._gates.vertex_id(name))
 
-    def writes(self, vertex: VertexMessage) -> GateWrites:
+    def writes(self, name: str) -> GateWrites:
         """The writes into a gate; to commit one, call ``commit``."""
-        return self._gates.writes(vertex.id)
+        return self._gates.writes(self._gates.vertex_id(name))
 
-    def commit(self, vertex: VertexMessage, job: str, epoch: int, num_partitions: int) -> None:
+    def commit(self, name: str, job: str, epoch: int, num_partitions: int) -> None:
         """A write has so many partitions; ends the gate if it waits for that.  Raises WriteError: as ``GateWrites.commit``."""
-        if self._gates.commit(vertex.id, job, epoch, num_partitions):
-            self._finish(vertex.id)
+        vertex_id = self._gates.vertex_id(name)
+        if self._gates.commit(vertex_id, job, epoch, num_partitions):
+            self._finish(vertex_id)
 
     def _finish(self, vertex_id: str) -> None:
         for each in self._executions():
@@ -157,10 +175,3 @@ class GateSupervisor:
     def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
         for order in orders:
             self._gateway.send_mark(self._locations[order.attempt].tm_id, order)
-
-
-def known_vertex(job: JobGraphMessage, name: str) -> VertexMessage:
-    """The vertex of a gate that the job has."""
-    vertex = gate_vertex(job, name)
-    assert vertex is not None, "a gate of this job"
-    return vertex

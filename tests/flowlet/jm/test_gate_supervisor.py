@@ -1,0 +1,148 @@
+"""The gates of a job from run to run: what counts, which orders go out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.gate_settings import Acknowledge, GateSettings
+from flowlet.common.settings.job_settings import JobSettings
+from flowlet.graph.execution_graph import Execution
+from flowlet.graph.execution_state import ExecutionState
+from flowlet.jm.deployment_plan import TaskManagerLocation
+from flowlet.jm.gate_supervisor import GateSupervisor
+from flowlet.jm.scheduler import execution_vertices
+from flowlet.rpc.control_messages import (
+    CountedPartition,
+    EmitMark,
+    GateCounts,
+    GateReported,
+    JobGraphMessage,
+    MarkOrder,
+    MarkPassed,
+    MarkRequested,
+    RemoteGateMessage,
+    VertexMessage,
+)
+
+VERTEX = f"{1:032x}"
+CHECKPOINTS = CheckpointSettings(1000, "/checkpoints")
+PLACE = TaskManagerLocation("tm", "127.0.0.1", 1, 1)
+
+
+@dataclass
+class Rig:
+    """A gate of two subtasks that waits for one partition; notes what is ordered."""
+
+    settings: JobSettings = field(default_factory=lambda: JobSettings(checkpoints=CHECKPOINTS))
+    restored: bytes | None = None
+    finished: list[bytes] = field(default_factory=list)
+    marks: list[MarkOrder] = field(default_factory=list)
+    num_requested: int = 0
+    failures: list[str] = field(default_factory=list)
+    snapshots: dict[str, Callable[[], bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        gate = RemoteGateMessage("clicks", "Long", b"F" * 16, b"", producers=1)
+        self.job = JobGraphMessage(
+            "ab" * 16, "job", [VertexMessage(VERTEX, "gate", 2, 128, "default", ["gate"], b"", remote_gate=gate)], []
+        )
+        self.job = msgspec.structs.replace(self.job, settings=self.settings)
+        self.locations: dict[bytes, TaskManagerLocation] = {}
+        self.executions: list[Execution] = []
+        self.gates = GateSupervisor(
+            self.job, self, self, lambda: self.executions, self.locations, fail=lambda error, _: self.failures.append(str(error))
+        )
+
+    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
+        self.finished.append(attempt)
+
+    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
+        self.marks.append(order)
+
+    def add_source(self, vertex_id: str, snapshot: Callable[[], bytes]) -> None:
+        self.snapshots[vertex_id] = snapshot
+
+    def source_state(self, vertex_id: str) -> bytes | None:
+        return self.restored
+
+    def request(self) -> int:
+        self.num_requested += 1
+        return self.num_requested
+
+    def run(self, number: int = 0) -> list[bytes]:
+        """Deploy a run; returns its attempts."""
+        self.gates.run_begins(self.job, number)
+        self.executions = [Execution(each) for each in execution_vertices(self.job, number)]
+        for each in self.executions:
+            each.state = ExecutionState.RUNNING
+            self.locations[each.attempt] = PLACE
+        self.gates.run_deployed()
+        return [each.attempt for each in self.executions]
+
+    def count(self, attempts: list[bytes]) -> None:
+        for subtask, attempt in enumerate(attempts):
+            self.gates.reported(VERTEX, subtask, GateReported(attempt, GateCounts(), [CountedPartition("job", 0, 0)]))
+
+
+def test_a_gate_that_has_all_partitions_finishes_and_the_next_run_says_again_whether_it_has() -> None:
+    rig = Rig()
+    first = rig.run()
+    rig.count(first)
+    assert rig.finished == first
+
+    second = rig.run(1)
+    assert rig.finished == first
+    assert not rig.gates.is_finishing("clicks")
+    rig.count(second)
+    assert rig.finished == [*first, *second]
+
+
+def test_a_gate_that_was_told_to_finish_hears_it_in_each_run_also_of_another_jobmanager() -> None:
+    rig = Rig()
+    first = rig.run()
+    rig.gates.finish("clicks")
+    rig.gates.finish("clicks")
+    second = rig.run(1)
+    other = Rig(restored=rig.snapshots[VERTEX]())
+    third = other.run(2)
+
+    assert rig.finished == [*first, *second]
+    assert other.finished == third
+
+
+def test_a_state_that_cannot_be_read_fails_the_run_when_it_is_deployed() -> None:
+    rig = Rig(restored=b"?")
+
+    rig.run()
+
+    assert [each.partition(" cannot be read")[0] for each in rig.failures] == [f"the state of the gate of vertex {VERTEX} in a checkpoint"]
+
+
+@pytest.mark.parametrize("acknowledge", Acknowledge)
+def test_who_wants_a_mark_gets_a_checkpoint_where_writes_wait_for_those(acknowledge: Acknowledge) -> None:
+    rig = Rig(JobSettings(checkpoints=CHECKPOINTS, gates=GateSettings(acknowledge)))
+    first, second = rig.run()
+
+    rig.gates.mark_reported(MarkRequested(first, 0))
+
+    is_checkpoint = acknowledge is Acknowledge.CHECKPOINTED
+    assert rig.num_requested == is_checkpoint
+    assert rig.marks == ([] if is_checkpoint else [EmitMark(first, 1), EmitMark(second, 1)])
+    rig.gates.mark_reported(MarkPassed(first, 1))
+    assert rig.gates.missing == ([] if is_checkpoint else [second])
+
+
+def test_marks_go_through_each_run_anew() -> None:
+    rig = Rig(JobSettings())
+    [first, _] = rig.run()
+    rig.gates.mark_reported(MarkRequested(first, 0))
+    rig.gates.run_ends()
+    rig.marks.clear()
+
+    again, other = rig.run(1)
+    rig.gates.mark_reported(MarkRequested(again, 0))
+
+    assert rig.marks == [EmitMark(again, 1), EmitMark(other, 1)]
