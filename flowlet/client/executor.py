@@ -110,6 +110,7 @@ def _vertex_message(vertex: JobVertex) -> VertexMessage:
         remote_gate=_remote_gate(vertex),
         files=_files(vertex),
         operator_ids=[operator_id_of(each.operator, vertex.id, index).hex() for index, each in enumerate(vertex.chain)],
+        operator_uids=[each.operator.uid for each in vertex.chain],
     )
 
 

@@ -52,7 +52,8 @@ def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
     _check_edges(job, positions)
     _check_restarts(job)
     if job.settings.checkpoints is not None:
-        _check_directory(job.settings.checkpoints.directory)
+        for directory in filter(None, (job.settings.checkpoints.directory, job.settings.checkpoints.savepoint_directory)):
+            _check_directory(directory)
 
 
 def _check_restarts(job: JobGraphMessage) -> None:
@@ -61,7 +62,10 @@ def _check_restarts(job: JobGraphMessage) -> None:
     if not gates:
         return
     if job.settings.checkpoints is not None:
-        raise JobGraphError(f"a job with a remote gate ({gates[0]!r}) takes no checkpoints: leave execution.checkpointing.interval unset")
+        raise JobGraphError(
+            f"a job with a remote gate ({gates[0]!r}) takes neither checkpoints nor savepoints: leave "
+            "execution.checkpointing.interval and execution.checkpointing.savepoint-dir unset"
+        )
     if job.settings.restart.kind not in (RestartKind.DEFAULT, RestartKind.NONE):
         kind = job.settings.restart.kind.value
         raise JobGraphError(f"a job with a remote gate ({gates[0]!r}) is not restarted: set restart-strategy.type to none, not {kind}")
@@ -119,6 +123,10 @@ def _check_vertex(vertex: VertexMessage) -> None:
         raise JobGraphError(f"vertex {vertex.name!r}: {len(vertex.operator_names)} operators, not 1 to {MAX_OPERATORS_PER_VERTEX}")
     if vertex.operator_ids and (len(vertex.operator_ids) != len(vertex.operator_names) or not all(map(is_id, vertex.operator_ids))):
         raise JobGraphError(f"vertex {vertex.name!r}: each of its operators has an id of 32 hex digits, or none has one")
+    if len(vertex.operator_uids) not in (0, len(vertex.operator_ids)) or any(len(uid) > MAX_NAME_CHARS for uid in vertex.operator_uids):
+        raise JobGraphError(
+            f"vertex {vertex.name!r}: each of its operators has a uid of at most {MAX_NAME_CHARS} characters, or an empty one"
+        )
     if vertex.watermark_alignment is not None:
         _check_alignment(vertex.name, vertex.watermark_alignment)
     if vertex.remote_gate is not None:

@@ -117,7 +117,10 @@ FIXED_DELAY = RestartSettings(RestartKind.FIXED_DELAY)
         ),
         (
             JobSettings(checkpoints=CheckpointSettings(1000, "/tmp/checkpoints")),
-            "a job with a remote gate ('clicks') takes no checkpoints: leave execution.checkpointing.interval unset",
+            (
+                "a job with a remote gate ('clicks') takes neither checkpoints nor savepoints: leave execution.checkpointing.interval and "
+                "execution.checkpointing.savepoint-dir unset"
+            ),
         ),
     ],
 )
