@@ -168,6 +168,7 @@ class StreamOperator:
     """
 
     name: str
+    uid: str = ""  # what the user calls it, for people; empty: nothing
     operator_id: bytes = b""  # 16 bytes that survive a restart of the job; empty: derived from the task's
     takes_chunks: bool = False  # whether a chain gives it chunks (of records that cannot change) instead of single records
     state_version: ClassVar[int] = 1  # of the snapshot; raised by whoever changes its fields
@@ -279,6 +280,9 @@ class StreamOperator:
             f"the state of operator {self.name!r} was kept by {share.former_parallelism} subtasks and cannot be divided among "
             f"{share.parallelism}; set its parallelism to {share.former_parallelism}"
         )
+
+    def stop_emitting(self) -> None:
+        """The task stops without finishing its operators: keep what is in progress for the snapshot that follows."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit what must precede the barrier of a checkpoint."""

@@ -113,6 +113,7 @@ def _vertex_message(vertex: JobVertex) -> VertexMessage:
         topics=split_set if isinstance(split_set, KafkaTopics) else None,
         files=split_set if isinstance(split_set, FileSet) else None,
         operator_ids=[operator_id_of(each.operator, vertex.id, index).hex() for index, each in enumerate(vertex.chain)],
+        operator_uids=[each.operator.uid for each in vertex.chain],
     )
 
 

@@ -11,6 +11,7 @@ from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.built_in_sources import runtime_source
+from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
 from flowlet.client.gate_routing import routed_at_producers
 from flowlet.client.source_positions import warn_of_sources_without_position
@@ -115,9 +116,12 @@ def embedded_target(job_graph: JobGraph, *, in_process: bool) -> EmbeddedTarget:
     """A cluster as wide as the widest vertex; in this process for parallelism 1, too."""
     parallelism = max(vertex.parallelism for vertex in job_graph.vertices)
     checkpoints = job_graph.settings.checkpoints
-    is_retained = checkpoints is not None and (checkpoints.is_retained_on_failure or checkpoints.is_retained_on_cancellation)
-    shares_checkpoints = is_retained or bool(job_graph.settings.recovery_path)
-    return EmbeddedTarget(parallelism, in_process=in_process or parallelism == 1, shares_checkpoints=shares_checkpoints)
+    # Checkpoints that stay, and savepoints, which any job with checkpoints may take, are for other clusters of this user.
+    is_kept = checkpoints is not None and (
+        checkpoints.is_retained_on_failure or checkpoints.is_retained_on_cancellation or bool(checkpoints.savepoint_directory)
+    )
+    shares = Sharing.NEEDED if is_kept or job_graph.settings.recovery_path else Sharing.NONE if checkpoints is None else Sharing.WANTED
+    return EmbeddedTarget(parallelism, in_process=in_process or parallelism == 1, shares_checkpoints=shares)
 
 
 def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
@@ -220,10 +224,17 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     """The operator of a node with what the whole job says about it."""
     operator = operator_of(node, is_batch=stream_graph.is_batch)
     operator.operator_id = bytes.fromhex(node.hash)
+    operator.uid = node.transformation.uid or ""
     if isinstance(operator, SourceOperator):
         operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
     checkpoints = stream_graph.settings.job.checkpoints
-    if isinstance(operator, SinkOperator) and operator.commits and checkpoints is not None and not checkpoints.after_tasks_finish:
+    if (
+        isinstance(operator, SinkOperator)
+        and operator.commits
+        and checkpoints is not None
+        and checkpoints.is_periodic
+        and not checkpoints.after_tasks_finish
+    ):
         raise JobGraphError(
             f"operator {operator.name!r} commits its last records with the checkpoint at the end of its task: set "
             f"{AFTER_TASKS_FINISH.name} to true"

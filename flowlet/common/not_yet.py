@@ -24,7 +24,6 @@ __all__ = [
 _WINDOWS: Final = "windows are not supported yet; collect records by key in a KeyedProcessFunction and emit them in on_timer()"
 _STATE: Final = "this detail of state back ends cannot be set; leave it out"
 _CHECKPOINTS: Final = "the storage of checkpoints is an option: set execution.checkpointing.dir in a Configuration"
-_SAVEPOINTS: Final = "savepoints are not supported yet; cancel() ends the job"
 _SHIPPING: Final = "files and requirements are not shipped yet; install them where the TaskManagers run"
 _ACCUMULATORS: Final = "accumulators are not supported yet; metrics() has the counters of the job"
 _RESTARTS: Final = "restart strategies are options: set restart-strategy.type in a Configuration"
@@ -52,10 +51,6 @@ _FEATURES: Final = {
     "get_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
     "set_restart_strategy": _RESTARTS,
     "get_restart_strategy": _RESTARTS,
-    "set_default_savepoint_directory": _SAVEPOINTS,
-    "get_default_savepoint_directory": _SAVEPOINTS,
-    "stop_with_savepoint": _SAVEPOINTS,
-    "trigger_savepoint": _SAVEPOINTS,
     "get_accumulators": _ACCUMULATORS,
     "get_accumulator_result": _ACCUMULATORS,
     "get_all_accumulator_results": _ACCUMULATORS,

@@ -3,7 +3,7 @@
 Side:   loop.
 Source: the parts of Flink's REST API that ``create_application`` lists; every error is ``{"errors": [text, ...]}``.
 Units:  ``timeout_ms`` of long polls in milliseconds, cut to ``max_long_poll_ms``.
-Absent: metrics, savepoints, the web page.
+Absent: metrics, the web page.
 """
 
 import re
@@ -21,6 +21,7 @@ from flowlet.jm.job_document import channel_document, exceptions_document, job_d
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
+from flowlet.jm.savepoints.savepoint_api import SavepointApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.background_call import call_in_background
@@ -44,6 +45,7 @@ class RestApi:
         self._jm_id = jm_id
         self._clock = clock
         self._producers = ProducerApi(dispatcher, config, clock)
+        self._savepoints = SavepointApi(self._find_job, self._long_poll_s)
         self.protection = AuthenticatingServer(config.secret, advertised=config.advertised_addresses, key_of=self._producers.key_of)
 
     def __repr__(self) -> str:
@@ -53,6 +55,7 @@ class RestApi:
         """The aiohttp application with all routes, behind the check of signatures."""
         application = self.protection.create_application()
         application.add_routes(self._producers.routes())
+        application.add_routes(self._savepoints.routes())
         application.add_routes(
             [
                 web.get("/overview", self.overview),

@@ -176,6 +176,10 @@ class SourceOperator(StreamOperator):
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit what a function has emitted so far, and keep it from going on: so its state belongs exactly before the barrier."""
+        self.hold()
+
+    def hold(self) -> None:
+        """Emit what a function has emitted so far; it goes on after the next snapshot, or ends at ``close``."""
         if isinstance(self._reader, CheckpointedReader):
             for element in self._reader.hold_function():
                 self._emit(element)

@@ -85,6 +85,7 @@ class RestoredState(msgspec.Struct, frozen=True):
     edges: list[RestoredEdge] = []  # those with data in flight
     former_job: str = ""  # the id of the job whose checkpoint it is; empty: this one.  The handles name files of that job
     former_directory: str = ""  # where that job kept its checkpoints
+    former_savepoint: str = ""  # the directory of that job's savepoint; then the handles name files in it
     former_operators: list[str] = []  # of another job's vertex: their ids, in hex
     former_finished: list[int] = []  # as in ``RestoredVertex``
     moved: list[RestoredVertex] = []  # other vertices, whose operators are chained otherwise now
@@ -139,6 +140,7 @@ class VertexMessage(msgspec.Struct, frozen=True):
     topics: KafkaTopics | None = None  # as ``files``, of a source that reads Kafka
     files: FileSet | None = None  # of the source that it begins with; the JobManager assigns the splits.  None: readers know their shares
     operator_ids: list[str] = []  # 32 hex digits each, in the order of the chain: whose state is whose
+    operator_uids: list[str] = []  # what the user called them, in the same order; empty texts: nothing
 
     @property
     def split_set(self) -> FileSet | KafkaTopics | None:
@@ -486,11 +488,16 @@ class MarkCompleted(msgspec.Struct, frozen=True, tag=True):
 
 
 class TriggerCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM: take a checkpoint; for sources, and for tasks all of whose inputs have ended.  The job's settings say how."""
+    """JM -> TM: take a checkpoint; for sources, and for tasks all of whose inputs have ended.  The job's settings say how.
+
+    ``snapshot_type``: the value of a ``SnapshotType``.  ``location``: the directory of a savepoint, else empty.
+    """
 
     attempt: bytes
     checkpoint_id: int
     timestamp_ms: int
+    snapshot_type: int = 0
+    location: str = ""
 
 
 class CheckpointCompleted(msgspec.Struct, frozen=True, tag=True):

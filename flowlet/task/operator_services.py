@@ -105,7 +105,7 @@ class OperatorServices:
             report_watermark=environment.report_watermark,
             request_splits=environment.request_splits,
             job_id=environment.job_id,
-            has_checkpoints=checkpointing is not None,
+            has_checkpoints=checkpointing is not None and checkpointing.are_periodic,
             delay=self._delay,
         )
 

@@ -18,7 +18,7 @@ def asked(request: pytest.FixtureRequest) -> tuple[Any, str, str]:
     environment = StreamExecutionEnvironment()
     stream = environment.from_collection([1])
     return {
-        "environment": (environment, "set_default_savepoint_directory", "savepoints"),
+        "environment": (environment, "get_global_job_parameters", "job parameters"),
         "stream": (stream, "window_all", "windows"),
         "keyed stream": (stream.key_by(abs), "window", "windows"),
         "runtime context": (RuntimeContext(None), "get_metrics_group", "metrics of users"),  # type: ignore[arg-type]  # it is not asked
