@@ -169,6 +169,7 @@ def test_a_call_goes_on_when_the_taskmanager_of_its_gate_is_killed_twice(
     assert Digest.of(job.found) == expected(0)
 
 
+@pytest.mark.long
 def test_a_call_goes_on_when_the_jobmanager_is_killed_and_started_again(kept: Cluster, tmp_path: Path) -> None:
     """With its job store; once in the middle of the partition, and once more while another partition is written."""
 
@@ -222,6 +223,7 @@ def lines_of(process: "subprocess.Popen[str]", num_lines: int) -> list[str]:
     return [process.stdout.readline().strip() for _ in range(num_lines)]
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_and_tried_again_leaves_each_row_in_once(kept: Cluster, tmp_path: Path) -> None:
     """One dies in the middle, and a TaskManager with it; one after its partition was counted, and its successor hears that it is done."""
     with running(kept, tmp_path, 2) as job:

@@ -63,7 +63,7 @@ def started(cluster: GateCluster, folder: Path, producers: int) -> tuple[list[in
 
 
 @ON_LOCAL
-@pytest.mark.parametrize("form", ["data source", "foreachPartition"])
+@pytest.mark.parametrize("form", ["data source", pytest.param("foreachPartition", marks=pytest.mark.long)])
 def test_a_write_goes_on_when_the_job_starts_again(spark: Any, cluster: GateCluster, tmp_path: Path, form: str) -> None:
     """Spark's tasks try again inside the same call: Spark sees no failure."""
     fails_at.update({3_000, 15_000})

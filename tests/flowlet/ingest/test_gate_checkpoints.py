@@ -17,12 +17,15 @@ from flowlet.ingest import AttemptRefusedError, GateClient, GateError, GateLostE
 from tests.flowlet.ingest.conftest import GateCluster, push
 from tests.waiting import PATIENCE_S, spin_until
 
+pytestmark = pytest.mark.slow
+
 NUM_ROWS = 1_000
 CHUNK = 50
 ROWS = list(range(NUM_ROWS))
 CHECKPOINT_MS = 50
 HOURLY = {"execution.checkpointing.interval": "1 h", "execution.checkpointing.checkpoints-after-tasks-finish": "false"}
 SELDOM = {"execution.checkpointing.interval": "1 s"}
+RETAINED = {"execution.checkpointing.externalized-checkpoint-retention": "retain_on_cancellation"}
 UNALIGNED = {"execution.checkpointing.unaligned.enabled": "true"}
 
 fails_at: set[int] = set()  # records at which a function fails, once
@@ -67,8 +70,11 @@ def running(
     producers: int = 1,
     *,
     is_counted: bool = True,
+    parallelism: int | None = None,
 ) -> Iterator[Running]:
     env = cluster.environment()
+    if parallelism is not None:
+        env.set_parallelism(parallelism)
     settings = {
         "execution.checkpointing.dir": str(folder / "checkpoints"),
         "execution.checkpointing.interval": f"{CHECKPOINT_MS} ms",
@@ -125,7 +131,6 @@ def no_old_failures() -> None:
 
 @pytest.mark.parametrize("options", [{}, UNALIGNED], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("build", [keyed, in_turns, shuffled])
-@pytest.mark.slow
 def test_a_call_goes_on_when_the_job_starts_again(
     build: Callable[[DataStream], DataStream], options: dict[str, str], make_cluster: Callable[..., GateCluster], tmp_path: Path
 ) -> None:
@@ -251,3 +256,47 @@ def test_a_call_ends_at_once_with_a_job_that_fails_for_good(cluster: GateCluster
         gate = cluster.open()
         with pytest.raises(GateError, match="it fails at 0"):
             push_slowly(gate, ROWS, PartitionOffer("job", 0))
+
+
+def test_what_a_driver_says_of_a_write_is_in_a_checkpoint_when_the_call_returns(cluster: GateCluster, tmp_path: Path) -> None:
+    """So no JobManager that is started again has forgotten it."""
+    with running(cluster, tmp_path, in_turns, HOURLY, producers=1) as job:
+        gate = cluster.open(committed_job="job")
+        push(gate, [1, 2])
+        before = newest_checkpoint(tmp_path)
+        gate.abort_write("given up")
+        assert newest_checkpoint(tmp_path) == before + 1
+        gate.commit("job", 1)
+
+    assert job.counted() == Counter([1, 2])
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_job_that_starts_from_the_checkpoint_of_another_knows_its_partitions(
+    parallelism: int, make_cluster: Callable[..., GateCluster], tmp_path: Path
+) -> None:
+    """One that was half in goes on with as many subtasks as before; with another number nobody knows which of its rows are in."""
+    cluster = make_cluster(1, 2)
+    with running(cluster, tmp_path, in_turns, RETAINED, producers=9, is_counted=False, parallelism=1) as former:
+        gate = cluster.open()
+        push(gate, ROWS[:10])
+        half = gate.open_partition(PartitionOffer("job", 1))
+        half.write_records(ROWS[10:15])
+        spin_until(lambda: len(former.found) == 15)
+        push(gate, ROWS[20:30], 2)  # with a checkpoint that has the half, too
+        former.results.close()
+        half.abort("its job has ended")
+    [newest] = tmp_path.glob(f"checkpoints/*/chk-{newest_checkpoint(tmp_path)}")
+
+    options = {"execution.state-recovery.path": str(newest)}
+    with running(cluster, tmp_path / "next", in_turns, options, producers=3, parallelism=parallelism) as job:
+        gate = cluster.open()
+        push(gate, ROWS[:10], attempt=1)
+        if parallelism == 1:
+            push(gate, ROWS[10:20], 1, attempt=1)
+        else:
+            with pytest.raises(AttemptRefusedError, match="was half in when its job was started with another parallelism"):
+                push(gate, ROWS[10:20], 1, attempt=1)
+            push(gate, [], 3)
+
+    assert job.counted() == Counter(ROWS[15:20] if parallelism == 1 else [])
