@@ -75,7 +75,8 @@ class Source:
             reader.start(partial(self.requests.append, subtask))
 
     def _add_splits(self, subtask: int, splits: Sequence[FileSplit | KafkaSplit], waiting_bytes: int) -> None:
-        self.orders[subtask].append(lambda: self.readers[subtask].add_splits(splits, waiting_bytes))
+        files = [each for each in splits if isinstance(each, FileSplit)]
+        self.orders[subtask].append(lambda: self.readers[subtask].add_splits(files, waiting_bytes))
 
     def _fail(self, error: Exception) -> None:
         raise error
