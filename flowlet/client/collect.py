@@ -28,7 +28,7 @@ from flowlet.client.run_follower import RunNews, follow_runs
 from flowlet.client.run_reader import RunReader
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
-from netstack.errors import LocalProtocolError, NetstackError
+from netstack.errors import NetstackError
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
@@ -206,7 +206,7 @@ class CollectedValues(Iterator[Any]):
         try:
             event = self._reader.poll()
         except NetstackError as error:
-            if self._guarantee is None or self._is_released or isinstance(error, LocalProtocolError):
+            if self._guarantee is None or self._is_released:
                 raise  # no restart helps
             self._num_fruitless_runs = 0 if self._has_read else self._num_fruitless_runs + 1
             if self._num_fruitless_runs == _MAX_FRUITLESS_RUNS:

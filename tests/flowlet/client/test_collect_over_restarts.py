@@ -12,7 +12,7 @@ from flowlet.client.result_buffer import Guarantee
 from flowlet.client.run_reader import RunReader
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
-from netstack.errors import RemoteProtocolError
+from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError
 from tests.flowlet.client.scripted_job import EDGE, ScriptedJob
 from tests.waiting import PATIENCE_S
 
@@ -142,10 +142,13 @@ def test_a_connection_that_breaks_while_the_job_runs_has_it_start_again(job: Scr
     assert "it was released before it was consumed" in reason
 
 
-def test_bytes_that_were_changed_on_their_way_have_the_job_start_again(job: ScriptedJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As between tasks, where the run fails, and the next one begins at the newest checkpoint."""
+@pytest.mark.parametrize("kind", [RemoteProtocolError, LocalProtocolError])
+def test_bytes_that_were_changed_on_their_way_have_the_job_start_again(
+    job: ScriptedJob, monkeypatch: pytest.MonkeyPatch, kind: type[NetstackError]
+) -> None:
+    """As between tasks: the next run begins at the newest checkpoint.  Local: the TaskManager got what this program never sent."""
     monkeypatch.setattr(collect, "_REPORT_AFTER_S", 0.0)
-    flipped = [RemoteProtocolError("frame 7 does not bear the peer's seal")]
+    flipped = [kind("frame 7 does not bear the peer's seal")]
     poll = RunReader.poll
     monkeypatch.setattr(RunReader, "poll", lambda reader: poll(reader) if not flipped else throw(flipped.pop()))
     reader = Reader(job, EXACTLY_ONCE)
