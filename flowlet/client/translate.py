@@ -14,14 +14,15 @@ from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
 from flowlet.client.gate_routing import routed_at_producers
 from flowlet.client.source_positions import warn_of_sources_without_position
 from flowlet.common.job_client import SubmittedJob
+from flowlet.common.options.known_options import AFTER_TASKS_FINISH
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.connectors.blocking_source import BlockingSource
+from flowlet.connectors.files.running_file_sink import RunningFileSink
 from flowlet.connectors.remote_gate_source import RemoteGateSource
 from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.connectors.text_line_source import TextLineSource
-from flowlet.datastream.connectors.base import DiscardingSink
+from flowlet.datastream.connectors.base import DiscardingSink, Sink
 from flowlet.datastream.connectors.file_system import FileSink, FileSource
-from flowlet.datastream.formats.parquet import ParquetWriterFactory
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.source_function import SourceFunction
 from flowlet.errors import JobGraphError
@@ -46,6 +47,7 @@ from flowlet.graph.transformation import (
     PrintTransformation,
     ProcessTransformation,
     ReduceTransformation,
+    SinkFunctionTransformation,
     SinkTransformation,
     SourceTransformation,
     SplitTransformation,
@@ -66,6 +68,8 @@ from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
+from flowlet.sinks.function_sink import FunctionSink
+from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.splits.file_split import FileSet
 
 
@@ -163,6 +167,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return operator
         case PrintTransformation() | SinkTransformation():
             return _sink_of(step, node.name)
+        case SinkFunctionTransformation():
+            return FunctionSink(step.function, name=node.name)
         case _:
             raise JobGraphError(f"operator {node.name!r}: no operator is known for a {type(step).__name__}")
 
@@ -185,12 +191,12 @@ def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> Strea
             return PrintSink(step.identifier, name=name)
         case SinkTransformation(sink=DiscardingSink()):
             return DiscardSink(name=name)
-        case SinkTransformation(sink=FileSink(base_path=path, writer_factory=ParquetWriterFactory() as files)):
-            from flowlet.connectors.parquet_sink import ParquetSink  # with it comes pyarrow, which most jobs do without
-
-            return ParquetSink(path, files.row_type, utc_timestamp=files.utc_timestamp, name=name)
+        case SinkTransformation(sink=FileSink() as sink):
+            return SinkOperator(RunningFileSink(sink), name=name)
         case _:
-            known = "DiscardingSink(), a FileSink or print()"
+            if type(step.sink).create_writer is not Sink.create_writer:
+                return SinkOperator(step.sink, name=name)
+            known = "DiscardingSink(), a FileSink, a sink with create_writer() or print()"
             raise JobGraphError(f"operator {name!r}: a {type(step.sink).__name__} cannot be run; use {known}")
 
 
@@ -213,6 +219,12 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     operator.operator_id = bytes.fromhex(node.hash)
     if isinstance(operator, SourceOperator):
         operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
+    checkpoints = stream_graph.settings.job.checkpoints
+    if isinstance(operator, SinkOperator) and operator.commits and checkpoints is not None and not checkpoints.after_tasks_finish:
+        raise JobGraphError(
+            f"operator {operator.name!r} commits its last records with the checkpoint at the end of its task: set "
+            f"{AFTER_TASKS_FINISH.name} to true"
+        )
     if isinstance(operator, TimestampsAndWatermarksOperator | SourceOperator):
         operator.auto_watermark_interval_ms = stream_graph.settings.auto_watermark_interval_ms
     return operator

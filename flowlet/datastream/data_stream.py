@@ -2,7 +2,7 @@
 
 Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
 Source: PyFlink ``pyflink.datastream.data_stream``.
-Absent: what ``flowlet.common.not_yet`` names: windows, project, cache, ``add_sink``, ``set_uid_hash``.
+Absent: what ``flowlet.common.not_yet`` names: windows, project, cache, ``set_uid_hash``.
 """
 
 import importlib
@@ -30,6 +30,7 @@ from flowlet.datastream.functions import (
     Partitioner,
     ProcessFunction,
     ReduceFunction,
+    SinkFunction,
 )
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
@@ -50,6 +51,7 @@ from flowlet.graph.transformation import (
     ProcessTransformation,
     ReduceTransformation,
     SideOutputTransformation,
+    SinkFunctionTransformation,
     SinkTransformation,
     SplitTransformation,
     SumTransformation,
@@ -388,6 +390,11 @@ class DataStream(_Operator):
         if not isinstance(sink, Sink):
             raise JobGraphError(f"sink_to() needs a sink such as DiscardingSink(), got {sink!r} of type {type(sink).__name__}")
         return self._into(SinkTransformation(name="Sink", sink=sink, **self._inherited(self.get_type())))
+
+    def add_sink(self, sink_func: SinkFunction | Callable[[Any], object]) -> "DataStreamSink":
+        """Call a function with each record."""
+        function = checked_function(sink_func, SinkFunction, "add_sink", 1)
+        return self._into(SinkFunctionTransformation(name="Unnamed", function=function, **self._inherited(self.get_type())))
 
     def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CloseableIterator | list[Any]:
         """Run the job now and return its records.

@@ -259,6 +259,18 @@ class SinkTransformation(Transformation):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class SinkFunctionTransformation(Transformation):
+    """Calls ``function`` with each record."""
+
+    function: Any
+
+    @property
+    def operator_name(self) -> str:
+        """The name after ``Sink:``."""
+        return f"Sink: {self.name}"
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class CollectTransformation(Transformation):
     """Not an operator: the client reads the input itself."""
 

@@ -245,6 +245,7 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     current_input_watermarks: list[int]  # one per input; empty for a source
     current_output_watermark: int
     latencies: list[LatencyMetrics] = []
+    num_lost_committables: int = 0
 
 
 class TaskMetrics(msgspec.Struct, frozen=True):

@@ -161,8 +161,10 @@ class TaskCheckpointing:
         )
 
     def _read(self, storage: CheckpointStorage, restored: RestoredState, operators: Mapping[str, Restorable]) -> Mapping[str, object]:
-        if restored.is_finished:  # operators that had finished are not run again, so nobody needs their state
-            return {}
+        if restored.is_finished:  # operators that had finished are not run again, so nobody needs their state; sinks still commit
+            operators = {operator_id: each for operator_id, each in operators.items() if each.runs_after_finish}
+            if not operators:
+                return {}
         descriptor = self._descriptor
         ids = restored.former_operators if restored.former_job else list(operators)
         width = restored.former_parallelism or descriptor.parallelism
