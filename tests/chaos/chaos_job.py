@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from flowlet.common import WatermarkStrategy
+from flowlet.common import Encoder, WatermarkStrategy
 from flowlet.common.typeinfo import Types
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
@@ -24,14 +24,13 @@ from flowlet.datastream import (
     FunctionSnapshotContext,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
-    MapFunction,
     RuntimeContext,
     SourceContext,
     SourceFunction,
     StreamExecutionEnvironment,
     TimeDomain,
 )
-from flowlet.datastream.connectors import Source
+from flowlet.datastream.connectors import BucketAssigner, FileSink, RollingPolicy, Source
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from flowlet.records import Chunk
 from tests.chaos.chaos_generator import NUM_KEYS, WINDOW_MS, Result, Scale, Tally, digest, record, rule
@@ -42,6 +41,7 @@ RESULT: Final = Types.TUPLE([Types.STRING(), *[Types.LONG()] * 6])
 RULES: Final = MapStateDescriptor("rules", Types.LONG(), Types.LONG())
 _BALLAST_BYTES: Final = 4096  # per key: so the state of a subtask is a file of its own
 _FLUSH_MS: Final = 100
+_ROLLING: Final = RollingPolicy.default_rolling_policy(part_size=64 * 1024, rollover_interval=700, inactivity_interval=400)
 _BATCH: Final = 20
 _DRIP_S: Final = 0.05
 
@@ -296,36 +296,16 @@ class CheckOrder(KeyedProcessFunction):
         yield value
 
 
-class AppendToFiles(MapFunction, CheckpointedFunction):
-    """Writes each result as a line, too: at least once, for what was written behind the newest checkpoint is written again."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def initialize_state(self, context: FunctionInitializationContext) -> None:
-        """Nothing: files are never looked at again."""
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._folder.mkdir(exist_ok=True)
-        name = f"part-{runtime_context.get_index_of_this_subtask()}-{os.getpid()}-{time.monotonic_ns()}"
-        self._file = (self._folder / name).open("w", encoding="ascii")
-
-    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
-        self._file.flush()
-
-    def map(self, value: Result) -> Result:
-        self._file.write(json.dumps(value) + "\n")
-        return value
-
-    def close(self) -> None:
-        self._file.close()
+def to_line(result: Result) -> str:
+    """As the file sink writes it."""
+    return json.dumps(result)
 
 
 def read_files(folder: Path) -> Iterator[Result]:
-    """What was written; the last line of a killed process may be cut off."""
-    for file in sorted(folder.iterdir()):
-        *lines, _ = file.read_text(encoding="ascii").split("\n")
-        yield from (tuple(json.loads(line)) for line in lines)
+    """What the file sink has committed: files whose names do not begin with a dot."""
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and not file.name.startswith("."):
+            yield from (tuple(json.loads(line)) for line in file.read_text(encoding="ascii").splitlines())
 
 
 def build(env: StreamExecutionEnvironment, scale: Scale, stage: Stage, seconds: float) -> DataStream:
@@ -346,4 +326,8 @@ def build(env: StreamExecutionEnvironment, scale: Scale, stage: Stage, seconds: 
     )
     by_other_key = counted.key_by(lambda each: (each[2] if each[0] == "record" else each[1]) % (NUM_KEYS - 2), Types.LONG())
     in_order = by_other_key.process(CheckOrder(), output_type=RESULT).name("check order").uid("check-order")
-    return in_order.map(AppendToFiles(stage.results), output_type=RESULT).name("append to files").uid("append-to-files")
+    files = FileSink.for_row_format(str(stage.results), Encoder.simple_string_encoder())
+    in_order.map(to_line, output_type=Types.STRING()).sink_to(
+        files.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).with_rolling_policy(_ROLLING).build()
+    ).uid("files")
+    return in_order
