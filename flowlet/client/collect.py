@@ -38,7 +38,7 @@ WARN_BYTES: Final = 64 * 1024 * 1024
 _NOTICE_TIMEOUT_S: Final = 60.0
 # Then the JobManager is told.  It knows of a TaskManager that was killed within milliseconds, and not of a connection to this reader.
 _REPORT_AFTER_S: Final = 1.0
-_MAX_FRUITLESS_RUNS: Final = 3  # of which nothing could be read: starting the job once more does not help
+_MAX_FRUITLESS_RUNS: Final = 3  # that this reader ended, and of which it had read nothing: starting the job once more does not help
 
 
 class JobHandle(Protocol):
@@ -93,7 +93,7 @@ class CollectedValues(Iterator[Any]):
         self._broken_s = 0.0  # time.monotonic() of that
         self._is_break_told = False
         self._has_read = False  # something of this run
-        self._num_fruitless_runs = 0  # in a row
+        self._num_fruitless_runs = 0  # in a row, of which nobody but this reader said that they were over
         self._reader = RunReader(client, run.channels, job.name)  # Replaced by the reading thread, under _lock.
         # A job that fails before its partition was found would leave us waiting for the partition.
         self._end_of_job = client.begin(lambda api: api.wait_terminal(job.job_id, None))
@@ -208,9 +208,6 @@ class CollectedValues(Iterator[Any]):
         except NetstackError as error:
             if self._guarantee is None or self._is_released:
                 raise  # no restart helps
-            self._num_fruitless_runs = 0 if self._has_read else self._num_fruitless_runs + 1
-            if self._num_fruitless_runs == _MAX_FRUITLESS_RUNS:
-                raise
             self._broken, self._broken_s, self._is_break_told = error, time.monotonic(), False
             return None
         self._has_read = self._has_read or event is not None
@@ -236,6 +233,9 @@ class CollectedValues(Iterator[Any]):
         if not self._is_break_told:
             if waited_s < _REPORT_AFTER_S:
                 return _REPORT_AFTER_S - waited_s
+            self._num_fruitless_runs = 0 if self._has_read else self._num_fruitless_runs + 1
+            if self._num_fruitless_runs == _MAX_FRUITLESS_RUNS:
+                raise error
             self._is_break_told = True
             job_id, attempt, reason = self._job.job_id, self._attempt, str(error)
             _log.warning("the results of this run can be read no further; the job is to start again", job=self._job.name, reason=reason)

@@ -41,18 +41,21 @@ class Trend:
             parts.append(f"{first:.0f} -> {last:.0f} {word} ({slope:+.1f}/h)")
         return f"{self.name}, {self.seconds:.0f} s: {', '.join(parts)}"
 
-    def grown(self, more_mib: float, more_fds: int, more_threads: int) -> list[str]:
-        """What has grown by more than these, by its slope over the time that was watched."""
-        found = []
-        for word, limit, (_, _, slope) in (
-            ("MiB", more_mib, self.rss_mib),
-            ("fds", more_fds, self.fds),
-            ("threads", more_threads, self.threads),
-        ):
-            growth = slope * self.seconds / 3600
-            if growth > limit:
-                found.append(f"{self.name} has {growth:.1f} {word} more after {self.seconds:.0f} s, at most {limit} are right")
-        return found
+    def grown(self, more_mib: float) -> str | None:
+        """What is wrong if its memory has grown by more, by its slope over the time that was watched."""
+        growth = self.rss_mib[2] * self.seconds / 3600
+        if growth <= more_mib:
+            return None
+        return f"{self.name} has {growth:.1f} MiB more after {self.seconds:.0f} s, at most {more_mib:g} are right"
+
+
+def left_over(name: str, idle: Sample, end: Sample, more_fds: int, more_threads: int) -> list[str]:
+    """What a process without tasks holds more than one that had run a job and was idle again before the soak."""
+    found = []
+    for word, limit, before, after in (("fds", more_fds, idle.fds, end.fds), ("threads", more_threads, idle.threads, end.threads)):
+        if after > before + limit:
+            found.append(f"{name} has {after} {word} without any task, {before} before the soak")
+    return found
 
 
 def sample(pid: int, at_s: float) -> Sample | None:

@@ -176,6 +176,20 @@ def test_a_job_whose_runs_cannot_be_read_at_all_is_not_started_for_ever(job: Scr
     assert isinstance(reader.error, JobExecutionError)
 
 
+def test_runs_that_fail_by_themselves_do_not_count_for_that(job: ScriptedJob) -> None:
+    """Such as those of a job that cannot restore its state until a disk is back."""
+    reader = Reader(job, EXACTLY_ONCE)
+
+    for _ in range(5):
+        job.fail_run()
+        job.start_run(-1)
+    job.run.send(0, 1)
+    finish(job)
+
+    assert reader.end() == [1]
+    assert reader.error is None
+
+
 def test_a_restart_before_the_first_checkpoint_begins_anew(job: ScriptedJob) -> None:
     reader = Reader(job, EXACTLY_ONCE)
 
