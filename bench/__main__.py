@@ -65,6 +65,7 @@ CASES: Final[dict[str, Case]] = {
     "nexmark": Case(3, QUICK_AND_PEERS),
     "state": Case(3, QUICK_AND_PEERS),
     "checkpoint": Case(5, QUICK),
+    "sinks": Case(3, QUICK),
 }
 
 

@@ -172,6 +172,7 @@ class StreamOperator:
     takes_chunks: bool = False  # whether a chain gives it chunks (of records that cannot change) instead of single records
     state_version: ClassVar[int] = 1  # of the snapshot; raised by whoever changes its fields
     waits: ClassVar[bool] = False  # whether it may run mails while it processes a record
+    takes_late_data: ClassVar[bool] = False  # whether its producers may send it records behind their end of data
     runs_after_finish: bool = False  # whether it has something to do if it is restored from a checkpoint taken after ``finish``
     ctx: OperatorContext  # set by setup
     output: Output  # set by setup

@@ -41,6 +41,7 @@ from flowlet.graph.transformation import (
     CountTransformation,
     FilterTransformation,
     FlatMapTransformation,
+    GlobalCommitTransformation,
     MapBatchesTransformation,
     MapTransformation,
     OperatorTransformation,
@@ -69,6 +70,7 @@ from flowlet.operators.process_operator import CoProcessOperator, ProcessOperato
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.sinks.function_sink import FunctionSink
+from flowlet.sinks.global_commit_operator import GlobalCommitOperator
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.splits.file_split import FileSet
 
@@ -167,6 +169,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return operator
         case PrintTransformation() | SinkTransformation():
             return _sink_of(step, node.name)
+        case GlobalCommitTransformation():
+            return GlobalCommitOperator(step.sink, name=node.name)
         case SinkFunctionTransformation():
             return FunctionSink(step.function, name=node.name)
         case _:

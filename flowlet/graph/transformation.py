@@ -259,6 +259,18 @@ class SinkTransformation(Transformation):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class GlobalCommitTransformation(Transformation):
+    """Commits what all subtasks of its input, a ``SinkTransformation`` of ``sink``, have committed."""
+
+    sink: Any
+
+    @property
+    def operator_name(self) -> str:
+        """Flink's name for this part of a sink."""
+        return f"{self.name}: Global Committer"
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class SinkFunctionTransformation(Transformation):
     """Calls ``function`` with each record."""
 

@@ -93,7 +93,7 @@ class PendingCommits:
     def __init__(self, subtask: int) -> None:
         self._subtask = subtask
         self._prepared: list[PendingRequest] = []  # not in a checkpoint yet
-        self._waiting: list[PendingRequest] = []  # in one that is not complete; their ids do not fall
+        self._waiting: list[PendingRequest] = []  # in one that is not complete
         self._due: list[PendingRequest] = []
 
     def __repr__(self) -> str:
@@ -115,9 +115,14 @@ class PendingCommits:
         self._waiting += self._prepared
         self._prepared = []
 
+    def take(self, checkpoint_id: int, subtask: int, committables: Iterable[Any]) -> None:
+        """Add those of another subtask, which has committed them."""
+        self._waiting += [PendingRequest(each, subtask, checkpoint_id) for each in committables]
+
     def complete(self, checkpoint_id: int) -> None:
         """The checkpoint is complete: what it and those before it hold is due."""
-        self._due += [each for each in self._waiting if each.checkpoint_id <= checkpoint_id]
+        due = [each for each in self._waiting if each.checkpoint_id <= checkpoint_id]
+        self._due += sorted(due, key=lambda each: each.checkpoint_id)  # stable; those of several subtasks may be mixed
         self._waiting = [each for each in self._waiting if each.checkpoint_id > checkpoint_id]
 
     def complete_all(self) -> None:

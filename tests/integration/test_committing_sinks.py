@@ -12,7 +12,7 @@ from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
 from flowlet.datastream import SinkContext, SinkFunction, StreamExecutionEnvironment, TwoPhaseCommitSinkFunction
 from flowlet.errors import JobExecutionError, JobGraphError
-from tests.flowlet.sinks.ledger_sink import LEDGERS, Ledger, LedgerSink
+from tests.flowlet.sinks.ledger_sink import LEDGERS, GlobalLedgerSink, Ledger, LedgerSink
 
 NUM_RECORDS = 2_000
 NUMBERS = count()
@@ -148,3 +148,37 @@ def test_a_two_phase_commit_function_counts_each_record_once(
 
     assert ledger.faults == []
     assert Counter(ledger.records) == Counter(range(NUM_RECORDS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("has_checkpoints", "faults"),
+    [
+        (False, []),
+        (True, []),
+        (True, ["raise"]),
+        (True, ["global raise"]),
+        (True, ["global raise after commit"]),
+        (True, ["global raise", "raise after commit", "global raise"]),
+    ],
+)
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_global_committer_gets_each_committable_of_all_subtasks_once(
+    ledger: Ledger,
+    faults: list[str],
+    has_checkpoints: bool,
+    parallelism: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also those of the last checkpoint, which it gets behind the end of the data, and after a failure there."""
+    ledger.faults = faults
+    env = environment(tmp_path if has_checkpoints else None, monkeypatch, attempts=4)
+    env.set_parallelism(parallelism)
+    env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).sink_to(GlobalLedgerSink("job"))
+
+    env.execute("published")
+
+    assert ledger.faults == []
+    assert Counter(ledger.records) == Counter(range(NUM_RECORDS))
+    assert Counter(number for commit in ledger.published for number in commit) == Counter(list(ledger.committed))

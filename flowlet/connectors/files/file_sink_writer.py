@@ -31,6 +31,7 @@ from flowlet.datastream.connectors.file_sink import FileSink
 from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter, SinkWriterContext, StatefulSinkWriter
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
+from flowlet.sinks.chunk_writer import ChunkWriter
 from flowlet.sinks.sink_contexts import RecordContext
 from flowlet.timers.time_api import ProcessingTimeService
 
@@ -111,7 +112,7 @@ class _Context(BucketContext):
         return self.record_timestamp
 
 
-class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any]):
+class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWriter):
     """Writes the part files of one subtask.
 
     Args:

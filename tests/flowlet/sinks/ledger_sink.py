@@ -12,6 +12,7 @@ from flowlet.datastream.connectors import (
     SinkWriterContext,
     StatefulSinkWriter,
     SupportsCommitter,
+    SupportsGlobalCommitter,
     SupportsWriterState,
     WriterInitContext,
 )
@@ -23,6 +24,7 @@ class Ledger:
 
     committed: dict[tuple[int, int, int], list[Any]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    published: list[tuple[tuple[int, int, int], ...]] = field(default_factory=list)  # batches, by global commit
     faults: list[str] = field(default_factory=list)  # taken one by one, in order
 
     def take(self, fault: str) -> bool:
@@ -128,3 +130,27 @@ class LedgerSink(Sink, SupportsCommitter, SupportsWriterState):
 
     def create_committer(self, context: WriterInitContext) -> LedgerCommitter:
         return LedgerCommitter(LEDGERS[self.name])
+
+
+class GlobalLedgerCommitter(Committer[Batch]):
+    """Publishes batches, which must be in the ledger; a batch that is published already changes nothing."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def commit(self, requests: Sequence[CommitRequest[Batch]]) -> None:
+        numbers = [each.get_committable().number for each in requests]
+        assert all(number in self.ledger.committed for number in numbers), "committed before"
+        if self.ledger.take("global raise"):
+            raise ValueError("cannot publish")
+        known = {number for commit in self.ledger.published for number in commit}
+        self.ledger.published.append(tuple(number for number in numbers if number not in known))
+        if self.ledger.take("global raise after commit"):
+            raise ValueError("the answer was lost")
+
+
+class GlobalLedgerSink(LedgerSink, SupportsGlobalCommitter):
+    """Publishes, too, what it commits."""
+
+    def create_global_committer(self, context: WriterInitContext) -> GlobalLedgerCommitter:
+        return GlobalLedgerCommitter(LEDGERS[self.name])

@@ -7,7 +7,8 @@ import pytest
 
 from flowlet.datastream.connectors import Sink, SinkWriter, SinkWriterContext, SupportsCommitter, WriterInitContext
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
-from flowlet.sinks.sink_operator import RETRY_PAUSE_MS, SinkOperator
+from flowlet.sinks.commit_runner import RETRY_PAUSE_MS
+from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.testing.harness_environment import SubtaskPlace
 from flowlet.testing.input_harnesses import OneInputOperatorHarness
 from flowlet.testing.operator_harness import OperatorSnapshot
