@@ -17,6 +17,8 @@ PARALLEL := -n $(WORKERS) --dist loadfile
 SEED ?= 0
 PROGRAMS ?= 5000
 ONLY ?=
+RUNS ?= 100
+MINUTES ?= 60
 TESTS ?= tests/integration/test_survival.py
 INCLUDE ?= flowlet/checkpoint/*
 SOURCES := netstack flowlet tests bench examples
@@ -29,7 +31,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-spark java postgres test lint types fmt test-long test-fast test-pythons test-uvloop test-spark-cluster stress cov cov-processes sim differential mutants attack bench wheel clean
+.PHONY: help run example-spark java postgres test lint types fmt test-long test-fast test-pythons test-uvloop test-spark-cluster stress cov cov-processes sim differential mutants attack chaos soak bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +116,12 @@ mutants: $(VENV)/installed-dev  ## put the historical bugs back in, one by one, 
 
 attack: $(VENV)/installed-dev  ## attack real clusters and print what became of each attack: make attack SEED=0 ONLY=misdeed (ten minutes)
 	@$(PY) -m tests.attack --seed $(SEED) --only "$(ONLY)" $(ARGS)
+
+chaos: $(VENV)/installed-dev  ## runs with faults on real processes: make chaos RUNS=100 SEED=0 (RUNS=1 SEED=n replays one; ten seconds each)
+	@$(PY) -m tests.chaos --runs $(RUNS) --seed $(SEED) $(ARGS)
+
+soak: $(VENV)/installed-dev  ## one job, a fault every 20 s, exact counts and flat memory at the end: make soak MINUTES=60 SEED=0
+	@$(PY) -m tests.chaos.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 bench: $(VENV)/installed-bench  ## run all benchmarks beside the peers that are installed and write bench/RESULTS.md; CASE=wordcount: that one
 	@$(PY) -m bench $(CASE) --peers --markdown $(RESULTS) $(ARGS)

@@ -43,6 +43,7 @@ _GET_TIMEOUT_S: Final = 30.0
 _SUBMIT_TIMEOUT_S: Final = 60.0
 _CANCEL_TIMEOUT_S: Final = 30.0
 _DISCONNECT_TIMEOUT_S: Final = 5.0  # it takes milliseconds
+_MAX_REASON_CHARS: Final = 500
 _NO_CONTENT, _NOT_FOUND, _CONFLICT = 204, 404, 409
 
 
@@ -208,6 +209,11 @@ class JobManagerApi:
     async def report_barrier(self, job_id: str, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
         """Say that the reader of an external edge has everything that a producer sent before the barrier of a checkpoint."""
         path = f"/jobs/{job_id}/collect/{edge_id}?producer={attempt.hex()}&checkpoint={checkpoint_id}"
+        await self._request("PATCH", path, _ANSWER_MARGIN_S)
+
+    async def report_broken_results(self, job_id: str, edge_id: str, attempt: int, reason: str) -> None:
+        """Say that run ``attempt`` of an external edge cannot be read any further, so that the job must start again."""
+        path = f"/jobs/{job_id}/collect/{edge_id}/broken?attempt={attempt}&reason={quote(reason[:_MAX_REASON_CHARS], safe='')}"
         await self._request("PATCH", path, _ANSWER_MARGIN_S)
 
     async def _request(self, method: str, path: str, timeout_s: float, body: bytes = b"") -> RpcResponse:

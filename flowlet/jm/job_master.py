@@ -113,7 +113,7 @@ class JobMaster:
             clock=clock,
             timers=timers,
             call_in_background=call_in_background,
-            fail=self._checkpoints_failed,
+            fail=lambda error: self._source_failed(error, "checkpoints"),
             on_completed=self._checkpoint_completed,
             reader_lag=lambda: self._readers.lag(self._metrics),
             key=checkpoint_key,
@@ -364,12 +364,14 @@ class JobMaster:
         for tm_id, message in self._readers.barrier_read(edge_id, attempt, checkpoint_id):
             self.checkpoint_reported(tm_id, message)
 
+    def results_broken(self, attempt: int, reason: str) -> None:
+        """The client cannot read an external edge any further: the job must start again, unless run ``attempt`` is over already."""
+        if not self._is_over(attempt):
+            self._handle(GlobalFailure(failures.results_broken(reason, self._clock())))
+
     def checkpoints_document(self) -> Document:
         """The job's checkpoints for people."""
         return self._checkpoints.documents()
-
-    def _checkpoints_failed(self, error: Exception) -> None:
-        self._source_failed(error, "checkpoints")
 
     def _is_running_on(self, tm_id: str, attempt: bytes) -> bool:
         location = self._locations.get(attempt)
@@ -471,8 +473,7 @@ class JobMaster:
         if message.failure is not None or location is None:
             return message.failure
         subtask = self.graph.executions[message.attempt].vertex.subtask
-        name = self._task_name(message.attempt)
-        return failures.unexplained(message.state, location, name, subtask, self._clock())
+        return failures.unexplained(message.state, location, self._task_name(message.attempt), subtask, self._clock())
 
     def _task_name(self, attempt: bytes) -> str:
         vertex_id = self.graph.executions[attempt].vertex.vertex_id

@@ -31,6 +31,7 @@ from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 _DEFAULT_LONG_POLL_MS = 10_000
 _MAX_DIGITS = 9
+_MAX_REASON_CHARS = 1000
 _PRODUCER = re.compile(r"(?:[0-9a-f]{2}){1,64}")
 _CHECKPOINT = re.compile(r"[0-9]{1,18}")
 _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
@@ -71,6 +72,7 @@ class RestApi:
                 web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
                 web.get("/jobs/{job_id}/collect/{edge_id}/progress", self.collect_progress),
                 web.patch("/jobs/{job_id}/collect/{edge_id}", self.barrier_read),
+                web.patch("/jobs/{job_id}/collect/{edge_id}/broken", self.results_broken),
                 web.get("/gates/{gate}", self.gate),
                 web.patch("/gates/{gate}", self.finish_gate),
                 web.patch("/jobs/{job_id}/gates/{gate}", self.finish_gate_of_job),
@@ -202,6 +204,13 @@ class RestApi:
         if not (_PRODUCER.fullmatch(producer) and _CHECKPOINT.fullmatch(checkpoint)):
             return error_response(400, "say which producer (hex) and which checkpoint (a number): ?producer=...&checkpoint=...")
         master.barrier_read(request.match_info["edge_id"], bytes.fromhex(producer), int(checkpoint))
+        return _json({}, status=202)
+
+    async def results_broken(self, request: web.Request) -> web.Response:
+        """The client cannot read run ``attempt`` of an external edge any further: the job starts again; 202, also if that run is over."""
+        master = self._find_job(request)
+        self._find_external_edge(request, master)
+        master.results_broken(self._number(request, "attempt", 0), request.query.get("reason", "")[:_MAX_REASON_CHARS])
         return _json({}, status=202)
 
     async def gate(self, request: web.Request) -> web.Response:

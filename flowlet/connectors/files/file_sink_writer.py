@@ -136,6 +136,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         self._suffix = getattr(sink.format, "suffix", "") if config.part_suffix is None else config.part_suffix
         self._buckets: dict[str, _Bucket] = {}
         self._pending: list[PendingFile] = []  # complete and durable
+        self._named: set[str] = set()  # those of them that a checkpoint names as open
         self._stale: list[StaleFile] = []
         self._unsynced: set[str] = set()  # folders with new names
         make_folder(self._base)
@@ -243,6 +244,8 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             raise
         part.file.close()
         self._pending.append(PendingFile(part.draft, part.path))
+        if part.is_in_checkpoint:
+            self._named.add(part.draft)
 
     def _check(self, _: int) -> None:
         """Complete what is old or idle; runs every ``check_interval_ms``."""
@@ -265,6 +268,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         self._sync()
         prepared: list[PendingFile | StaleFile] = [*self._pending, *self._stale]
         self._pending, self._stale = [], []
+        self._named.clear()
         # A bucket that got no record since the last checkpoint; its next file has another name, as in Flink.
         self._buckets = {bucket_id: each for bucket_id, each in self._buckets.items() if each.part is not None}
         return prepared
@@ -287,7 +291,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
 
     def close(self) -> None:
         """Close all files; remove those that no checkpoint can name."""
-        unnamed = [each.draft for each in self._pending]
+        unnamed = [each.draft for each in self._pending if each.draft not in self._named]
         parts = [bucket.part for bucket in self._buckets.values() if bucket.part is not None]
         self._buckets, self._pending = {}, []
         unnamed += [part.draft for part in parts if not part.is_in_checkpoint]

@@ -116,6 +116,25 @@ def test_a_task_that_fails_leaves_no_file_that_no_checkpoint_names(fmt: Format, 
     assert list(tmp_path.iterdir()) == []
 
 
+@row_formats
+def test_a_task_that_ends_leaves_a_full_file_whose_beginning_a_checkpoint_names(fmt: Format, tmp_path: Path) -> None:
+    """The file was open in the checkpoint, got full behind it, and waits for the next one when the task is cancelled."""
+    harness = opened(fmt.sink(tmp_path, part_size=500))
+    write(fmt, harness, [1])
+    snapshot = harness.snapshot(1)
+    harness.notify_checkpoint_complete(1)
+    write(fmt, harness, range(2, 300))
+    write(fmt, harness, [300])
+
+    harness.close()
+    again = opened(fmt.sink(tmp_path, part_size=500), snapshot, attempt=1)
+    write(fmt, again, range(2, 301))
+    ended(again)
+
+    assert sorted(fmt.visible(tmp_path)) == list(range(1, 301))
+    assert hidden(tmp_path) == []
+
+
 @every_format
 def test_a_subtask_without_records_makes_no_file(fmt: Format, tmp_path: Path) -> None:
     ended(opened(fmt.sink(tmp_path)))
