@@ -17,6 +17,8 @@ PARALLEL := -n $(WORKERS) --dist loadfile
 SEED ?= 0
 PROGRAMS ?= 5000
 ONLY ?=
+RUNS ?= 100
+MINUTES ?= 60
 TESTS ?= tests/integration/test_survival.py
 INCLUDE ?= flowlet/checkpoint/*
 SOURCES := netstack flowlet tests bench examples
@@ -29,7 +31,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-spark java test lint types fmt test-long test-fast test-pythons test-uvloop test-spark-cluster stress cov cov-processes sim differential mutants attack bench wheel clean
+.PHONY: help run example-spark java postgres test lint types fmt test-long test-fast test-pythons test-uvloop test-spark-cluster stress cov cov-processes sim differential mutants attack chaos soak bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,8 +42,15 @@ run: $(VENV)/installed  ## set up .venv and run the main job: count words on two
 example-spark: $(VENV)/installed-spark java  ## Spark pushes clicks into a flowlet job and checks its results (ARGS="--rows 1000000 ...")
 	@PYTHONPATH=$(CURDIR) $(PY) -m examples.spark_clickstream $(ARGS)
 
+# PostgreSQL refuses to run as root, so the tests start it as the user postgres that Debian's package makes.
+postgres:  ## install PostgreSQL's server if it is missing: the tests of the database sink start one of their own
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "installing PostgreSQL (only needed once)"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; \
+		else echo "the tests need a PostgreSQL server; install it (Debian: sudo apt-get install postgresql)" >&2; exit 2; fi; }
+
 # What one process does alone goes side by side: both environments are set up, then mypy runs beside ruff and the first reading of the tests.
-test: java  ## lint, types, every test but the long ones, and the quick ones on the newest Python here
+test: java postgres  ## lint, types, every test but the long ones, and the quick ones on the newest Python here
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line newest-python types lint read-tests
 	$(PY) -m pytest $(PARALLEL) --durations=20 --durations-min=5 -m "not long" $(ARGS)
 	$(PY) -m tests.pythons --newest $(PARALLEL)
@@ -65,7 +74,7 @@ fmt: $(VENV)/installed-dev  ## format the code and apply safe fixes
 	$(PY) -m ruff format $(SOURCES)
 	$(PY) -m ruff check --fix $(SOURCES)
 
-test-long: java  ## the tests that take long: processes that stand still, clients that are killed, Spark on a local cluster, benchmarks in small, samples of attacks
+test-long: java postgres  ## the tests that take long: processes that stand still, clients that are killed, Spark on a local cluster, benchmarks in small, samples of attacks
 	$(PY) -m pytest $(PARALLEL) -m long $(ARGS)
 
 test-fast: $(VENV)/installed-dev  ## the tests that take less than a quarter of a second each
@@ -107,6 +116,12 @@ mutants: $(VENV)/installed-dev  ## put the historical bugs back in, one by one, 
 
 attack: $(VENV)/installed-dev  ## attack real clusters and print what became of each attack: make attack SEED=0 ONLY=misdeed (ten minutes)
 	@$(PY) -m tests.attack --seed $(SEED) --only "$(ONLY)" $(ARGS)
+
+chaos: $(VENV)/installed-dev  ## runs with faults on real processes: make chaos RUNS=100 SEED=0 (RUNS=1 SEED=n replays one; ten seconds each)
+	@$(PY) -m tests.chaos --runs $(RUNS) --seed $(SEED) $(ARGS)
+
+soak: $(VENV)/installed-dev  ## one job, a fault every 20 s, exact counts and flat memory at the end: make soak MINUTES=60 SEED=0
+	@$(PY) -m tests.chaos.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 bench: $(VENV)/installed-bench  ## run all benchmarks beside the peers that are installed and write bench/RESULTS.md; CASE=wordcount: that one
 	@$(PY) -m bench $(CASE) --peers --markdown $(RESULTS) $(ARGS)
@@ -158,5 +173,5 @@ $(VENV)/installed-spark: $(VENV)/installed
 
 $(VENV)/installed-dev: $(VENV)/installed-spark
 	@echo "adding the development tools to $(VENV) (only needed once)"
-	@$(PIP) install --editable '.[rocksdb]' --group dev
+	@$(PIP) install --editable '.[rocksdb,postgres]' --group dev
 	@touch $@

@@ -63,8 +63,10 @@ CASES: Final[dict[str, Case]] = {
     "spark": Case(3, QUICK),
     "programs": Case(3, QUICK_AND_PEERS),
     "nexmark": Case(3, QUICK_AND_PEERS),
-    "state": Case(3, QUICK),
+    "state": Case(3, QUICK_AND_PEERS),
     "checkpoint": Case(5, QUICK),
+    "sinks": Case(3, QUICK),
+    "database-sink": Case(3, QUICK),
 }
 
 

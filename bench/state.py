@@ -1,16 +1,18 @@
 """Keyed state of users: words counted in a ``ValueState`` beside a called reduction, and what snapshots of many keys take.
 
 Side:     any.
-Words:    the job of ``bench wordcount`` with its forms ``called``, ``state`` and ``state-list``, in turns; ratios within one round.
+Words:    the job of ``bench wordcount`` with its forms ``called``, ``state`` and ``state-list``, and ``state`` in RocksDB, in turns; ratios
+          within one round.  Peer: PyFlink, which counts in a ``ValueState`` in RocksDB, too (``--peers=pyflink``).
 Snapshot: in this process, nothing else runs in it (``bench/jobs/keyed_states.py``).  ``sync``: how long the task stands still, for the
           second snapshot of a state; the first one, which lists all keys, is in the details.  ``async``: the work of the snapshot pool, up
           to rows by key group.  ``restore``: from the bytes of a file to a state that can be used.
-Backends: those that are installed.
+Backends: the heap, and RocksDB (full snapshots).
 """
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +20,9 @@ from bench.jobs.keyed_states import BACKENDS, KEYS, VALUES, Content, SnapshotTim
 from bench.jobs.pipeline import TWO_TASK_MANAGERS
 from bench.jobs.words import MADE_WORDS, NUM_WORDS, QUICK_WORDS, Job
 from bench.options import choices
+from bench.peers import pyflink
+from bench.peers.flink_cluster import FlinkCluster, why_missing
+from bench.peers.words import is_there
 from bench.report import Result
 from bench.rounds import Contender, compare, tell
 from bench.wordcount import check_everything
@@ -42,29 +47,38 @@ def run(
     num_runs: int,
     *,
     quick: bool = False,
+    peers: frozenset[str] = frozenset(),
     parts: Sequence[str] = PARTS,
     backend: str = "heap",
     keys: int = NUM_KEYS,
     words: int = NUM_WORDS,
 ) -> list[Result]:
     """Both parts."""
-    results = count_words(num_runs, QUICK_WORDS if quick else words, QUICK_WORDS // 4 if quick else MADE_WORDS) if "words" in parts else []
+    results = []
+    if "words" in parts:
+        job = Job(num_words=QUICK_WORDS if quick else words, made_words=QUICK_WORDS // 4 if quick else MADE_WORDS)
+        results += count_words(num_runs, job, has_pyflink=bool({"all", "pyflink"} & peers))
     if "snapshots" in parts:
         for content in [Content(key, value, QUICK_KEYS if quick else keys) for key in KEYS for value in VALUES]:
             results += snapshots(content, backend, num_runs)
     return results
 
 
-def count_words(num_runs: int, num_words: int, made_words: int) -> list[Result]:
-    """Each form that counts in state beside ``called``."""
-    jobs = [Job(form, num_words=num_words, made_words=made_words) for form in ("called", *FORMS)]
+def count_words(num_runs: int, sizes: Job, *, has_pyflink: bool) -> list[Result]:
+    """Each form that counts in state beside ``called``, and PyFlink."""
+    jobs = [replace(sizes, form=form) for form in ("called", *FORMS)]
+    jobs.append(replace(sizes, form="state", is_in_rocksdb=True))
     for job in jobs[1:]:
         check_everything(job)
     contenders = [
-        Contender(job.name, partial(job.run, TWO_TASK_MANAGERS), is_peer=job.form == "called", details={"num_words": num_words})
+        Contender(job.name, partial(job.run, TWO_TASK_MANAGERS), is_peer=job.form == "called", details={"num_words": job.num_words})
         for job in jobs
     ]
-    return compare(contenders, num_runs, "words/s")
+    with ExitStack() as stack:
+        if has_pyflink and is_there("Flink", why_missing()):
+            cluster = stack.enter_context(FlinkCluster())
+            contenders += [pyflink.contender(cluster, mode, jobs[-1]) for mode in pyflink.MODES]
+        return compare(contenders, num_runs, "words/s")
 
 
 def snapshots(content: Content, backend: str, num_runs: int) -> list[Result]:

@@ -50,6 +50,10 @@ class StorageError(FlowletError):
     """A checkpoint could not be written, read or removed; the message names the file and says what to do."""
 
 
+class SavepointError(FlowletError):
+    """A savepoint was refused, or has failed, or did not stop its job; the message says why and what to do."""
+
+
 class SerdeError(FlowletError):
     """Bytes that should hold stream elements do not; the message names channel and offset."""
 

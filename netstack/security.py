@@ -8,6 +8,7 @@ Absent:     secrets of single jobs: a connection carries the channels of all job
 
 import ipaddress
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -78,9 +79,12 @@ class SecurityConfig:
     tls_shutdown_timeout_s: float = 2.0
 
     @classmethod
-    def hmac(cls, secret: bytes) -> "SecurityConfig":
-        """Mutual challenge with a shared secret of at least ``MIN_SECRET_BYTES`` bytes; loopback only."""
-        return cls(SecurityMode.HMAC, secret)
+    def hmac(cls, secret: bytes, *, authorities: Iterable[str] = ()) -> "SecurityConfig":
+        """Mutual challenge with a shared secret of at least ``MIN_SECRET_BYTES`` bytes; loopback only.
+
+        ``authorities``: see the field.
+        """
+        return cls(SecurityMode.HMAC, secret, authorities=frozenset(authorities))
 
     @classmethod
     def mutual_tls(cls, tls: TlsConfig, secret: bytes) -> "SecurityConfig":

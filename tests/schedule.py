@@ -23,6 +23,8 @@ CLUSTERS: Final = (
     "tests/integration/test_word_count.py",
     "tests/integration/test_task_manager_leaks.py",
     "tests/bench/test_programs.py",
+    "tests/chaos/test_chaos_runs.py",
+    "tests/chaos/test_failed_seeds.py",
     "tests/attack/",
     "tests/integration/",
     "tests/test_packaging.py",

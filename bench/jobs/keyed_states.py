@@ -10,6 +10,7 @@ import pickle
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from flowlet.datastream.state import MapStateDescriptor, StateDescriptor, ValueS
 from flowlet.graph.partitioner import DEFAULT_MAX_PARALLELISM
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
+from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
 from flowlet.timers.time_api import KeyContext
 
 KEYS: Final = ("int", "str")
@@ -28,15 +30,21 @@ _SAMPLE: Final = 1000
 _SEED: Final = 1
 
 # What makes a back end of a subtask that has all key groups.
-MakeBackend = Callable[[KeyContext], HeapKeyedStateBackend]
+Backend = HeapKeyedStateBackend | RocksDBKeyedStateBackend
+MakeBackend = Callable[[KeyContext], Backend]
+_Snapshot = tuple[float, float, KeyedStateSnapshot]  # milliseconds of both parts
 
 
 def _heap(context: KeyContext) -> HeapKeyedStateBackend:
     return HeapKeyedStateBackend(context, lambda: 0, range(NUM_GROUPS), NUM_GROUPS)
 
 
-BACKENDS: Final[dict[str, MakeBackend]] = {"heap": _heap}
-"""Those that are installed, by the name of ``--backend``."""
+def _rocksdb(context: KeyContext) -> RocksDBKeyedStateBackend:
+    return RocksDBKeyedStateBackend(context, lambda: 0, range(NUM_GROUPS), NUM_GROUPS, RocksDBPlace())
+
+
+BACKENDS: Final[dict[str, MakeBackend]] = {"heap": _heap, "rocksdb": _rocksdb}
+"""By the name of ``--backend``; snapshots of RocksDB are full ones."""
 
 
 @dataclass(frozen=True)
@@ -104,29 +112,35 @@ def measure(content: Content, make_backend: MakeBackend) -> SnapshotTimes:
         WrongOutputError: what was restored is something else.
     """
     context = KeyContext()
-    backend = make_backend(context)
+    with closing(make_backend(context)) as backend:
+        (first_ms, _, _), (sync_ms, async_ms, snapshot) = _filled(content, context, backend)
+    data = pickle.dumps(snapshot, 5)
+    begin = time.perf_counter()
+    with closing(make_backend(context)) as restored:
+        restored.restore(pickle.loads(data))
+        state = restored.state(content.descriptor, type(content.descriptor))
+        restore_ms = _ms_since(begin)
+        _check(content, snapshot, context, state)
+    return SnapshotTimes(first_ms, sync_ms, async_ms, len(data), restore_ms)
+
+
+def _filled(content: Content, context: KeyContext, backend: Backend) -> tuple[_Snapshot, _Snapshot]:
+    """Store everything, and take two snapshots."""
     state = backend.state(content.descriptor, type(content.descriptor))
     for key, number in content.entries():
         context.current_key = key
         content.store(state, number)
-    (first_ms, _, _), (sync_ms, async_ms, snapshot) = _snapshot(backend), _snapshot(backend)
-    data = pickle.dumps(snapshot, 5)
-    begin = time.perf_counter()
-    restored = make_backend(context)
-    restored.restore(pickle.loads(data))
-    state = restored.state(content.descriptor, type(content.descriptor))
-    restore_ms = _ms_since(begin)
-    _check(content, snapshot, context, state)
-    return SnapshotTimes(first_ms, sync_ms, async_ms, len(data), restore_ms)
+    return _snapshot(backend), _snapshot(backend)
 
 
-def _snapshot(backend: HeapKeyedStateBackend) -> tuple[float, float, KeyedStateSnapshot]:
+def _snapshot(backend: Backend) -> _Snapshot:
     begin = time.perf_counter()
-    finish = backend.snapshot()
+    finish = backend.snapshot(0)
     sync_ms = _ms_since(begin)
     assert finish is not None, "a state was declared"
     begin = time.perf_counter()
     snapshot = finish()
+    assert isinstance(snapshot, KeyedStateSnapshot), "a full one"
     return sync_ms, _ms_since(begin), snapshot
 
 

@@ -25,7 +25,13 @@ from typing import Final
 from bench.jobs.checked import Keep, MarkedReader, Reports, check_increments, check_last_values, check_num_outputs
 from bench.jobs.pipeline import TWO_TASK_MANAGERS, Deployment, Run, into_sink, run_program
 from flowlet.common import Types, WatermarkStrategy
-from flowlet.datastream import DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from flowlet.datastream import (
+    DataStream,
+    EmbeddedRocksDBStateBackend,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+)
 from flowlet.datastream.connectors import Source
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.records import Chunk
@@ -200,15 +206,18 @@ class Job:
     num_words: int = NUM_WORDS
     made_words: int = MADE_WORDS
     inspects_all: bool = False
+    is_in_rocksdb: bool = False  # keyed state; else it is on the heap
 
     @property
     def name(self) -> str:
         """For the figure."""
         topology = "" if self.topology == "chained" else f", {self.topology}"
-        return f"wordcount {self.form}, {self.source}{topology}"
+        return f"wordcount {self.form}{' in RocksDB' if self.is_in_rocksdb else ''}, {self.source}{topology}"
 
     def build(self, environment: StreamExecutionEnvironment, folder: Path) -> None:
         """The program."""
+        if self.is_in_rocksdb:
+            environment.set_state_backend(EmbeddedRocksDBStateBackend())
         source = ZipfSource(folder, self.num_words, self.made_words, self.source)
         lines = environment.from_source(source, WatermarkStrategy.no_watermarks(), "Zipf lines", Types.STRING())
         if self.topology == "unchained":

@@ -32,7 +32,8 @@ def contender(cluster: FlinkCluster, mode: str, job: Job) -> Contender:
     num_words = min(job.num_words, NUM_WORDS[mode])
     smaller = replace(job, num_words=num_words, made_words=min(job.made_words, num_words // 10))
     run = partial(run_once, cluster, mode, smaller)
-    return Contender(f"PyFlink, {mode} mode", run, is_peer=True, details={"num_words": num_words}, versions=versions())
+    state = ", ValueState in RocksDB" if job.is_in_rocksdb else ""
+    return Contender(f"PyFlink, {mode} mode{state}", run, is_peer=True, details={"num_words": num_words}, versions=versions())
 
 
 def run_once(cluster: FlinkCluster, mode: str, job: Job) -> Run:
@@ -48,7 +49,7 @@ def run_once(cluster: FlinkCluster, mode: str, job: Job) -> Run:
         lines = folder / "lines.txt"
         lines.write_text("\n".join(make_lines(job.made_words)) + "\n", encoding="ascii")
         options = {"mode": mode, "count": job.num_words // 10, "lines": str(lines), "folder": name}
-        options |= {"keepFrom": keep.from_record, "keep": keep.num_records}
+        options |= {"keepFrom": keep.from_record, "keep": keep.num_records, "isInRocksdb": job.is_in_rocksdb}
         command = [str(VENV / "bin" / "python"), "-P", str(_SCRIPT), str(cluster.rest_port), str(cluster.jar), json.dumps(options)]
         environment = {**cluster.environment, "JVM_ARGS": " ".join(cluster.opens())}
         with ForeignLoad() as load, Process(command, log=folder / "pyflink.log", environment=environment) as process:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from flowlet.common import Row, Types
 from flowlet.datastream import DataStream, KeyedProcessFunction, OutputTag, StreamExecutionEnvironment
-from flowlet.datastream.connectors import FileSink
+from flowlet.datastream.connectors import BucketAssigner, FileSink
 from flowlet.datastream.formats.parquet import ParquetBulkWriters
 
 GATE: Final = "clickstream"
@@ -65,5 +65,6 @@ def build(env: StreamExecutionEnvironment, num_partitions: int, output: str) -> 
     """
     events = env.from_remote_gate(GATE, type_info=EVENT, producers=num_partitions)
     figures = events.key_by(user_of).process(RunningFigures())
-    figures.sink_to(FileSink.for_bulk_format(output, ParquetBulkWriters.for_row_type(FIGURES)).build())
+    files = FileSink.for_bulk_format(output, ParquetBulkWriters.for_row_type(FIGURES))
+    figures.sink_to(files.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build())
     return figures.get_side_output(ALERTS)

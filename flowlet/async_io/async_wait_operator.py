@@ -71,6 +71,7 @@ class AsyncWaitOperator(StreamOperator):
         self._queue: AsyncQueue = create_async_queue(capacity, is_ordered=is_ordered)
         self._restored: Sequence[Chunk | Control] = ()
         self._requests: AsyncRequests | None = None  # set while it is open
+        self._has_stopped = False  # results stay in the queue, and so in the savepoint that stops the job
         self._resources: ExitStack | None = None  # what ``open`` acquired, released in reverse order
 
     def statistics(self) -> AsyncWaitStatistics:
@@ -142,6 +143,10 @@ class AsyncWaitOperator(StreamOperator):
         if resources is not None:
             resources.close()
         self._requests = None
+
+    def stop_emitting(self) -> None:
+        """Keep the elements inside, also those whose results come now."""
+        self._has_stopped = True
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
         """Let the function put what it keeps into its states."""
@@ -228,7 +233,7 @@ class AsyncWaitOperator(StreamOperator):
             self._emit_completed()
 
     def _emit_completed(self) -> None:
-        while (element := self._queue.next_element()) is not None:
+        while not self._has_stopped and (element := self._queue.next_element()) is not None:
             match element:
                 case Chunk():
                     self.output.collect(element)

@@ -216,6 +216,11 @@ class OperatorChain:
                 before_finish(index)
             operator.finish()
 
+    def stop_emitting(self) -> None:
+        """The operators do not finish: what is in progress stays in them for the snapshot that follows."""
+        for operator in self.operators:
+            operator.stop_emitting()
+
     def close(self) -> None:
         """Close all opened operators, first to last, even if some raise.
 

@@ -15,6 +15,7 @@ from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.state_share import StateShare
 from flowlet.errors import StateRestoreError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_future import Signal
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.state.keyed_state_backend import KeyedStateBackend
 from flowlet.state.operator_state_backend import OperatorStateBackend
@@ -77,6 +78,7 @@ class OperatorCounters:
     num_records_in: int = 0
     num_records_out: int = 0
     num_records_from_the_future: int = 0  # their timestamps were too far ahead to raise the watermark
+    num_lost_committables: int = 0  # of a sink, that its committer has given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,9 @@ class OperatorContext:
     latency: LatencyReporter | None = None
     report_watermark: Callable[[int], None] | None = None  # tells the JobManager an aligned source's watermark; None: it does not listen
     request_splits: Callable[[], None] | None = None  # asks the JobManager for splits of the source; None: no JobManager has any
+    job_id: str = "0" * 32
+    has_checkpoints: bool = False  # whether the job takes checkpoints, and one more at the end of each task
+    delay: Callable[[int], Signal] | None = None  # done after so many milliseconds, also before ``open`` and after ``finish``
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:
@@ -135,6 +140,16 @@ class OperatorContext:
             raise RuntimeError(f"operator {self.operator_name!r} has no operator state: it is not run by a task")
         return self.operator_state
 
+    def pause(self, duration_ms: int) -> None:
+        """Wait, and run mails of this operator and those behind it meanwhile; also where no timers fire: in ``open``, after ``finish``.
+
+        Raises:
+            TaskCancelled: the task was cancelled meanwhile.
+        """
+        if self.delay is None:
+            raise RuntimeError(f"operator {self.operator_name!r} has no clock: it is not run by a task")
+        self.mailbox_executor.yield_until(self.delay(duration_ms))
+
     def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> InternalTimerService:
         """The timer service of that name; the same one for every call.  Timers belong to the key in ``key_context``."""
         if self.timers is None:
@@ -153,10 +168,13 @@ class StreamOperator:
     """
 
     name: str
+    uid: str = ""  # what the user calls it, for people; empty: nothing
     operator_id: bytes = b""  # 16 bytes that survive a restart of the job; empty: derived from the task's
     takes_chunks: bool = False  # whether a chain gives it chunks (of records that cannot change) instead of single records
     state_version: ClassVar[int] = 1  # of the snapshot; raised by whoever changes its fields
     waits: ClassVar[bool] = False  # whether it may run mails while it processes a record
+    takes_late_data: ClassVar[bool] = False  # whether its producers may send it records behind their end of data
+    runs_after_finish: bool = False  # whether it has something to do if it is restored from a checkpoint taken after ``finish``
     ctx: OperatorContext  # set by setup
     output: Output  # set by setup
 
@@ -185,6 +203,10 @@ class StreamOperator:
 
     def close(self) -> None:
         """Release what ``open`` acquired; also called after a failure."""
+
+    def restored_after_finish(self) -> "StreamOperator":
+        """What runs in its place if it is restored from a checkpoint that was taken after ``finish``; only if ``runs_after_finish``."""
+        raise NotImplementedError(f"{type(self).__name__} does nothing after its end")
 
     # -- elements
 
@@ -258,6 +280,9 @@ class StreamOperator:
             f"the state of operator {self.name!r} was kept by {share.former_parallelism} subtasks and cannot be divided among "
             f"{share.parallelism}; set its parallelism to {share.former_parallelism}"
         )
+
+    def stop_emitting(self) -> None:
+        """The task stops without finishing its operators: keep what is in progress for the snapshot that follows."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit what must precede the barrier of a checkpoint."""

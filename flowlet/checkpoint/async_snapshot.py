@@ -44,6 +44,7 @@ class AsyncSnapshot:
     Args:
         parts: by operator id.
         channel_state: the in-flight data; None if the checkpoint has none.
+        location: of a savepoint.
         is_running: whether the task runs; if not, a failure is not declined.
         on_end: called once, on the thread that ends the snapshot.
     """
@@ -59,6 +60,7 @@ class AsyncSnapshot:
         sync_duration_ns: int = 0,
         is_unaligned: bool = False,
         is_finished: bool = False,
+        location: str = "",
         is_running: Callable[[], bool] = lambda: True,
         on_end: "Callable[[AsyncSnapshot], None]" = _ignore,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -71,6 +73,7 @@ class AsyncSnapshot:
         self._sync_duration_ns = sync_duration_ns
         self._is_unaligned = is_unaligned
         self._is_finished = is_finished
+        self._location = location
         self._is_running = is_running
         self._on_end = on_end
         self._clock_ns = clock_ns
@@ -138,7 +141,7 @@ class AsyncSnapshot:
             states = self._states
         if states is None or not self._end(_State.COMPLETED):
             return
-        state = SubtaskState(states, channels, self._is_finished)
+        state = SubtaskState(states, channels, self._is_finished, self._location)
         self._responder.acknowledge_checkpoint(self.checkpoint_id, self._metrics(channels), state)
 
     def _metrics(self, channels: ChannelStateSnapshot) -> CheckpointMetrics:

@@ -55,11 +55,12 @@ class OperatorSnapshots:
     def snapshot_state(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> Mapping[str, OperatorSnapshot]:
         """Each operator's state: a value, or a callable that makes it on another thread."""
         snapshots = {}
+        is_full = options.type.is_savepoint  # it names no file that a checkpoint of the job may remove, and every back end reads it
         for each in reversed(self._operators):
             each.operator.snapshot_functions(metadata.checkpoint_id, metadata.timestamp_ms)
             own = each.operator.snapshot_state(metadata.checkpoint_id)
             timers = {} if each.timers is None else each.timers.snapshot()
-            keyed = None if each.keyed_state is None else each.keyed_state.snapshot(metadata.checkpoint_id)
+            keyed = None if each.keyed_state is None else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)
             by_subtask = None if each.operator_state is None else each.operator_state.snapshot()
             if own is not None or timers or keyed is not None or by_subtask is not None:
                 finish = partial(_finish, own, timers, each.operator.state_version, keyed, by_subtask)

@@ -111,11 +111,13 @@ class SubtaskState:
         operators: ``OperatorState`` by operator id.
         channels: the in-flight data.
         is_finished: whether the operators have finished; the subtask is then not run again after a restore.
+        location: the directory of a savepoint, where the state is to be kept; empty: where the job keeps its checkpoints.
     """
 
     operators: Mapping[str, object] = field(default_factory=dict)
     channels: ChannelStateSnapshot = NO_CHANNEL_DATA
     is_finished: bool = False
+    location: str = ""
 
     @property
     def has_union_state(self) -> bool:

@@ -31,6 +31,10 @@ class Restorable(Protocol):
     def state_version(self) -> int:
         """Of the snapshots that it reads."""
 
+    @property
+    def runs_after_finish(self) -> bool:
+        """Whether it needs its state although it has finished."""
+
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
         """The share of the operator's own states."""
 

@@ -5,7 +5,7 @@ Invariants: ids only rise.  A checkpoint that was aborted before its barrier arr
             Every checkpoint that was begun ends as acknowledged, declined or aborted, once.
 Units:      timestamps in milliseconds of the wall clock, durations in nanoseconds of a monotonic one.
 Source:     Flink ``SubtaskCheckpointCoordinatorImpl``.
-Absent:     storage locations, file merging, changelogs.
+Absent:     file merging, changelogs.
 """
 
 import threading
@@ -228,6 +228,7 @@ class SubtaskCheckpointCoordinator:
             sync_duration_ns=sync_duration_ns,
             is_unaligned=options.is_unaligned,
             is_finished=is_finished,
+            location="" if options.location is None else options.location.decode(),
             is_running=self._is_running,
             on_end=self._forget,
             clock_ns=self._clock_ns,
@@ -316,6 +317,10 @@ class SubtaskCheckpointCoordinator:
         with self._lock:
             snapshot = self._snapshots.get(checkpoint_id)
         return snapshot is not None and snapshot.cancel()
+
+    def is_aborted(self, checkpoint_id: int) -> bool:
+        """Whether the JobManager has aborted a checkpoint that was not taken yet."""
+        return self._is_aborted(checkpoint_id)
 
     def _remember_aborted(self, checkpoint_id: int) -> None:
         self._aborted.add(checkpoint_id)

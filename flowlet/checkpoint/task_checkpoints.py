@@ -180,6 +180,9 @@ class TaskCheckpoints:
         handler = self._handler
         if options.type in _SYNCHRONOUS and self._stop_source is not None and not self._is_end_of_data:
             # Flink ``SourceStreamTask.triggerStopWithSavepointAsync``: no record may follow the barrier of this savepoint.
+            if self._coordinator.is_aborted(metadata.checkpoint_id):  # the notification has overtaken the trigger: the source goes on
+                self._coordinator.checkpoint_state(metadata, options, AlignmentMetrics())
+                return False
             self._synchronous_id = metadata.checkpoint_id
             self._behind_end_of_data.append((metadata, options))
             self._stop_source(_STOP_MODES[options.type])

@@ -1,4 +1,4 @@
-"""The command ``flowlet``: look at a cluster, cancel jobs, start the processes.
+"""The command ``flowlet``: run programs, look at a cluster, stop jobs, read state, start the processes.
 
 Side:   shared.
 Rules:  every error is one line on standard error, exit code 2; so is Ctrl-C, exit code 130.  ``jm`` and ``tm`` replace this process:
@@ -7,22 +7,19 @@ Rules:  every error is one line on standard error, exit code 2; so is Ctrl-C, ex
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from flowlet.client.remote import JobDocument, JobManagerApi, RemoteTarget
+from flowlet.cli.asking import DEFAULT_JOBMANAGER, JobArgument, JobManagerOption, SecretFileOption, ask, full_job_id, print_table
+from flowlet.cli.run_program import RUN_SETTINGS, run_program
+from flowlet.cli.savepoint_commands import stop_job, take_savepoint
+from flowlet.cli.show_state import show_state
+from flowlet.client.remote import JobDocument, JobManagerApi
 from flowlet.client.running_job import describe_end, still_running
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
-from flowlet.tm.command import parse_address
-
-T = TypeVar("T")
 
 _EXIT_ERROR: Final = 2
 _EXIT_INTERRUPTED: Final = 130  # as a shell reports a program that SIGINT ended
@@ -36,10 +33,6 @@ _METRICS: Final = {
     "backpressured ms": "accumulated_back_pressured_ms",
 }
 
-JobManagerOption = Annotated[str, typer.Option(envvar="FLOWLET_JOBMANAGER", help="Where the JobManager listens, host:port.")]
-SecretFileOption = Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")]
-JobArgument = Annotated[str, typer.Argument(help="The job's id, or the first digits of it.")]
-_DEFAULT_JOBMANAGER: Final = "127.0.0.1:8081"
 
 app = typer.Typer(
     name="flowlet",
@@ -83,11 +76,17 @@ def options(*, show_version: Annotated[bool, typer.Option("--version", help="Pri
 
 
 @app.command("list")
-def list_jobs(jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
-    """List the jobs."""
-    jobs = _ask(jobmanager, secret_file, JobManagerApi.list_jobs)
+def list_jobs(
+    jobmanager: JobManagerOption = DEFAULT_JOBMANAGER,
+    secret_file: SecretFileOption = None,
+    *,
+    running: Annotated[bool, typer.Option("--running", "-r", help="Only those that run.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+) -> None:
+    """List the jobs that have not ended."""
+    jobs = [job for job in ask(jobmanager, secret_file, JobManagerApi.list_jobs) if _is_listed(job, running=running, everything=everything)]
     rows = [(job["jid"], job["name"], job["state"], f"{job['duration'] / 1000:.1f} s", str(job["tasks"]["total"])) for job in jobs]
-    _print_table(("job", "name", "state", "duration", "tasks"), rows)
+    print_table(("job", "name", "state", "duration", "tasks"), rows)
     for job in jobs:
         if job["stuck-tasks"]:
             typer.echo(
@@ -95,14 +94,27 @@ def list_jobs(jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER, secret_file: S
             )
 
 
+def _is_listed(job: JobDocument, *, running: bool, everything: bool) -> bool:
+    status = JobStatus[job["state"]]
+    if running and not everything:
+        return status is JobStatus.RUNNING
+    return everything or not status.is_globally_terminal_state()
+
+
+app.command("run", context_settings=RUN_SETTINGS)(run_program)
+app.command("savepoint")(take_savepoint)
+app.command("stop")(stop_job)
+app.command("state")(show_state)
+
+
 @app.command("job")
-def show_job(job: JobArgument, jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
+def show_job(job: JobArgument, jobmanager: JobManagerOption = DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
     """Show one job: its tasks with their counters, and why it failed."""
 
     async def find(api: JobManagerApi) -> JobDocument:
-        return await api.job(await _full_job_id(api, job))
+        return await api.job(await full_job_id(api, job))
 
-    document = _ask(jobmanager, secret_file, find)
+    document = ask(jobmanager, secret_file, find)
     typer.echo(f"{document['name']}  {document['jid']}  {document['state']}  {document['duration'] / 1000:.1f} s")
     rows = [
         (
@@ -113,32 +125,32 @@ def show_job(job: JobArgument, jobmanager: JobManagerOption = _DEFAULT_JOBMANAGE
         for vertex in document["vertices"]
         for each in vertex["subtasks"]
     ]
-    _print_table(("task", "state", *_METRICS), rows)
+    print_table(("task", "state", *_METRICS), rows)
     if document["state"] in (JobStatus.FAILED.name, JobStatus.FAILING.name, JobStatus.CANCELLING.name) or document.get("cancel-reason"):
         typer.echo(describe_end(document))
 
 
 @app.command()
-def cancel(job: JobArgument, jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
+def cancel(job: JobArgument, jobmanager: JobManagerOption = DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
     """Cancel a job and wait for its end, or for the tasks that do not end: then it shows where they stand."""
 
     async def cancel_and_wait(api: JobManagerApi) -> JobDocument:
-        job_id = await _full_job_id(api, job)
+        job_id = await full_job_id(api, job)
         await api.cancel(job_id)
         document = await api.wait_terminal(job_id, None)
         assert document is not None, "no timeout was given"
         return document
 
-    document = _ask(jobmanager, secret_file, cancel_and_wait)
+    document = ask(jobmanager, secret_file, cancel_and_wait)
     typer.echo("\n".join([f"{document['jid']} {document['state']}", *still_running(document)]))
 
 
 @app.command("taskmanagers")
-def list_task_managers(jobmanager: JobManagerOption = _DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
+def list_task_managers(jobmanager: JobManagerOption = DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
     """List the TaskManagers."""
-    documents = _ask(jobmanager, secret_file, JobManagerApi.list_task_managers)
+    documents = ask(jobmanager, secret_file, JobManagerApi.list_task_managers)
     columns = tuple(documents[0]) if documents else ("id",)
-    _print_table(columns, [tuple(str(document[column]) for column in columns) for document in documents])
+    print_table(columns, [tuple(str(document[column]) for column in columns) for document in documents])
 
 
 @app.command("jm", context_settings=_PASS_ON)
@@ -163,32 +175,6 @@ def installed_version() -> str:
 
 def _become(module: str, arguments: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - our own module, no shell
-
-
-def _ask(jobmanager: str, secret_file: Path | None, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> T:
-    host, port = parse_address(jobmanager, "--jobmanager")
-    client = RemoteTarget(host, port, secret_file).open(needed_slots=0)
-    try:
-        return client.call(request)
-    finally:
-        client.close()
-
-
-async def _full_job_id(api: JobManagerApi, prefix: str) -> str:
-    found = [job["jid"] for job in await api.list_jobs() if job["jid"].startswith(prefix)]
-    if len(found) != 1:
-        raise FlowletError(f"no job's id begins with {prefix!r}" if not found else f"{len(found)} jobs' ids begin with {prefix!r}")
-    job_id: str = found[0]
-    return job_id
-
-
-def _print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Columns fit a terminal; into a pipe every row is whole."""
-    console = Console(width=None if sys.stdout.isatty() else 10_000)
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table, crop=False)
 
 
 if __name__ == "__main__":

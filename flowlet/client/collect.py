@@ -10,6 +10,7 @@ Rules:      without checkpoints and restarts iteration ends with the data, not w
             only when all of them were acknowledged, so that a reader of two edges would wait for itself.  With them it ends when the job
             has finished: until then a restart may repeat the data, and needs its reader.  So two edges of such a job need two threads.
             A reader that pauses stops the barriers, and with them the checkpoints, too.
+            A connection that breaks while the job runs loses what was under way: the reader has the job start again.
 Source:     Flink ``CollectResultIterator``, with a gate in place of a socket per sink.
 """
 
@@ -27,14 +28,17 @@ from flowlet.client.run_follower import RunNews, follow_runs
 from flowlet.client.run_reader import RunReader
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
-from netstack.errors import NetstackError, ProtocolError
+from netstack.errors import NetstackError
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
 
 WARN_BYTES: Final = 64 * 1024 * 1024
-# After a channel broke: how long the JobManager may take to notice why, before the reader gives up.  heartbeat.timeout is 50 s.
+# After a channel broke: how long the JobManager may take to say how the job goes on, before the reader gives up.
 _NOTICE_TIMEOUT_S: Final = 60.0
+# Then the JobManager is told.  It knows of a TaskManager that was killed within milliseconds, and not of a connection to this reader.
+_REPORT_AFTER_S: Final = 1.0
+_MAX_FRUITLESS_RUNS: Final = 3  # that this reader ended, and of which it had read nothing: starting the job once more does not help
 
 
 class JobHandle(Protocol):
@@ -87,6 +91,9 @@ class CollectedValues(Iterator[Any]):
         self._warn_bytes = WARN_BYTES
         self._broken: NetstackError | None = None  # why this run cannot be read any further
         self._broken_s = 0.0  # time.monotonic() of that
+        self._is_break_told = False
+        self._has_read = False  # something of this run
+        self._num_fruitless_runs = 0  # in a row, of which nobody but this reader said that they were over
         self._reader = RunReader(client, run.channels, job.name)  # Replaced by the reading thread, under _lock.
         # A job that fails before its partition was found would leave us waiting for the partition.
         self._end_of_job = client.begin(lambda api: api.wait_terminal(job.job_id, None))
@@ -184,7 +191,7 @@ class CollectedValues(Iterator[Any]):
             )
 
     def _restart(self, run: RunChannels) -> None:
-        former, self._broken = self._reader, None
+        former, self._broken, self._has_read = self._reader, None, False
         self._handle(JobRestarted(run.restored_checkpoint_id, run.attempt - self._attempt))
         former.close()
         self._attempt = run.attempt
@@ -199,10 +206,11 @@ class CollectedValues(Iterator[Any]):
         try:
             event = self._reader.poll()
         except NetstackError as error:
-            if self._guarantee is None or self._is_released or isinstance(error, ProtocolError):
-                raise  # no restart explains it
-            self._broken, self._broken_s = error, time.monotonic()
+            if self._guarantee is None or self._is_released:
+                raise  # no restart helps
+            self._broken, self._broken_s, self._is_break_told = error, time.monotonic(), False
             return None
+        self._has_read = self._has_read or event is not None
         if event is None:
             self._prepare_to_wait()
             self._reader.call_when_available(self._wakeup.open)
@@ -219,9 +227,21 @@ class CollectedValues(Iterator[Any]):
         told.add_done_callback(_log_untold)
 
     def _wait_for_next_run(self, error: NetstackError) -> float:
-        """The channels broke: either the job restarts, or it ends; the JobManager knows more than we do."""
+        """The channels broke: the job restarts, or it ends.  If the JobManager does not say so, it does not know yet, and is told."""
         self._prepare_to_wait()
-        left_s = self._broken_s + _NOTICE_TIMEOUT_S + self._client.patience_s - time.monotonic()
+        waited_s = time.monotonic() - self._broken_s
+        if not self._is_break_told:
+            if waited_s < _REPORT_AFTER_S:
+                return _REPORT_AFTER_S - waited_s
+            self._num_fruitless_runs = 0 if self._has_read else self._num_fruitless_runs + 1
+            if self._num_fruitless_runs == _MAX_FRUITLESS_RUNS:
+                raise error
+            self._is_break_told = True
+            job_id, attempt, reason = self._job.job_id, self._attempt, str(error)
+            _log.warning("the results of this run can be read no further; the job is to start again", job=self._job.name, reason=reason)
+            told = self._client.begin(lambda api: api.report_broken_results(job_id, self._edge_id, attempt, reason))
+            told.add_done_callback(_log_untold_break)
+        left_s = _NOTICE_TIMEOUT_S + self._client.patience_s - waited_s
         if left_s <= 0:
             raise error
         return left_s
@@ -259,6 +279,11 @@ class CollectedValues(Iterator[Any]):
 def _log_untold(told: "Future[None]") -> None:
     if not told.cancelled() and (problem := told.exception()) is not None:
         _log.warning("the JobManager was not told that a barrier has arrived, so its checkpoint will time out", reason=str(problem))
+
+
+def _log_untold_break(told: "Future[None]") -> None:
+    if not told.cancelled() and (problem := told.exception()) is not None:
+        _log.warning("the JobManager was not told that results cannot be read any further", reason=str(problem))
 
 
 class _JobIsOverError(FlowletError):

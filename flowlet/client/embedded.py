@@ -16,6 +16,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -53,6 +54,14 @@ _STOP_EXECUTOR_S: Final = 5.0  # of that and its connections, which linger a sec
 _STOP_JOB_MANAGER_S: Final = 5.0  # it promises 2 s
 
 
+class Sharing(Enum):
+    """Whether other clusters of this user, which have one secret, can start jobs from the checkpoints and savepoints of a job."""
+
+    NONE = "no: it keeps none"
+    WANTED = "if there can be a secret: it may take savepoints"
+    NEEDED = "yes: it keeps some, or starts from one"
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddedTarget:
     """A new cluster for one job; it ends when the job is closed.
@@ -64,7 +73,7 @@ class EmbeddedTarget:
     parallelism: int = 1
     num_task_managers: int | None = None
     in_process: bool | None = None
-    shares_checkpoints: bool = False  # other clusters of this user can start jobs from those that stay: they have one secret
+    shares_checkpoints: Sharing = Sharing.NONE
 
     @property
     def needed_code(self) -> NeededCode:
@@ -90,8 +99,17 @@ class EmbeddedTarget:
         if num_task_managers < 1:
             raise ConfigError(f"num_task_managers is {num_task_managers}, it must be 1 or more")
         slots = -(-needed_slots // num_task_managers)
-        checkpoint_secret = load_or_create_secret() if self.shares_checkpoints else None
+        checkpoint_secret = self._checkpoint_secret()
         return EmbeddedCluster.start(num_task_managers, slots, in_process=in_process, checkpoint_secret=checkpoint_secret)
+
+    def _checkpoint_secret(self) -> bytes | None:
+        try:
+            return None if self.shares_checkpoints is Sharing.NONE else load_or_create_secret()
+        except ConfigError as error:
+            if self.shares_checkpoints is Sharing.NEEDED:
+                raise
+            _log.warning("a savepoint of this job could be read by no other cluster", reason=str(error))
+            return None
 
 
 class EmbeddedCluster(ClusterClient):

@@ -21,8 +21,9 @@ from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner, dump_type
-from flowlet.splits.file_enumerator import FileSplitEnumerator
+from flowlet.splits.enumerators import SplitSet, split_set_of
 from flowlet.splits.file_split import FileSet
+from flowlet.splits.kafka_split import KafkaTopics
 from flowlet.task.operator_services import operator_id_of
 
 __all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
@@ -98,6 +99,7 @@ def to_message(job_graph: JobGraph, code: UserCode | None = None) -> JobGraphMes
 
 
 def _vertex_message(vertex: JobVertex) -> VertexMessage:
+    split_set = _split_set(vertex)
     return VertexMessage(
         id=vertex.id,
         name=vertex.name,
@@ -108,20 +110,23 @@ def _vertex_message(vertex: JobVertex) -> VertexMessage:
         chain=dump_chain(vertex.chain, vertex.name),
         watermark_alignment=_alignment(vertex),
         remote_gate=_remote_gate(vertex),
-        files=_files(vertex),
+        topics=split_set if isinstance(split_set, KafkaTopics) else None,
+        files=split_set if isinstance(split_set, FileSet) else None,
         operator_ids=[operator_id_of(each.operator, vertex.id, index).hex() for index, each in enumerate(vertex.chain)],
+        operator_uids=[each.operator.uid for each in vertex.chain],
     )
 
 
-def _files(vertex: JobVertex) -> FileSet | None:
+def _split_set(vertex: JobVertex) -> SplitSet | None:
     head = vertex.chain[0].operator
     enumerator = enumerator_of(head.source) if isinstance(head, SourceOperator) else None
-    if enumerator is None or isinstance(enumerator, FileSplitEnumerator):
-        return None if enumerator is None else enumerator.files
+    found = None if enumerator is None else split_set_of(enumerator)
+    if enumerator is None or found is not None:
+        return found
     kind = type(enumerator).__name__
     raise JobSubmissionError(
         f"vertex {vertex.name!r}: its source has an enumerator of its own, a {kind}; the JobManager runs no code of users and knows "
-        "FileSplitEnumerator alone, so let each reader find its share"
+        "only those of flowlet, so let each reader find its share"
     )
 
 

@@ -21,6 +21,7 @@ import msgspec
 from flowlet.client.interrupts import DeferredSignals, Latch
 from flowlet.client.patient_requests import PatientRequests
 from flowlet.client.program_code import NeededCode
+from flowlet.client.savepoint_requests import begin_savepoint, begin_stop, wait_for_savepoint
 from flowlet.client.user_frames import show_interrupts_in_one_line
 from flowlet.errors import ConfigError, FlowletError, JobSubmissionError
 from flowlet.graph.client_retry import ClientRetry
@@ -42,6 +43,7 @@ _GET_TIMEOUT_S: Final = 30.0
 _SUBMIT_TIMEOUT_S: Final = 60.0
 _CANCEL_TIMEOUT_S: Final = 30.0
 _DISCONNECT_TIMEOUT_S: Final = 5.0  # it takes milliseconds
+_MAX_REASON_CHARS: Final = 500
 _NO_CONTENT, _NOT_FOUND, _CONFLICT = 204, 404, 409
 
 
@@ -161,6 +163,18 @@ class JobManagerApi:
             if error.status != _CONFLICT:
                 raise
 
+    async def trigger_savepoint(self, job_id: str, directory: str | None, *, cancels_job: bool = False) -> str:
+        """Ask for a savepoint; returns the id of the request.  Raises SavepointError: the job cannot take one."""
+        return await begin_savepoint(self._request, job_id, directory, cancels_job=cancels_job)
+
+    async def stop_with_savepoint(self, job_id: str, directory: str | None, *, drain: bool) -> str:
+        """Ask for the end of a job with a savepoint; returns the id of the request.  Raises SavepointError: the job cannot take one."""
+        return await begin_stop(self._request, job_id, directory, drain=drain)
+
+    async def wait_for_savepoint(self, job_id: str, request_id: str) -> str:
+        """The directory of a savepoint, once it is complete, and the job has finished if it is to.  Raises SavepointError."""
+        return await wait_for_savepoint(lambda: self._poll(f"/jobs/{job_id}/savepoints/{request_id}", None))
+
     async def report_client_heartbeat(self, job_id: str) -> None:
         """Say that the client of an attached job is there; 404 or 409 if the job is over.  Sent once: the next one follows anyway."""
         (await self._rpc.request("PATCH", f"/jobs/{job_id}/clientHeartbeat", timeout_s=_ANSWER_MARGIN_S)).raise_for_status()
@@ -197,9 +211,14 @@ class JobManagerApi:
         path = f"/jobs/{job_id}/collect/{edge_id}?producer={attempt.hex()}&checkpoint={checkpoint_id}"
         await self._request("PATCH", path, _ANSWER_MARGIN_S)
 
-    async def _request(self, method: str, path: str, timeout_s: float) -> RpcResponse:
+    async def report_broken_results(self, job_id: str, edge_id: str, attempt: int, reason: str) -> None:
+        """Say that run ``attempt`` of an external edge cannot be read any further, so that the job must start again."""
+        path = f"/jobs/{job_id}/collect/{edge_id}/broken?attempt={attempt}&reason={quote(reason[:_MAX_REASON_CHARS], safe='')}"
+        await self._request("PATCH", path, _ANSWER_MARGIN_S)
+
+    async def _request(self, method: str, path: str, timeout_s: float, body: bytes = b"") -> RpcResponse:
         """An answer with a good status; waits for the next JobManager if this one keeps its jobs."""
-        return (await self._patient.request(method, path, timeout_s=timeout_s)).response.raise_for_status()
+        return (await self._patient.request(method, path, body=body, timeout_s=timeout_s)).response.raise_for_status()
 
     async def _poll_running(self, path: str, **query: int) -> Any:
         try:

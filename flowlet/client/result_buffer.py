@@ -44,6 +44,8 @@ class Guarantee(Enum):
 def guarantee_of(settings: JobSettings) -> Guarantee | None:
     """What the reader of a job with these settings gets; None: the job has no checkpoints and never restarts."""
     kind, checkpoints = settings.restart.kind, settings.checkpoints
+    if checkpoints is not None and not checkpoints.is_periodic:
+        return Guarantee.NONE  # and not None: a savepoint needs its reader until the job has finished
     if checkpoints is None:
         return None if kind in (RestartKind.DEFAULT, RestartKind.NONE) else Guarantee.NONE
     # Records that no restart repeats need not wait.

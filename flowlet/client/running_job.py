@@ -4,6 +4,7 @@ Side:   shared.  Every method on any thread of the user's.
 Units:  seconds, but ``JobExecutionResult`` in milliseconds.
 """
 
+import concurrent.futures
 import contextlib
 import sys
 import threading
@@ -18,7 +19,7 @@ from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.common.settings.job_settings import JobSettings
-from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
+from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback, SavepointError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
 from flowlet.rpc.converters import converter_to
@@ -27,6 +28,7 @@ from flowlet.rpc.converters import converter_to
 _INTERRUPT_GRACE_S: Final = 2.0
 # After an error while collecting: how long the job's own failure, which explains it, may take to arrive.
 _EXPLANATION_GRACE_S: Final = 10.0
+_SETTLE_TIMEOUT_S: Final = 5.0  # it takes milliseconds
 _to_failure: Final = converter_to(FailureInfo)
 _NO_SLOTS: Final = "NoResourceAvailable"  # the TaskManagers of an embedded cluster may be why
 
@@ -54,6 +56,7 @@ class RunningJob:
         self._guarantee = guarantee_of(settings or JobSettings())
         self._lock = threading.Lock()
         self._collecting: list[CollectedValues] = []  # Guarded by _lock.
+        self._savepoints: dict[str, concurrent.futures.Future[str]] = {}  # Guarded by _lock; by request, what becomes of it.
         self._last_document: JobDocument | None = None  # The terminal one, once seen; written whole, read anywhere.
 
     def __repr__(self) -> str:
@@ -90,6 +93,45 @@ class RunningJob:
         """Ask for the end of the job; returns without waiting for it.  A job that has ended stays as it is."""
         if self._last_document is None:
             self._client.call(lambda api: api.cancel(self._job_id))
+
+    def trigger_savepoint(self, directory: str | None) -> str:
+        """Ask for a savepoint below a directory (None: the job's); returns the id of the request.  Raises SavepointError."""
+        return self._follow(self._client.call(lambda api: api.trigger_savepoint(self._job_id, directory)))
+
+    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> str:
+        """Ask for the end of the job with a savepoint; returns the id of the request.  Raises SavepointError."""
+        return self._follow(self._client.call(lambda api: api.stop_with_savepoint(self._job_id, directory, drain=drain)))
+
+    def _follow(self, request_id: str) -> str:
+        # From now on: an iterator that was read to its end closes the connection, and who asks then shall get an answer.
+        future = self._client.begin(lambda api: api.wait_for_savepoint(self._job_id, request_id))
+        with self._lock:
+            self._savepoints[request_id] = future
+        return request_id
+
+    def has_savepoint_ended(self, request_id: str) -> bool:
+        """Whether the savepoint is complete, or has failed."""
+        return self._savepoint(request_id).done()
+
+    def wait_for_savepoint(self, request_id: str) -> str:
+        """The directory of the savepoint, once it is complete and, if it stops the job, the job has finished.  Raises SavepointError."""
+        future = self._savepoint(request_id)
+        if not future.done():
+            return self._client.call(lambda api: api.wait_for_savepoint(self._job_id, request_id))
+        if future.cancelled():
+            raise SavepointError("the connection to the cluster was closed before the savepoint had ended: look into its directory")
+        return future.result()  # no wait: it is done
+
+    def _savepoint(self, request_id: str) -> "concurrent.futures.Future[str]":
+        with self._lock:
+            return self._savepoints[request_id]
+
+    def _settle_savepoints(self) -> None:
+        """The job has ended, and so have its savepoints: their answers are on the way."""
+        with self._lock:
+            pending = [each for each in self._savepoints.values() if not each.done()]
+        if pending and self._last_document is not None:
+            concurrent.futures.wait(pending, _SETTLE_TIMEOUT_S)
 
     def finish_gate(self, name: str) -> None:
         """Let a remote gate of the job end with the partitions that are open; returns without waiting for that."""
@@ -175,6 +217,7 @@ class RunningJob:
         """Give back the connection, and the embedded cluster if there is one; more than once does nothing."""
         with DeferredSignals():
             self.release_readers()
+            self._settle_savepoints()
             self._client.close()
 
     def release_readers(self, *, has_job_finished: bool = False) -> None:

@@ -10,18 +10,20 @@ from typing import Any
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.client.built_in_sources import runtime_source
+from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
 from flowlet.client.gate_routing import routed_at_producers
 from flowlet.client.source_positions import warn_of_sources_without_position
 from flowlet.common.job_client import SubmittedJob
+from flowlet.common.options.known_options import AFTER_TASKS_FINISH
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.connectors.blocking_source import BlockingSource
+from flowlet.connectors.files.running_file_sink import RunningFileSink
 from flowlet.connectors.remote_gate_source import RemoteGateSource
 from flowlet.connectors.sinks import DiscardSink, PrintSink
-from flowlet.connectors.text_line_source import TextLineSource
-from flowlet.datastream.connectors.base import DiscardingSink
+from flowlet.datastream.connectors.base import BuiltInSource, DiscardingSink, Sink
 from flowlet.datastream.connectors.file_system import FileSink, FileSource
-from flowlet.datastream.formats.parquet import ParquetWriterFactory
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.source_function import SourceFunction
 from flowlet.errors import JobGraphError
@@ -40,12 +42,14 @@ from flowlet.graph.transformation import (
     CountTransformation,
     FilterTransformation,
     FlatMapTransformation,
+    GlobalCommitTransformation,
     MapBatchesTransformation,
     MapTransformation,
     OperatorTransformation,
     PrintTransformation,
     ProcessTransformation,
     ReduceTransformation,
+    SinkFunctionTransformation,
     SinkTransformation,
     SourceTransformation,
     SplitTransformation,
@@ -66,7 +70,9 @@ from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
-from flowlet.splits.file_split import FileSet
+from flowlet.sinks.function_sink import FunctionSink
+from flowlet.sinks.global_commit_operator import GlobalCommitOperator
+from flowlet.sinks.sink_operator import SinkOperator
 
 
 def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # the API's seam
@@ -110,9 +116,12 @@ def embedded_target(job_graph: JobGraph, *, in_process: bool) -> EmbeddedTarget:
     """A cluster as wide as the widest vertex; in this process for parallelism 1, too."""
     parallelism = max(vertex.parallelism for vertex in job_graph.vertices)
     checkpoints = job_graph.settings.checkpoints
-    is_retained = checkpoints is not None and (checkpoints.is_retained_on_failure or checkpoints.is_retained_on_cancellation)
-    shares_checkpoints = is_retained or bool(job_graph.settings.recovery_path)
-    return EmbeddedTarget(parallelism, in_process=in_process or parallelism == 1, shares_checkpoints=shares_checkpoints)
+    # Checkpoints that stay, and savepoints, which any job with checkpoints may take, are for other clusters of this user.
+    is_kept = checkpoints is not None and (
+        checkpoints.is_retained_on_failure or checkpoints.is_retained_on_cancellation or bool(checkpoints.savepoint_directory)
+    )
+    shares = Sharing.NEEDED if is_kept or job_graph.settings.recovery_path else Sharing.NONE if checkpoints is None else Sharing.WANTED
+    return EmbeddedTarget(parallelism, in_process=in_process or parallelism == 1, shares_checkpoints=shares)
 
 
 def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
@@ -163,6 +172,10 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return operator
         case PrintTransformation() | SinkTransformation():
             return _sink_of(step, node.name)
+        case GlobalCommitTransformation():
+            return GlobalCommitOperator(step.sink, name=node.name)
+        case SinkFunctionTransformation():
+            return FunctionSink(step.function, name=node.name)
         case _:
             raise JobGraphError(f"operator {node.name!r}: no operator is known for a {type(step).__name__}")
 
@@ -185,12 +198,12 @@ def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> Strea
             return PrintSink(step.identifier, name=name)
         case SinkTransformation(sink=DiscardingSink()):
             return DiscardSink(name=name)
-        case SinkTransformation(sink=FileSink(base_path=path, writer_factory=ParquetWriterFactory() as files)):
-            from flowlet.connectors.parquet_sink import ParquetSink  # with it comes pyarrow, which most jobs do without
-
-            return ParquetSink(path, files.row_type, utc_timestamp=files.utc_timestamp, name=name)
+        case SinkTransformation(sink=FileSink() as sink):
+            return SinkOperator(RunningFileSink(sink), name=name)
         case _:
-            known = "DiscardingSink(), a FileSink or print()"
+            if type(step.sink).create_writer is not Sink.create_writer:
+                return SinkOperator(step.sink, name=name)
+            known = "DiscardingSink(), a FileSink, a sink with create_writer() or print()"
             raise JobGraphError(f"operator {name!r}: a {type(step.sink).__name__} cannot be run; use {known}")
 
 
@@ -211,8 +224,21 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     """The operator of a node with what the whole job says about it."""
     operator = operator_of(node, is_batch=stream_graph.is_batch)
     operator.operator_id = bytes.fromhex(node.hash)
+    operator.uid = node.transformation.uid or ""
     if isinstance(operator, SourceOperator):
         operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
+    checkpoints = stream_graph.settings.job.checkpoints
+    if (
+        isinstance(operator, SinkOperator)
+        and operator.commits
+        and checkpoints is not None
+        and checkpoints.is_periodic
+        and not checkpoints.after_tasks_finish
+    ):
+        raise JobGraphError(
+            f"operator {operator.name!r} commits its last records with the checkpoint at the end of its task: set "
+            f"{AFTER_TASKS_FINISH.name} to true"
+        )
     if isinstance(operator, TimestampsAndWatermarksOperator | SourceOperator):
         operator.auto_watermark_interval_ms = stream_graph.settings.auto_watermark_interval_ms
     return operator
@@ -232,11 +258,12 @@ def _reading(step: SourceTransformation) -> Source:
     if isinstance(step, CollectionSourceTransformation):
         return CollectionSource(step.source)
     if isinstance(step, ArrowSourceTransformation):
-        from flowlet.operators.record_batches import ArrowSource  # see above
+        from flowlet.connectors.arrow_table_source import ArrowTableSource  # see above
+        from flowlet.operators.record_batches import ArrowSource
 
-        return ArrowSource(step.source, step.schema)
-    if isinstance(step.source, FileSource):
-        return TextLineSource(FileSet(step.source.paths, step.source.stream_format.charset_name, step.source.split_bytes))
+        return ArrowSource(step.source, step.schema) if callable(step.source) else ArrowTableSource(step.source)
+    if isinstance(step.source, BuiltInSource):
+        return runtime_source(step.source)
     if isinstance(step.source, RemoteGate):
         gate = step.source
         event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)

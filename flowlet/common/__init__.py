@@ -10,6 +10,7 @@ from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.common.not_yet import missing_names
+from flowlet.common.serialization import Encoder
 from flowlet.common.time import Duration, Instant, Time
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row, RowKind
@@ -19,6 +20,7 @@ __all__ = [
     "CompletableFuture",
     "Configuration",
     "Duration",
+    "Encoder",
     "ExecutionConfig",
     "Instant",
     "JobClient",

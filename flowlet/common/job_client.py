@@ -2,7 +2,7 @@
 
 Side:   pure.  It forwards to a ``RunningJob`` of the client package, and owns no thread, socket or lock.
 Source: PyFlink ``pyflink.common.job_client``.
-Absent: savepoints, accumulators.
+Absent: accumulators.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +14,7 @@ from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.common.not_yet import missing_attribute
+from flowlet.errors import SavepointError
 
 __all__ = ["JobClient"]
 
@@ -30,6 +31,18 @@ class RunningJob(Protocol):
 
     def cancel(self) -> None:
         """Request the end of the job, without waiting for it."""
+
+    def trigger_savepoint(self, directory: str | None) -> str:
+        """Request a savepoint below a directory (None: the job's); returns the id of the request."""
+
+    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> str:
+        """Request the end of the job with a savepoint; returns the id of the request."""
+
+    def has_savepoint_ended(self, request_id: str) -> bool:
+        """Whether the savepoint is complete, or has failed."""
+
+    def wait_for_savepoint(self, request_id: str) -> str:
+        """The directory of the savepoint, once it is complete and, if it stops the job, the job has finished."""
 
     def finish_gate(self, name: str) -> None:
         """Request the end of a remote gate, once its open partitions have ended; does not wait for that."""
@@ -88,6 +101,38 @@ class JobClient:
         """Request the end of the job; the future is done when the request was accepted, not when the job has ended."""
         self._job.cancel()
         return CompletableFuture.completed(None)
+
+    def trigger_savepoint(self, savepoint_directory: str | None = None) -> CompletableFuture[str]:
+        """Take a savepoint while the job goes on; the future's value is its directory, below ``savepoint_directory``.
+
+        Left out, it is that of ``set_default_savepoint_directory`` or ``execution.checkpointing.savepoint-dir``.  ``result()`` raises
+        ``SavepointError`` if the savepoint was refused or has failed; the job goes on.
+        """
+        return self._savepoint(lambda: self._job.trigger_savepoint(savepoint_directory))
+
+    def stop_with_savepoint(
+        self,
+        advance_to_end_of_event_time: bool,  # noqa: FBT001  # PyFlink's signature
+        savepoint_directory: str | None = None,
+    ) -> CompletableFuture[str]:
+        """Stop the sources, take a savepoint and end the job, which is then FINISHED; the future's value is the savepoint's directory.
+
+        ``advance_to_end_of_event_time``: all timers of event time fire and the operators finish before the savepoint is taken, because the
+        job will not go on.  Otherwise a job that starts from the savepoint goes on exactly there.  Errors as in ``trigger_savepoint``.
+        """
+        return self._savepoint(lambda: self._job.stop_with_savepoint(savepoint_directory, drain=advance_to_end_of_event_time))
+
+    def _savepoint(self, begin: Callable[[], str]) -> CompletableFuture[str]:
+        try:
+            request_id = begin()
+        except SavepointError as error:
+            refusal = error
+
+            def refuse() -> str:
+                raise refusal
+
+            return CompletableFuture(refuse, lambda: True)
+        return CompletableFuture(lambda: self._job.wait_for_savepoint(request_id), lambda: self._job.has_savepoint_ended(request_id))
 
     def metrics(self) -> dict[str, Any]:
         """The job's document: vertices, their subtasks, and the counters of each; readable even after the job's end.  Not in PyFlink."""

@@ -6,8 +6,9 @@ Absent: accumulators.
 """
 
 from flowlet.common.job_id import JobID
+from flowlet.errors import FlowletError
 
-__all__ = ["JobExecutionResult"]
+__all__ = ["DetachedJobExecutionResult", "JobExecutionResult"]
 
 
 class JobExecutionResult:
@@ -29,3 +30,17 @@ class JobExecutionResult:
 
     def __str__(self) -> str:
         return f"Job with JobID {self._job_id} has finished.\nJob Runtime: {self._net_runtime_ms} ms"
+
+
+class DetachedJobExecutionResult(JobExecutionResult):
+    """What there is of a job that nobody waits for."""
+
+    def __init__(self, job_id: JobID) -> None:
+        super().__init__(job_id, 0)
+
+    def get_net_runtime(self) -> int:
+        """Raises FlowletError: the job has not ended."""
+        raise FlowletError(f"job {self.get_job_id()} was submitted detached: how long it runs is not known here")
+
+    def __str__(self) -> str:
+        return f"Job has been submitted with JobID {self.get_job_id()}"

@@ -24,17 +24,16 @@ __all__ = [
 _WINDOWS: Final = "windows are not supported yet; collect records by key in a KeyedProcessFunction and emit them in on_timer()"
 _STATE: Final = "this detail of state back ends cannot be set; leave it out"
 _CHECKPOINTS: Final = "the storage of checkpoints is an option: set execution.checkpointing.dir in a Configuration"
-_SAVEPOINTS: Final = "savepoints are not supported yet; cancel() ends the job"
 _SHIPPING: Final = "files and requirements are not shipped yet; install them where the TaskManagers run"
-_JAVA: Final = "Java functions cannot run here; use sink_to()"
 _ACCUMULATORS: Final = "accumulators are not supported yet; metrics() has the counters of the job"
 _RESTARTS: Final = "restart strategies are options: set restart-strategy.type in a Configuration"
 _CHANGELOG: Final = "changelogs of state are not supported yet; leave them out"
 _METRICS: Final = "metrics of users are not supported yet"
 _FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
-_SCHEMAS: Final = "serialization schemas are not supported yet; convert records in map()"
+_SCHEMAS: Final = "type serializers cannot be set; declare the type of the records"
 _SOURCES: Final = "this source is not supported yet; use from_collection() or a SourceFunction"
-_SINKS: Final = "row-format and rolling file sinks are not supported yet; use FileSink.for_bulk_format() with the Parquet format"
+_SINKS: Final = "a file sink cannot compact files yet; leave it out"
+_OLD_SINKS: Final = "use FileSink, which has the same builders"
 _JARS: Final = "nothing here runs in a Java virtual machine; use a SourceFunction, or map() with a client in Python"
 _OPTIONS: Final = "typed options are not supported yet; set options by their names in a Configuration"
 
@@ -52,10 +51,6 @@ _FEATURES: Final = {
     "get_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
     "set_restart_strategy": _RESTARTS,
     "get_restart_strategy": _RESTARTS,
-    "set_default_savepoint_directory": _SAVEPOINTS,
-    "get_default_savepoint_directory": _SAVEPOINTS,
-    "stop_with_savepoint": _SAVEPOINTS,
-    "trigger_savepoint": _SAVEPOINTS,
     "get_accumulators": _ACCUMULATORS,
     "get_accumulator_result": _ACCUMULATORS,
     "get_all_accumulator_results": _ACCUMULATORS,
@@ -66,7 +61,6 @@ _FEATURES: Final = {
     "register_cached_file": _SHIPPING,
     "add_jars": "jars cannot be used here: nothing runs in a Java virtual machine",
     "add_classpaths": "jars cannot be used here: nothing runs in a Java virtual machine",
-    "add_sink": _JAVA,
     "project": "project() is not supported yet; use map() with a function that takes the fields",
     "cache": "cached streams are not supported yet; collect the records and use from_collection()",
     "set_uid_hash": "hashes of operator ids cannot be set yet; use uid()",
@@ -78,14 +72,14 @@ MISSING_MODULES: Final = {
     for feature, names in {
         _WINDOWS: "datastream.window",
         _CHECKPOINTS: "datastream.checkpoint_storage",
-        _SOURCES: "datastream.connectors.number_seq datastream.connectors.hybrid_source",
+        _SOURCES: "datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
-        " datastream.connectors.jdbc datastream.connectors.kafka datastream.connectors.kinesis datastream.connectors.pulsar"
+        " datastream.connectors.kinesis datastream.connectors.pulsar"
         " datastream.connectors.rabbitmq java_gateway",
-        _FORMATS: "datastream.formats.avro datastream.formats.csv datastream.formats.json datastream.formats.orc",
+        _FORMATS: "datastream.formats.avro datastream.formats.json datastream.formats.orc",
         _OPTIONS: "common.config_options",
         _RESTARTS: "common.restart_strategy",
-        _SCHEMAS: "common.serialization common.serializer",
+        _SCHEMAS: "common.serializer",
         _METRICS: "metrics",
         "the Table API is not part of flowlet; use the DataStream API": "table",
     }.items()
@@ -99,12 +93,11 @@ MISSING_NAMES: Final = {
         " TimeWindow Trigger TriggerResult Window WindowAssigner WindowFunction WindowedStream AllWindowFunction AllWindowedStream",
         _STATE: "CustomStateBackend MemorySize PredefinedOptions",
         _CHECKPOINTS: "CheckpointStorage CustomCheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage",
-        _JAVA: "SinkFunction",
         _OPTIONS: "ConfigOption ConfigOptions",
         _RESTARTS: "RestartStrategies RestartStrategyConfiguration",
-        _SCHEMAS: "ByteArraySchema DeserializationSchema Encoder SerializationSchema SimpleStringSchema TypeSerializer",
-        _SINKS: "BucketAssigner DefaultRollingPolicy FileCompactStrategy FileCompactor OnCheckpointRollingPolicy OutputFileConfig"
-        " RollingPolicy StreamingFileSink",
+        _SCHEMAS: "TypeSerializer",
+        _SINKS: "FileCompactStrategy FileCompactor",
+        _OLD_SINKS: "StreamingFileSink",
         "splits are made by FileSource itself; leave it out": "FileEnumeratorProvider FileSplitAssignerProvider",
         "input dependency constraints have no effect in Flink, so they do not exist here; leave them out": "InputDependencyConstraint",
         "it wraps a Java object; use WatermarkStrategy.for_generator()": "AssignerWithPeriodicWatermarksWrapper",

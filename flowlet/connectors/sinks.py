@@ -1,18 +1,16 @@
-"""Sinks that discard records, print them, or call a function with each.
+"""Sinks that discard records, or print them.
 
 Side:   task.
-Source: Flink ``PrintSinkFunction`` (``PrintSinkOutputWriter`` for the prefix), ``DiscardingSink``, ``StreamSink``.
-Absent: sinks that take part in checkpoints.
+Source: Flink ``PrintSinkFunction`` (``PrintSinkOutputWriter`` for the prefix), ``DiscardingSink``.
 """
 
 import sys
-from typing import Any, Final
+from typing import Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import FlowletError
-from flowlet.operators.user_function import RecordOperator
 from flowlet.records import Chunk
 
 # A text file of Python writes its buffer at 8 KiB, wherever a line is then cut; we flush before, so that lines stay whole.
@@ -93,15 +91,3 @@ class PrintSink(StreamOperator):
 
     def _failure(self, error: Exception) -> FlowletError:
         return FlowletError(f"operator {self.name!r} (subtask {self.ctx.subtask}) cannot write to standard output: {error}")
-
-
-class FunctionSink(RecordOperator):
-    """Calls a function, or the ``invoke(value)`` of an object, with every record."""
-
-    def __init__(self, function: Any, *, name: str = "Sink") -> None:
-        super().__init__(name)
-        self._function = self._add(function, "invoke")
-
-    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """Call the function."""
-        code.line(f"{code.bind(self._function.call, 'invoke')}({record})", Blame(self.name, self.ctx.subtask, record))

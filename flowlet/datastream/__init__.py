@@ -37,8 +37,11 @@ from flowlet.datastream.functions import (
     ProcessFunction,
     ReduceFunction,
     RuntimeContext,
+    SinkContext,
+    SinkFunction,
 )
 from flowlet.datastream.output_tag import OutputTag
+from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
@@ -88,6 +91,8 @@ __all__ = [
     "ReduceFunction",
     "RuntimeContext",
     "RuntimeExecutionMode",
+    "SinkContext",
+    "SinkFunction",
     "SlotSharingGroup",
     "SourceContext",
     "SourceFunction",
@@ -95,6 +100,7 @@ __all__ = [
     "StreamExecutionEnvironment",
     "TimeDomain",
     "TimerService",
+    "TwoPhaseCommitSinkFunction",
 ]
 
 if not TYPE_CHECKING:

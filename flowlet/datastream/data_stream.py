@@ -2,7 +2,7 @@
 
 Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
 Source: PyFlink ``pyflink.datastream.data_stream``.
-Absent: what ``flowlet.common.not_yet`` names: windows, project, cache, ``add_sink``, ``set_uid_hash``.
+Absent: what ``flowlet.common.not_yet`` names: windows, project, cache, ``set_uid_hash``.
 """
 
 import importlib
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
 from flowlet.common.not_yet import missing_attribute
-from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.aggregations import Aggregation, extreme_of
 from flowlet.datastream.argument_checks import checked_function, checked_object, declared_type
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
-from flowlet.datastream.connectors.base import Sink
+from flowlet.datastream.connectors.base import Sink, SupportsGlobalCommitter
 from flowlet.datastream.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -30,6 +30,7 @@ from flowlet.datastream.functions import (
     Partitioner,
     ProcessFunction,
     ReduceFunction,
+    SinkFunction,
 )
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
@@ -44,12 +45,14 @@ from flowlet.graph.transformation import (
     CountTransformation,
     FilterTransformation,
     FlatMapTransformation,
+    GlobalCommitTransformation,
     MapTransformation,
     PartitionTransformation,
     PrintTransformation,
     ProcessTransformation,
     ReduceTransformation,
     SideOutputTransformation,
+    SinkFunctionTransformation,
     SinkTransformation,
     SplitTransformation,
     SumTransformation,
@@ -387,7 +390,20 @@ class DataStream(_Operator):
         """Send each record to a sink."""
         if not isinstance(sink, Sink):
             raise JobGraphError(f"sink_to() needs a sink such as DiscardingSink(), got {sink!r} of type {type(sink).__name__}")
-        return self._into(SinkTransformation(name="Sink", sink=sink, **self._inherited(self.get_type())))
+        written = SinkTransformation(name="Sink", sink=sink, **self._inherited(self.get_type()))
+        target = self._into(written)
+        if isinstance(sink, SupportsGlobalCommitter):
+            output_type = Types.PICKLED_BYTE_ARRAY()
+            commits = GlobalCommitTransformation(name="Sink", sink=sink, input=written, parallelism=1, output_type=output_type)
+            self._environment._add_operator(commits)
+        return target
+
+    def add_sink(self, sink_func: SinkFunction | Callable[[Any], object] | Sink) -> "DataStreamSink":
+        """Call a function with each record; sinks that PyFlink gives to ``add_sink``, such as ``JdbcSink``, are taken, too."""
+        if isinstance(sink_func, Sink):
+            return self.sink_to(sink_func)
+        function = checked_function(sink_func, SinkFunction, "add_sink", 1)
+        return self._into(SinkFunctionTransformation(name="Unnamed", function=function, **self._inherited(self.get_type())))
 
     def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CloseableIterator | list[Any]:
         """Run the job now and return its records.

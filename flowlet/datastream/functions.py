@@ -2,10 +2,10 @@
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``.
-Absent: window functions; Java-backed source and sink functions; metrics of a ``RuntimeContext``.
+Absent: window functions; Java-backed functions; metrics of a ``RuntimeContext``.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from flowlet.common.not_yet import missing_names
@@ -59,6 +59,8 @@ __all__ = [
     "ProcessFunction",
     "ReduceFunction",
     "RuntimeContext",
+    "SinkContext",
+    "SinkFunction",
 ]
 
 
@@ -128,6 +130,36 @@ class KeySelector(Function):
     @abstractmethod
     def get_key(self, value: Any) -> Any:
         """The key, for example a str, an int or a tuple of these; see ``key_by``."""
+
+
+class SinkContext(ABC):
+    """The record that a ``SinkFunction`` gets; valid during one call of ``invoke``."""
+
+    @abstractmethod
+    def timestamp(self) -> int | None:
+        """The timestamp of the record, in milliseconds; None: it has none."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """The watermark, in milliseconds."""
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """What the clock shows, in milliseconds since the epoch."""
+
+
+class SinkFunction(Function):
+    """Called with each record; argument of ``add_sink``.
+
+    With ``CheckpointedFunction`` or ``CheckpointListener`` as a second base class it takes part in checkpoints.
+    """
+
+    @abstractmethod
+    def invoke(self, value: Any, context: SinkContext) -> None:
+        """Take one record."""
+
+    def finish(self) -> None:
+        """Write out what waits: no record follows.  Not called after a failure, as ``close`` is."""
 
 
 if not TYPE_CHECKING:

@@ -8,6 +8,7 @@ Absent: Python dependency management, cached files, ``add_source`` (Java functio
 import contextlib
 import importlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,8 @@ from flowlet.common.configuration import Configuration
 from flowlet.common.conversion import to_declared_shape
 from flowlet.common.execution_config import ExecutionConfig, check_parallelism
 from flowlet.common.job_client import JobClient, RunningJob, SubmittedJob
-from flowlet.common.job_execution_result import JobExecutionResult
+from flowlet.common.job_execution_result import DetachedJobExecutionResult, JobExecutionResult
+from flowlet.common.job_id import JobID
 from flowlet.common.not_yet import missing_attribute
 from flowlet.common.options import known_options as known
 from flowlet.common.options.check_options import check_options
@@ -31,14 +33,15 @@ from flowlet.common.options.job_options import (
     state_settings,
 )
 from flowlet.common.options.option import Option
+from flowlet.common.options.run_options import is_detached, run_options
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
-from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
-from flowlet.datastream.connectors.base import Source
-from flowlet.datastream.connectors.file_system import FileSource
+from flowlet.datastream.connectors.base import BuiltInSource, Source
+from flowlet.datastream.connectors.number_seq import NumberSequenceSource
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.job_manager_address import is_in_process, job_manager_address
@@ -46,7 +49,7 @@ from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.source_function import SourceFunction
 from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
-from flowlet.errors import FlowletError, JobGraphError
+from flowlet.errors import ConfigError, FlowletError, JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.client_retry import ClientRetry
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
@@ -100,8 +103,9 @@ class StreamExecutionEnvironment:
         self._unstarted = _Attempt()  # the last attempt, if it failed
         self._jobs: list[RunningJob] = []  # those that were not released yet
         self._submit_graph = submit or _submit_with_client
-        if configuration is not None:
-            self.configure(configuration)
+        for options in (run_options(os.environ), configuration):
+            if options is not None:
+                self.configure(options)
 
     @staticmethod
     def get_execution_environment(configuration: Configuration | None = None) -> "StreamExecutionEnvironment":
@@ -176,6 +180,15 @@ class StreamExecutionEnvironment:
     def get_checkpoint_config(self) -> CheckpointConfig:
         """The settings of checkpoints; changes count for jobs that are started later."""
         return CheckpointConfig(self._configuration)
+
+    def set_default_savepoint_directory(self, directory: str) -> Self:
+        """Write savepoints there if who asks for one names no directory; the job can take savepoints then also without checkpoints."""
+        self._configuration.set_string(known.SAVEPOINT_DIRECTORY.name, directory)
+        return self
+
+    def get_default_savepoint_directory(self) -> str | None:
+        """Where savepoints are written; None: who asks for one must name a directory."""
+        return known.SAVEPOINT_DIRECTORY.find(self._configuration)
 
     def set_state_backend(self, state_backend: StateBackend) -> Self:
         """Choose where keyed state is kept: sets the options ``state.backend.*``."""
@@ -335,7 +348,7 @@ class StreamExecutionEnvironment:
         Raises:
             JobGraphError: an argument is not of its kind.
         """
-        if not isinstance(source, FileSource) and not callable(getattr(source, "create_reader", None)):
+        if not isinstance(source, BuiltInSource) and not callable(getattr(source, "create_reader", None)):
             raise JobGraphError(f"from_source() needs a source such as FileSource, got {source!r} of type {type(source).__name__}")
         if not is_name(source_name):
             raise JobGraphError(f"from_source() needs a name that is not empty, got {source_name!r}")
@@ -351,10 +364,19 @@ class StreamExecutionEnvironment:
                 source=source,
                 strategy=watermark_strategy,
                 is_bounded=bool(getattr(source, "is_bounded", True)),
-                output_type=type_info or PickledBytesTypeInfo(),
+                output_type=type_info or getattr(source, "type_info", None) or PickledBytesTypeInfo(),
                 parallelism=self.get_parallelism(),
             )
         )
+
+    def from_sequence(self, from_: int, to: int) -> DataStream:
+        """The whole numbers from ``from_`` to ``to``, both included, in equal shares per subtask; Flink's ``fromSequence``.
+
+        Raises:
+            JobGraphError: they are not whole numbers, or the first is above the last.
+        """
+        source = NumberSequenceSource(from_, to)
+        return self.from_source(source, WatermarkStrategy.no_watermarks(), "Sequence Source", Types.LONG())
 
     def from_remote_gate(
         self,
@@ -433,6 +455,8 @@ class StreamExecutionEnvironment:
             RpcConnectError: there is no JobManager, or it is gone before the end of the job.
             JobExecutionError: it failed or was cancelled.  The traceback of a user's function is its ``__cause__``.
         """
+        if is_detached(os.environ):
+            return self._execute_detached(job_name)
         job = self._submit(job_name, is_attached=True).job
         try:
             return job.wait()  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
@@ -444,6 +468,15 @@ class StreamExecutionEnvironment:
             raise error.with_traceback(None) from error.__cause__  # without the frames of the client
         finally:
             self._release(job)
+
+    def _execute_detached(self, job_name: str | None) -> JobExecutionResult:
+        if self._address() is None:
+            raise ConfigError("a job that nobody waits for (flowlet run -d) needs a cluster that runs already: name it with -m host:port")
+        job = self._submit(job_name).job
+        result = DetachedJobExecutionResult(JobID(job.job_id))
+        self._release(job)
+        sys.stdout.write(f"{result}\n")
+        return result
 
     def execute_async(self, job_name: str = DEFAULT_JOB_NAME) -> JobClient:
         """Start the job and return at once.
@@ -490,17 +523,21 @@ class StreamExecutionEnvironment:
         if not any(isinstance(each.source, RemoteGate) for each in sources):
             refuse_gate_options(self._configuration)
         if graph.is_batch and settings.job.checkpoints is not None:
-            raise JobGraphError("checkpoints are not taken in BATCH mode, as in Flink: use set_runtime_mode(STREAMING), or no checkpoints")
+            raise JobGraphError(
+                "checkpoints and savepoints are not taken in BATCH mode, as in Flink: use set_runtime_mode(STREAMING), or leave out their "
+                "options"
+            )
         return graph
 
     def _job_settings(self) -> JobSettings:
         default_directory = _local_checkpoints() if self._address() is None else None
         checkpoints = checkpoint_settings(self._configuration, default_directory)
-        restart = restart_settings(self._configuration, has_checkpoints=checkpoints is not None)
+        is_periodic = checkpoints is not None and checkpoints.is_periodic
+        restart = restart_settings(self._configuration, has_checkpoints=is_periodic)
         settings = self._config.job_settings(self._max_record_bytes, checkpoints, restart)
-        path, ignores_unclaimed = recovery_settings(self._configuration, has_checkpoints=checkpoints is not None)
+        path, ignores_unclaimed = recovery_settings(self._configuration)
         state = state_settings(self._configuration)
-        gates = gate_settings(self._configuration, has_checkpoints=checkpoints is not None)
+        gates = gate_settings(self._configuration, has_checkpoints=is_periodic)
         return replace(settings, recovery_path=path, ignores_unclaimed_state=ignores_unclaimed, state=state, gates=gates)
 
     def _submit(self, job_name: str | None, collect: CollectTransformation | None = None, *, is_attached: bool = False) -> SubmittedJob:

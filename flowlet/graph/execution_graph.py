@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from flowlet.rpc.control_messages import FailureInfo
 
 # The exceptions of a task that lost the other end of a data exchange; the cause is at that other end.
-SYMPTOMS: Final = frozenset({"ConnectError", "ConnectionLostError", "PartitionNotFoundError", "ProducerFailedError", "ResourceBrokenError"})
+SYMPTOMS: Final = frozenset(
+    {"ConnectError", "ConnectionLostError", "PartitionNotFoundError", "ProducerFailedError", "ResourceBrokenError", "ResultsBroken"}
+)
 MAX_FAILED_RUNS: Final = 16  # Flink's web.exception-history-size
 _MAX_CONCURRENT_FAILURES: Final = 16
 _NO_USE: Final = "it would fail in the same way"

@@ -183,6 +183,10 @@ def create_restart_strategy(settings: JobSettings, random: IntegerSource) -> Res
         case RestartKind.EXPONENTIAL_DELAY:
             return ExponentialDelay(restart, random)
         case RestartKind.DEFAULT:
-            return NoRestart() if settings.checkpoints is None else ExponentialDelay(RestartSettings(), random)
+            return (
+                NoRestart()
+                if settings.checkpoints is None or not settings.checkpoints.is_periodic
+                else ExponentialDelay(RestartSettings(), random)
+            )
         case _:
             assert_never(restart.kind)

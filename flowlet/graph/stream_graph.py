@@ -25,6 +25,7 @@ from flowlet.graph.transformation import (
     PartitionTransformation,
     PrintTransformation,
     SideOutputTransformation,
+    SinkFunctionTransformation,
     SinkTransformation,
     SourceTransformation,
     Transformation,
@@ -328,7 +329,7 @@ def _pact(transformation: Transformation) -> str:
     match transformation:
         case SourceTransformation():
             return "Data Source"
-        case PrintTransformation() | SinkTransformation():
+        case PrintTransformation() | SinkTransformation() | SinkFunctionTransformation():
             return "Data Sink"
         case _:
             return "Operator"

@@ -259,6 +259,30 @@ class SinkTransformation(Transformation):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class GlobalCommitTransformation(Transformation):
+    """Commits what all subtasks of its input, a ``SinkTransformation`` of ``sink``, have committed."""
+
+    sink: Any
+
+    @property
+    def operator_name(self) -> str:
+        """Flink's name for this part of a sink."""
+        return f"{self.name}: Global Committer"
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class SinkFunctionTransformation(Transformation):
+    """Calls ``function`` with each record."""
+
+    function: Any
+
+    @property
+    def operator_name(self) -> str:
+        """The name after ``Sink:``."""
+        return f"Sink: {self.name}"
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class CollectTransformation(Transformation):
     """Not an operator: the client reads the input itself."""
 

@@ -128,6 +128,7 @@ class InputProcessor:
         on_mark: gets a channel, and the completion mark that arrived on it; None: its data has ended.
         are_checkpointed: whether the gates handle barriers; if not, a barrier is the producer's error.
         limits: of the elements that arrive.
+        takes_late_data: whether producers may send records behind their end of data, such as sinks after their last commit.
         by_record: each ``process_input`` hands over one record only, for an operator that selects its inputs.
         slices: holds what was read, so that a barrier need not wait for a whole chunk; None: chunks are processed as they come.
     """
@@ -144,6 +145,7 @@ class InputProcessor:
         by_record: bool = False,
         slices: RecordSlices | None = None,
         limits: ElementLimits = DEFAULT_ELEMENT_LIMITS,
+        takes_late_data: bool = False,
     ) -> None:
         self._gates = tuple(gates)
         self._head = head
@@ -156,6 +158,8 @@ class InputProcessor:
         self._deserializers: list[ElementDeserializer | None] = [
             ElementDeserializer(name=f"{name}, input channel {channel}", limits=limits) for channel in range(num_channels)
         ]
+        self._takes_late_data = takes_late_data
+        self._late_deserializers: dict[int, ElementDeserializer] = {}  # of channels whose data has ended
         self._valve = StatusWatermarkValve(num_channels)
         self._num_channels_with_data = num_channels
         self._next_gate = 0
@@ -405,7 +409,7 @@ class InputProcessor:
             buffer.recycle()
 
     def _feed(self, channel: int, buffer: NetworkBuffer) -> list[StreamElement]:
-        deserializer = self._deserializers[channel]
+        deserializer = self._deserializers[channel] or self._late_deserializers.get(channel)
         if deserializer is None:
             raise RemoteProtocolError(f"{self._name}: data on input channel {channel} after its end of data")
         content = buffer.content
@@ -460,6 +464,8 @@ class InputProcessor:
         if deserializer.has_partial:
             raise SerdeError(f"{self._name}: input channel {channel} ended in the middle of an element")
         self._deserializers[channel] = None
+        if self._takes_late_data:
+            self._late_deserializers[channel] = deserializer
         if mode is StopMode.NO_DRAIN:
             self.stop_mode = StopMode.NO_DRAIN
         self._num_channels_with_data -= 1

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.rpc.front_door import Timers
 
 _STALL_S: Final = 1.0  # if our own loop was late by this much, reports may wait in the sockets: the silence proves nothing
@@ -53,3 +54,19 @@ class ClientLease:
         else:
             self._looks_at_s = self._deadline_s
             self._timer = self._timers.call_at(self._looks_at_s, self._look)
+
+
+def client_lease(job: JobGraphMessage, timers: Timers | None, cancel: Callable[[str], object]) -> ClientLease | None:
+    """The lease of a job's client, after which ``cancel`` gets the reason; None: the job needs no client."""
+    timeout_ms = job.client_heartbeat_timeout_ms
+    if timeout_ms is None:
+        return None
+    reason = (
+        f"no sign of life from its client for {timeout_ms / 1000:g} s (client.heartbeat.timeout); "
+        "with execution.attached: false a job goes on without its client"
+    )
+
+    def expired() -> None:
+        cancel(reason)
+
+    return ClientLease(timeout_ms / 1000, timers or asyncio.get_running_loop(), expired)

@@ -49,7 +49,7 @@ from flowlet.rpc.control_messages import (
     TaskStuck,
 )
 from flowlet.rpc.http import WallClock
-from flowlet.splits.file_split import FileSplit
+from flowlet.splits.enumerator import AnySplit
 from flowlet.storage.manifest_codec import manifest_key
 from netstack.log_lines import LogLines
 
@@ -214,7 +214,7 @@ class Dispatcher:
         """Send ``AllowSourceWatermark``."""
         self._sessions[tm_id].send(AllowSourceWatermark(attempt, max_allowed))
 
-    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
+    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
         """Send ``AddSplits``."""
         self._sessions[tm_id].send(AddSplits(attempt, list(splits), waiting_bytes))
 

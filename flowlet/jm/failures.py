@@ -50,6 +50,11 @@ def task_manager_lost(location: TaskManagerLocation, reason: str, now_ms: int) -
     return _failure(TASK_MANAGER_LOST, f"{location} was lost: {reason}", location.tm_id, now_ms)
 
 
+def results_broken(reason: str, now_ms: int) -> FailureInfo:
+    """The client that reads results has lost a connection, and with it what was under way."""
+    return _failure("ResultsBroken", f"the client cannot read the results any further: {reason}", "", now_ms)
+
+
 def ended_unasked(location: TaskManagerLocation, task_name: str, subtask: int, now_ms: int) -> FailureInfo:
     """A TaskManager cancelled a task although the JobManager did not ask for it: the TaskManager is shutting down."""
     message = f"{location} was lost: it cancelled {task_name!r} (subtask {subtask}) on its own, so it is probably shutting down"

@@ -77,7 +77,7 @@ class GateSupervisor:
         self._locations = locations
         self._gates = JobGates(job)
         self._marks = MarkCoordinator(job, attempt_number)
-        self._has_checkpoints = job.settings.checkpoints is not None
+        self._has_checkpoints = job.settings.takes_checkpoints
         self._waits_for_checkpoints = job.settings.acknowledges_checkpointed
         self._fail = fail
         self._is_restored = False

@@ -165,7 +165,7 @@ def gate_document(
         "type_blob": base64.b64encode(gate.type_blob).decode(),
         "key_blob": base64.b64encode(gate.key_blob).decode(),
         "producers": gate.producers,
-        "has_checkpoints": job.settings.checkpoints is not None,
+        "has_checkpoints": job.settings.takes_checkpoints,
         "acknowledges_checkpointed": job.settings.acknowledges_checkpointed,
         "endpoints": [{"host": location.host, "port": location.data_port} for location in locations],
         "expires_ms": identity.expires_ms,

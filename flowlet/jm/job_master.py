@@ -45,7 +45,7 @@ from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.jm.alignment.watermark_announcer import WatermarkAnnouncer
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.checkpoints.reader_acknowledgements import ReaderAcknowledgements, reader_acknowledgements
-from flowlet.jm.client_lease import ClientLease
+from flowlet.jm.client_lease import client_lease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gate_supervisor import GateSupervisor
 from flowlet.jm.gates import gate_document, known_vertex
@@ -54,6 +54,7 @@ from flowlet.jm.job_owner import JobOwner
 from flowlet.jm.job_store.entries import RecoveredJob
 from flowlet.jm.regions.job_sources import JobSources
 from flowlet.jm.regions.pipelined_regions import pipelined_regions
+from flowlet.jm.savepoints.job_savepoints import JobSavepoints
 from flowlet.jm.scheduler import assign_tasks, execution_vertices, next_attempt
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.jm.submission import without_code
@@ -112,7 +113,7 @@ class JobMaster:
             clock=clock,
             timers=timers,
             call_in_background=call_in_background,
-            fail=self._checkpoints_failed,
+            fail=lambda error: self._source_failed(error, "checkpoints"),
             on_completed=self._checkpoint_completed,
             reader_lag=lambda: self._readers.lag(self._metrics),
             key=checkpoint_key,
@@ -121,11 +122,14 @@ class JobMaster:
             unrestorable=recovered.unrestorable,
             may_trigger=lambda checkpoint_id: owner.may_trigger(self, checkpoint_id),
         )
+        self.savepoints = JobSavepoints(
+            job.job_id, job.settings.checkpoints, self._checkpoints, call_in_background=call_in_background, cancel=self.cancel
+        )
         self._restored_checkpoint_id = -1  # what the newest run began with; -1: from nothing
         self._restored_ids: dict[bytes, int] = {}  # the same, by attempt: regions begin with different ones
         self._restart_timers: dict[tuple[int, ...], asyncio.TimerHandle] = {}  # by the regions that start together
         self._failing_since_s: float | None = None  # time.monotonic()
-        self._lease = self._new_lease(timers)
+        self._lease = client_lease(job, timers, self.cancel)
         self._effects: deque[Effect] = deque()  # to be carried out, in this order
         self._is_carrying_out = self._is_suspended = False
         self._has_code = True
@@ -253,17 +257,6 @@ class JobMaster:
         if self._lease is not None:
             self._lease.renew()
 
-    def _new_lease(self, timers: Timers | None) -> ClientLease | None:
-        timeout_ms = self.job.client_heartbeat_timeout_ms
-        return None if timeout_ms is None else ClientLease(timeout_ms / 1000, timers or asyncio.get_running_loop(), self._client_gone)
-
-    def _client_gone(self) -> None:
-        assert self._lease is not None, "it called"
-        self.cancel(
-            f"no sign of life from its client for {self._lease.timeout_s:g} s (client.heartbeat.timeout); "
-            "with execution.attached: false a job goes on without its client"
-        )
-
     def task_state_changed(self, tm_id: str, message: TaskStateChanged) -> None:
         """Apply a TaskManager's report; the graph counts reports that it ignores."""
         if message.metrics is not None:
@@ -371,12 +364,14 @@ class JobMaster:
         for tm_id, message in self._readers.barrier_read(edge_id, attempt, checkpoint_id):
             self.checkpoint_reported(tm_id, message)
 
+    def results_broken(self, attempt: int, reason: str) -> None:
+        """The client cannot read an external edge any further: the job must start again, unless run ``attempt`` is over already."""
+        if not self._is_over(attempt):
+            self._handle(GlobalFailure(failures.results_broken(reason, self._clock())))
+
     def checkpoints_document(self) -> Document:
         """The job's checkpoints for people."""
         return self._checkpoints.documents()
-
-    def _checkpoints_failed(self, error: Exception) -> None:
-        self._source_failed(error, "checkpoints")
 
     def _is_running_on(self, tm_id: str, attempt: bytes) -> bool:
         location = self._locations.get(attempt)
@@ -478,8 +473,7 @@ class JobMaster:
         if message.failure is not None or location is None:
             return message.failure
         subtask = self.graph.executions[message.attempt].vertex.subtask
-        name = self._task_name(message.attempt)
-        return failures.unexplained(message.state, location, name, subtask, self._clock())
+        return failures.unexplained(message.state, location, self._task_name(message.attempt), subtask, self._clock())
 
     def _task_name(self, attempt: bytes) -> str:
         vertex_id = self.graph.executions[attempt].vertex.vertex_id
@@ -552,6 +546,7 @@ class JobMaster:
             self._checkpoints.tasks_deployed(locations, {each.attempt: each.state for each in executions})
         elif status is not JobStatus.RESTARTING or self.graph.is_restarting_as_a_whole:
             self._end_all_runs()
+        self.savepoints.job_changed(status, None if self.graph.failure is None else self.graph.failure.message[:1000])
         self._log_status(status)
 
     def _end_all_runs(self) -> None:

@@ -3,7 +3,7 @@
 Side:   loop.
 Source: the parts of Flink's REST API that ``create_application`` lists; every error is ``{"errors": [text, ...]}``.
 Units:  ``timeout_ms`` of long polls in milliseconds, cut to ``max_long_poll_ms``.
-Absent: metrics, savepoints, the web page.
+Absent: metrics, the web page.
 """
 
 import re
@@ -21,6 +21,7 @@ from flowlet.jm.job_document import channel_document, exceptions_document, job_d
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
+from flowlet.jm.savepoints.savepoint_api import SavepointApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.background_call import call_in_background
@@ -30,6 +31,7 @@ from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 _DEFAULT_LONG_POLL_MS = 10_000
 _MAX_DIGITS = 9
+_MAX_REASON_CHARS = 1000
 _PRODUCER = re.compile(r"(?:[0-9a-f]{2}){1,64}")
 _CHECKPOINT = re.compile(r"[0-9]{1,18}")
 _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
@@ -44,6 +46,7 @@ class RestApi:
         self._jm_id = jm_id
         self._clock = clock
         self._producers = ProducerApi(dispatcher, config, clock)
+        self._savepoints = SavepointApi(self._find_job, self._long_poll_s)
         self.protection = AuthenticatingServer(config.secret, advertised=config.advertised_addresses, key_of=self._producers.key_of)
 
     def __repr__(self) -> str:
@@ -53,6 +56,7 @@ class RestApi:
         """The aiohttp application with all routes, behind the check of signatures."""
         application = self.protection.create_application()
         application.add_routes(self._producers.routes())
+        application.add_routes(self._savepoints.routes())
         application.add_routes(
             [
                 web.get("/overview", self.overview),
@@ -68,6 +72,7 @@ class RestApi:
                 web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
                 web.get("/jobs/{job_id}/collect/{edge_id}/progress", self.collect_progress),
                 web.patch("/jobs/{job_id}/collect/{edge_id}", self.barrier_read),
+                web.patch("/jobs/{job_id}/collect/{edge_id}/broken", self.results_broken),
                 web.get("/gates/{gate}", self.gate),
                 web.patch("/gates/{gate}", self.finish_gate),
                 web.patch("/jobs/{job_id}/gates/{gate}", self.finish_gate_of_job),
@@ -199,6 +204,13 @@ class RestApi:
         if not (_PRODUCER.fullmatch(producer) and _CHECKPOINT.fullmatch(checkpoint)):
             return error_response(400, "say which producer (hex) and which checkpoint (a number): ?producer=...&checkpoint=...")
         master.barrier_read(request.match_info["edge_id"], bytes.fromhex(producer), int(checkpoint))
+        return _json({}, status=202)
+
+    async def results_broken(self, request: web.Request) -> web.Response:
+        """The client cannot read run ``attempt`` of an external edge any further: the job starts again; 202, also if that run is over."""
+        master = self._find_job(request)
+        self._find_external_edge(request, master)
+        master.results_broken(self._number(request, "attempt", 0), request.query.get("reason", "")[:_MAX_REASON_CHARS])
         return _json({}, status=202)
 
     async def gate(self, request: web.Request) -> web.Response:

@@ -3,21 +3,24 @@
 Side:       loop.
 Invariants: the enumerator discovers or restores its splits on a thread of its own; requests that arrive before it is done are answered
             then, in their order.  Until then, a snapshot is what the coordinator began with.  After ``close`` or a failure no request is
-            answered, and ``fail`` is not called again.
+            answered, and ``fail`` is not called again.  A reader for which there is nothing waits if new splits may appear.
+Rules:      looking for new splits again is no reason to fail a job that runs: a failure is logged, and it is tried at the next interval.
 Source:     Flink ``SourceCoordinator``, ``SourceCoordinatorContext``, ``RequestSplitEvent``, ``AddSplitEvent``, ``NoMoreSplitsEvent``.
 Absent:     reassigning the splits of a failed reader: all readers of a source restart together.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from flowlet.errors import StateRestoreError
 from flowlet.rpc.background_call import call_in_background
-from flowlet.splits.enumerator import SplitEnumerator
-from flowlet.splits.file_split import FileSplit
+from flowlet.splits.enumerator import AnySplit, SplitEnumerator
+from netstack.log_lines import LogLines
 
+_log = LogLines(__name__)
 _STATE_VERSION: Final = 1
 _State = tuple[int, bytes | None]  # the version; the enumerator's state, None: its splits were not discovered
 _state_decoder: Final = msgspec.msgpack.Decoder(_State)
@@ -28,7 +31,7 @@ class CallInBackground(Protocol):
     """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
 
     def __call__(
-        self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
+        self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
     ) -> object:
         """Start the call and return at once."""
 
@@ -45,6 +48,7 @@ class SourceCoordinator:
         add_splits: sends a subtask its splits, with the size in bytes of those that are still unassigned.
         no_more_splits: tells a subtask that all splits are assigned.
         fail: fails the job; called at most once.
+        call_later: calls a function on this thread after so many seconds.
         restored: what ``snapshot`` gave for the checkpoint from which the job goes on; None: it begins anew.
     """
 
@@ -54,10 +58,11 @@ class SourceCoordinator:
         enumerator: SplitEnumerator,
         num_readers: int,
         *,
-        add_splits: Callable[[int, Sequence[FileSplit], int], None],
+        add_splits: Callable[[int, Sequence[AnySplit], int], None],
         no_more_splits: Callable[[int], None],
         fail: Callable[[Exception], None],
         call_in_background: CallInBackground = call_in_background,
+        call_later: Callable[[float, Callable[[], None]], object] | None = None,
         restored: bytes | None = None,
     ) -> None:
         self._name = name
@@ -70,6 +75,8 @@ class SourceCoordinator:
         self._waiting: list[int] | None = []  # subtasks that asked before the enumerator was ready; None: it is ready
         self._restored = _NOT_DISCOVERED if restored is None else restored
         self._is_closed = False
+        self._call_later = call_later
+        self._without: set[int] = set()  # subtasks that asked, and for which there is nothing yet
 
     def __repr__(self) -> str:
         waiting = "" if self._waiting is None else f", {len(self._waiting)} readers wait"
@@ -94,7 +101,10 @@ class SourceCoordinator:
             return
         splits = self._enumerator.next_splits(subtask)
         if splits:
+            self._without.discard(subtask)
             self._add_splits(subtask, splits, self._enumerator.waiting_bytes)
+        elif self._enumerator.discovery_interval_ms is not None:
+            self._without.add(subtask)
         else:
             self._no_more_splits(subtask)
 
@@ -124,6 +134,32 @@ class SourceCoordinator:
         waiting, self._waiting = self._waiting, None
         for subtask in waiting or ():
             self.splits_requested(subtask)
+        self._search_later()
+
+    def _search_later(self) -> None:
+        interval_ms = self._enumerator.discovery_interval_ms
+        if interval_ms is not None and not self._is_closed:
+            call_later = asyncio.get_running_loop().call_later if self._call_later is None else self._call_later
+            call_later(interval_ms / 1000, self._search)
+
+    def _search(self) -> None:
+        if not self._is_closed:
+            self._call_in_background(self._enumerator.find_new, self._found, self._not_found, f"splits of {self._name}")
+
+    def _found(self, found: Sequence[Any]) -> None:
+        if self._is_closed:
+            return
+        self._enumerator.add_found(found)
+        if found:
+            _log.info("new splits appeared", source=self._name, num_splits=len(found))
+            for subtask in sorted(self._without):
+                self.splits_requested(subtask)
+        self._search_later()
+
+    def _not_found(self, error: Exception) -> None:
+        if not self._is_closed:
+            _log.warning("new splits could not be looked for, it is tried again", source=self._name, error=str(error))
+            self._search_later()
 
     def _failed(self, error: Exception) -> None:
         if not self._is_closed:

@@ -52,13 +52,14 @@ def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
     _check_edges(job, positions)
     _check_restarts(job)
     if job.settings.checkpoints is not None:
-        _check_directory(job.settings.checkpoints.directory)
+        for directory in filter(None, (job.settings.checkpoints.directory, job.settings.checkpoints.savepoint_directory)):
+            _check_directory(directory)
 
 
 def _check_restarts(job: JobGraphMessage) -> None:
     """What producers pushed into a gate is gone after a failure, unless a checkpoint holds it: a second run would not see it."""
     gates = [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
-    if not gates or job.settings.checkpoints is not None:
+    if not gates or job.settings.takes_checkpoints:
         return
     if job.settings.restart.kind not in (RestartKind.DEFAULT, RestartKind.NONE):
         kind = job.settings.restart.kind.value
@@ -104,7 +105,7 @@ def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
 
 
 def _path_bytes(vertex: VertexMessage) -> int:
-    return 0 if vertex.files is None else sum(map(len, vertex.files.paths))
+    return 0 if vertex.split_set is None else len(msgspec.msgpack.encode(vertex.split_set))
 
 
 def _check_vertex(vertex: VertexMessage) -> None:
@@ -120,6 +121,10 @@ def _check_vertex(vertex: VertexMessage) -> None:
         raise JobGraphError(f"vertex {vertex.name!r}: {len(vertex.operator_names)} operators, not 1 to {MAX_OPERATORS_PER_VERTEX}")
     if vertex.operator_ids and (len(vertex.operator_ids) != len(vertex.operator_names) or not all(map(is_id, vertex.operator_ids))):
         raise JobGraphError(f"vertex {vertex.name!r}: each of its operators has an id of 32 hex digits, or none has one")
+    if len(vertex.operator_uids) not in (0, len(vertex.operator_ids)) or any(len(uid) > MAX_NAME_CHARS for uid in vertex.operator_uids):
+        raise JobGraphError(
+            f"vertex {vertex.name!r}: each of its operators has a uid of at most {MAX_NAME_CHARS} characters, or an empty one"
+        )
     if vertex.watermark_alignment is not None:
         _check_alignment(vertex.name, vertex.watermark_alignment)
     if vertex.remote_gate is not None:

@@ -133,10 +133,10 @@ class ToRecordsOperator(UserFunctionOperator):
 
 
 class ArrowSource(Source):
-    """The rows of a table that travels with the job, in equal shares; or what a function gives for each subtask.
+    """What a function of the user gives for each subtask; see ``ArrowTableSource`` for a table.
 
     Args:
-        batches: a ``pyarrow.Table``, or a function of subtask and parallelism that gives an iterable of record batches, one, or None.
+        batches: a function of subtask and parallelism that gives an iterable of record batches, one, or None.
         schema: of all of them.
     """
 
@@ -145,12 +145,8 @@ class ArrowSource(Source):
         self._schema = schema
 
     def create_reader(self, subtask: int, parallelism: int) -> "ArrowReader":
-        """Of one share."""
-        if callable(self._batches):
-            return ArrowReader(_several(self._batches(subtask, parallelism)), self._schema)
-        num_rows = self._batches.num_rows
-        start, end = num_rows * subtask // parallelism, num_rows * (subtask + 1) // parallelism
-        return ArrowReader([self._batches.slice(start, end - start).combine_chunks()], self._schema)
+        """Of what the function gives."""
+        return ArrowReader(_several(self._batches(subtask, parallelism)), self._schema)
 
 
 class ArrowReader:

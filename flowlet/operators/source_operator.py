@@ -23,6 +23,8 @@ from flowlet.operators.latency_stats import LatencyMarkerEmitter
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
+from flowlet.splits.number_runs import NumbersLeft, Runs, share_of_runs
+from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.watermarks.source_event_time import SourceEventTime
 from netstack.availability import AvailabilityFuture
 from netstack.log_lines import LogLines
@@ -48,7 +50,7 @@ class SourceReader(Protocol):
     A source whose positions can be divided among another number of readers has ``redistribute_positions(positions, share)``: the positions
     by former subtask (None: it had read everything) and a ``StateShare``; it gives the position of one reader, which is never None.
     One that acknowledges what checkpoints hold may be a ``PositionListener``.
-    One with a user's function that has states may be a ``CheckpointedReader``.
+    One with a user's function that has states may be a ``CheckpointedReader``.  One that needs a clock or timers may be a ``TimedReader``.
     """
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
@@ -77,10 +79,10 @@ class PositionListener(Protocol):
         """The checkpoint has what ``snapshot_position`` just gave."""
 
     def position_kept(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete."""
+        """The checkpoint is complete.  Must not block."""
 
     def position_lost(self, checkpoint_id: int) -> None:
-        """The checkpoint has failed."""
+        """The checkpoint has failed; of some that fail nothing is said."""
 
 
 @runtime_checkable
@@ -101,6 +103,14 @@ class CheckpointedReader(Protocol):
 
     def checkpoint_aborted(self, ctx: OperatorContext, checkpoint_id: int) -> None:
         """Tell the function, if it wants to know."""
+
+
+@runtime_checkable
+class TimedReader(Protocol):
+    """A reader that has nothing until some time, such as one with a rate."""
+
+    def use_clock(self, clock: ProcessingTimeService) -> None:
+        """Take the clock and the timers of the task; once, before everything else.  Timers fire on the task's thread."""
 
 
 class Source(ABC):
@@ -166,6 +176,10 @@ class SourceOperator(StreamOperator):
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit what a function has emitted so far, and keep it from going on: so its state belongs exactly before the barrier."""
+        self.hold()
+
+    def hold(self) -> None:
+        """Emit what a function has emitted so far; it goes on after the next snapshot, or ends at ``close``."""
         if isinstance(self._reader, CheckpointedReader):
             for element in self._reader.hold_function():
                 self._emit(element)
@@ -180,14 +194,16 @@ class SourceOperator(StreamOperator):
         if isinstance(self._reader, CheckpointedReader):
             self._reader.checkpoint_completed(self.ctx, checkpoint_id)
         if isinstance(self._reader, PositionListener):
-            self._reader.position_kept(checkpoint_id)
+            with self._reader_errors():
+                self._reader.position_kept(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Tell the reader, or its function."""
         if isinstance(self._reader, CheckpointedReader):
             self._reader.checkpoint_aborted(self.ctx, checkpoint_id)
         if isinstance(self._reader, PositionListener):
-            self._reader.position_lost(checkpoint_id)
+            with self._reader_errors():
+                self._reader.position_lost(checkpoint_id)
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
         """How far the reader is, if it can tell."""
@@ -240,6 +256,8 @@ class SourceOperator(StreamOperator):
         with self._reader_errors():
             self._reader = self.source.create_reader(self.ctx.subtask, self.ctx.parallelism)
             self._never_waits = bool(getattr(self._reader, "never_waits", False))
+            if isinstance(self._reader, TimedReader):
+                self._reader.use_clock(self.ctx.processing_time_service)
             if self._restored is not None:
                 getattr(self._reader, "restore_position", _ignore)(self._restored)
             if isinstance(self._reader, CheckpointedReader):
@@ -438,23 +456,9 @@ class CollectionSource(Source):
         start, end = (len(self.values) * number // parallelism for number in (subtask, subtask + 1))
         return _CollectionReader(self.values, start, end)
 
-    def redistribute_positions(self, positions: Sequence["Runs | None"], share: StateShare) -> "Runs":
+    def redistribute_positions(self, positions: Sequence[Runs | None], share: StateShare) -> Runs:
         """A run of what is left, about as long as those of the other readers."""
-        left = [run for runs in positions for run in runs or ()]
-        num_left = sum(end - start for start, end in left)
-        first, behind = (num_left * number // share.parallelism for number in (share.subtask, share.subtask + 1))
-        found = []
-        for start, end in left:
-            part = max(start, start + first), min(end, start + behind)
-            if part[0] < part[1]:
-                found.append(part)
-            first -= end - start
-            behind -= end - start
-        return tuple(found)
-
-
-Runs = tuple[tuple[int, int], ...]  # of a collection: the first record, and the one behind the last
-"""What a reader of a ``CollectionSource`` has left."""
+        return share_of_runs([run for runs in positions for run in runs or ()], share.subtask, share.parallelism)
 
 
 class _CollectionReader:
@@ -462,30 +466,21 @@ class _CollectionReader:
 
     def __init__(self, values: list[Any], start: int, end: int) -> None:
         self._values = values
-        self._next = start  # these two are the present run
-        self._end = end
-        self._later: Runs = ()
+        self._left = NumbersLeft(((start, end),))
 
     def poll_chunk(self) -> Chunk | None:
-        while self._next >= self._end:
-            if not self._later:
-                return None
-            (self._next, self._end), *later = self._later
-            self._later = tuple(later)
-        start = self._next
-        self._next = min(start + MAX_CHUNK_RECORDS, self._end)
-        return Chunk(self._values[start : self._next])
+        found = self._left.take(MAX_CHUNK_RECORDS)
+        return None if found is None else Chunk(self._values[found.start : found.stop])
 
     def snapshot_position(self) -> Runs:
-        return ((self._next, self._end), *self._later)
+        return self._left.runs
 
     def restore_position(self, position: Runs) -> None:
-        self._next = self._end = 0
-        self._later = position
+        self._left = NumbersLeft(position)
 
     def close(self) -> None:
         self._values = []
-        self._end, self._later = 0, ()
+        self._left = NumbersLeft(())
 
 
 def _ignore(_: object) -> None:

@@ -233,13 +233,14 @@ class UserFunction:
     def open(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
         """Call the object's ``initialize_state`` and ``open``, if it has them; ``state_refusal``: see ``RuntimeContext``."""
         self.checkpoints.initialize(ctx, state_refusal)
-        self._run("open", RuntimeContext(ctx, state_refusal), ctx=ctx)
+        self.run("open", RuntimeContext(ctx, state_refusal), ctx=ctx)
 
     def close(self, ctx: OperatorContext) -> None:
         """Call the object's ``close``, if it has one."""
-        self._run("close", ctx=ctx)
+        self.run("close", ctx=ctx)
 
-    def _run(self, name: str, *args: Any, ctx: OperatorContext) -> None:
+    def run(self, name: str, *args: Any, ctx: OperatorContext) -> None:
+        """Call the object's method of that name, if it has one."""
         step = None if self.method(self._method) is None else self.method(name)
         if step is not None:
             try:

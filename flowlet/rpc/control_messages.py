@@ -13,6 +13,7 @@ import msgspec
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
 
 PROTOCOL_VERSION: Final = 2  # 1: no marks, no signed messages, no reports of stuck tasks
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
@@ -84,6 +85,7 @@ class RestoredState(msgspec.Struct, frozen=True):
     edges: list[RestoredEdge] = []  # those with data in flight
     former_job: str = ""  # the id of the job whose checkpoint it is; empty: this one.  The handles name files of that job
     former_directory: str = ""  # where that job kept its checkpoints
+    former_savepoint: str = ""  # the directory of that job's savepoint; then the handles name files in it
     former_operators: list[str] = []  # of another job's vertex: their ids, in hex
     former_finished: list[int] = []  # as in ``RestoredVertex``
     moved: list[RestoredVertex] = []  # other vertices, whose operators are chained otherwise now
@@ -135,8 +137,15 @@ class VertexMessage(msgspec.Struct, frozen=True):
     chain: bytes
     watermark_alignment: WatermarkAlignmentMessage | None = None  # of the source that it begins with
     remote_gate: RemoteGateMessage | None = None
+    topics: KafkaTopics | None = None  # as ``files``, of a source that reads Kafka
     files: FileSet | None = None  # of the source that it begins with; the JobManager assigns the splits.  None: readers know their shares
     operator_ids: list[str] = []  # 32 hex digits each, in the order of the chain: whose state is whose
+    operator_uids: list[str] = []  # what the user called them, in the same order; empty texts: nothing
+
+    @property
+    def split_set(self) -> FileSet | KafkaTopics | None:
+        """What the JobManager makes an enumerator of; None: readers know their shares."""
+        return self.topics if self.files is None else self.files
 
 
 class EdgeMessage(msgspec.Struct, frozen=True):
@@ -245,6 +254,7 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     current_input_watermarks: list[int]  # one per input; empty for a source
     current_output_watermark: int
     latencies: list[LatencyMetrics] = []
+    num_lost_committables: int = 0
 
 
 class TaskMetrics(msgspec.Struct, frozen=True):
@@ -399,7 +409,7 @@ class AddSplits(msgspec.Struct, frozen=True, tag=True):
     """JM -> TM: splits for the source of this task, as it asked."""
 
     attempt: bytes
-    splits: list[FileSplit]
+    splits: list[FileSplit | KafkaSplit]
     waiting_bytes: int  # the size of the splits that are still unassigned
 
 
@@ -478,11 +488,16 @@ class MarkCompleted(msgspec.Struct, frozen=True, tag=True):
 
 
 class TriggerCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM: take a checkpoint; for sources, and for tasks all of whose inputs have ended.  The job's settings say how."""
+    """JM -> TM: take a checkpoint; for sources, and for tasks all of whose inputs have ended.  The job's settings say how.
+
+    ``snapshot_type``: the value of a ``SnapshotType``.  ``location``: the directory of a savepoint, else empty.
+    """
 
     attempt: bytes
     checkpoint_id: int
     timestamp_ms: int
+    snapshot_type: int = 0
+    location: str = ""
 
 
 class CheckpointCompleted(msgspec.Struct, frozen=True, tag=True):

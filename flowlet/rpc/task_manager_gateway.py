@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from flowlet.rpc.control_messages import CheckpointOrder, MarkOrder, TaskDeploymentDescriptor
-from flowlet.splits.file_split import FileSplit
+from flowlet.splits.enumerator import AnySplit
 
 
 class TaskManagerGateway(Protocol):
@@ -23,7 +23,7 @@ class TaskManagerGateway(Protocol):
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
         """Send ``AllowSourceWatermark``: the subtask pauses while its watermark is above ``max_allowed`` (ms)."""
 
-    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
+    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
         """Send ``AddSplits``; ``waiting_bytes`` is the size of the splits that are still unassigned."""
 
     def no_more_splits(self, tm_id: str, attempt: bytes) -> None:

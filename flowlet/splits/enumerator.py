@@ -10,15 +10,22 @@ Rules:      the JobManager calls ``discover`` once, on a thread of its own, and 
             calls ``snapshot`` and sends the triggers in one turn of its loop, and a task handles triggers and splits in the order in which
             they were sent.  So every split is in exactly one of these states.
             The JobManager runs no code of users and unpickles nothing.  So enumerators and splits are made of plain data of the control
-            protocol (``FileSet``, ``FileSplit``), and a new kind of enumerator needs a new kind of each.
+            protocol (``FileSet`` and ``FileSplit``, ``KafkaTopics`` and ``KafkaSplit``), and a new kind of enumerator needs a new kind of
+            each, and a line in ``enumerators.py``.
+            Where new splits may appear (``discovery_interval_ms``), the JobManager calls ``find_new`` again and again, on a thread of its
+            own, and then ``add_found``.  A reader that asks gets an answer as soon as there are splits for it.
 Source:     Flink ``SplitEnumerator``, ``SourceSplit``, FLIP-27.
-Absent:     discovering splits while the job runs; ``add_splits_back``, because a job restarts as a whole.
+Absent:     ``add_splits_back``, because all readers of a source restart together.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from flowlet.splits.file_split import FileSplit
+from flowlet.splits.kafka_split import KafkaSplit
+
+AnySplit = FileSplit | KafkaSplit
+"""What messages can hold."""
 
 
 class SourceSplit(Protocol):
@@ -36,7 +43,7 @@ class SourceSplit(Protocol):
 class SplitEnumerator(Protocol):
     """Knows the splits of one source.
 
-    Life cycle: ``discover`` or ``restore`` once, then ``next_splits`` until it returns nothing; ``snapshot`` in between.
+    Life cycle: ``discover`` or ``restore`` once, then ``next_splits`` and ``add_found``; ``snapshot`` in between.
     """
 
     def discover(self, num_readers: int) -> None:
@@ -46,8 +53,22 @@ class SplitEnumerator(Protocol):
             FlowletError: something cannot be read; the message names it, because the job fails with it.
         """
 
-    def next_splits(self, reader: int) -> Sequence[FileSplit]:
-        """Assign splits to the reader with this number, from 0; empty: none are left for any reader."""
+    @property
+    def discovery_interval_ms(self) -> int | None:
+        """How often to look for new splits; None: never, so a reader that gets nothing has everything."""
+
+    def find_new(self) -> Sequence[Any]:
+        """Look for new splits, and change nothing; may block.
+
+        Raises:
+            FlowletError: as ``discover``; it is tried again.
+        """
+
+    def add_found(self, found: Sequence[Any]) -> None:
+        """What ``find_new`` gave can be assigned from now on."""
+
+    def next_splits(self, reader: int) -> Sequence[AnySplit]:
+        """Assign splits to the reader with this number, from 0; empty: none are left for it, at least now."""
 
     def snapshot(self) -> bytes:
         """The splits that are not assigned."""

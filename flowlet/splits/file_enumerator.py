@@ -12,6 +12,7 @@ Source:     Flink ``StaticFileSplitEnumerator``, ``NonSplittingRecursiveEnumerat
 import os
 import stat
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -44,6 +45,18 @@ class FileSplitEnumerator:
     def waiting_bytes(self) -> int:
         """The size of the splits that are not assigned."""
         return self._waiting_bytes
+
+    @property
+    def discovery_interval_ms(self) -> int | None:
+        """None: the files that exist at the start are all."""
+        return None
+
+    def find_new(self) -> list[FileSplit]:
+        """Nothing: see ``discovery_interval_ms``."""
+        return []
+
+    def add_found(self, found: Sequence[FileSplit]) -> None:
+        """Never called: see ``discovery_interval_ms``."""
 
     def discover(self, num_readers: int) -> None:
         """List all files; empty ones have no split.

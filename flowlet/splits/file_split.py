@@ -9,14 +9,14 @@ Source:     Flink ``FileSourceSplit``, ``StandardDeCompressors`` (without ``.def
 
 import codecs
 import os.path
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from flowlet.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class FileSplit:
+class FileSplit(msgspec.Struct, frozen=True, tag="file"):
     r"""A part of a file: all pieces between two \n whose first byte is in ``start <= offset < end``."""
 
     path: str
@@ -34,8 +34,7 @@ class FileSplit:
         return self.end - self.start
 
 
-@dataclass(frozen=True, slots=True)
-class FileSet:
+class FileSet(msgspec.Struct, frozen=True):
     """The files of a source: what is needed to list them and cut them into splits.
 
     ``paths``: files, and folders, which stand for everything in them that is not hidden by a leading ``.`` or ``_``; a path given twice is

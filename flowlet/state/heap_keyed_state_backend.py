@@ -174,7 +174,7 @@ class HeapKeyedStateBackend:
 
     # -- checkpoints
 
-    def snapshot(self, checkpoint_id: int = 0) -> Callable[[], KeyedStateSnapshot] | None:
+    def snapshot(self, checkpoint_id: int = 0, *, is_full: bool = False) -> Callable[[], KeyedStateSnapshot] | None:
         """Begin a snapshot; what is returned makes it, once, on any thread, while the states go on.  None: there is no state.
 
         The snapshot is given up when what is returned is no longer referred to.  What is returned raises FlowletError if a value cannot

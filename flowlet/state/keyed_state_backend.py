@@ -59,8 +59,10 @@ class KeyedStateBackend(Protocol):
     def keys_of(self, name: str) -> list[Any]:
         """The keys, as the user knows them, that have an entry of a state which was declared."""
 
-    def snapshot(self, checkpoint_id: int = 0) -> "Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None":
+    def snapshot(self, checkpoint_id: int = 0, *, is_full: bool = False) -> "Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None":
         """The synchronous part; what is returned makes the snapshot on any thread.  None: there is no state.
+
+        ``is_full``: in the form that every back end reads, with no file that other checkpoints share.
 
         Raises:
             FlowletError: a value cannot be copied; names the state.

@@ -6,7 +6,7 @@ Invariants: nobody changes a snapshot.  A key is in the key group that ``key_gro
 Source:     Flink ``KeyedBackendSerializationProxy``, ``KeyGroupsStateHandle``, ``RegisteredKeyValueStateBackendMetaInfo``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -68,13 +68,13 @@ class StateDescription:
 
 @dataclass(frozen=True, slots=True)
 class StateRows:
-    """The keys of one state in one key group, as the user knows them, and what is kept for each.
+    """The keys of one state in one key group, as the user knows them, and what is kept for each, in lists, tuples or arrays.
 
-    A list is a tuple of its elements, a map a tuple of pairs.
+    A list of the user is a tuple of its elements, a map a tuple of pairs.
     """
 
-    keys: tuple[Any, ...]
-    values: tuple[Any, ...]
+    keys: Sequence[Any]
+    values: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)

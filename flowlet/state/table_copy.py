@@ -11,8 +11,11 @@ Source:     Flink ``CopyOnWriteStateMap``, ``CopyOnWriteStateMapSnapshot``.  As 
             and holds on to, must not be changed in place: values are changed while the record is processed for which they were got.
 """
 
-from collections.abc import Iterator
-from itertools import pairwise, repeat
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, repeat
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -95,23 +98,19 @@ class TableCopy:
             FlowletError: a value cannot be copied; names the state.
         """
         assert not self.is_complete, "what was kept is gone"
-        keys: list[Any] = []
-        values: list[Any] = []
-        groups = []
+        grouped = _GroupedRows()
         try:
             for exact in self._steps():
                 some_keys, some_values = self._users_keys(exact), self._rows_of(exact)
                 if self._expiry is not None:
                     some_keys, some_values = self._live(self._expiry, some_keys, some_values)
                 if some_keys:
-                    groups.append(column_key_groups(some_keys, max_parallelism))
-                keys += some_keys
-                values += some_values
+                    grouped.add(some_keys, some_values, column_key_groups(some_keys, max_parallelism))
         finally:
             self.is_complete = True
             self.kept.clear()
             self.kept_user_keys.clear()
-        return _by_key_group(keys, values, np.concatenate(groups)) if groups else {}
+        return grouped.rows()
 
     def _steps(self) -> Iterator[list[Any]]:
         for start in range(0, self._num_keys, STEP):
@@ -128,6 +127,8 @@ class TableCopy:
     def _rows_of(self, exact: list[Any]) -> list[Any]:
         stored = list(map(self._entries.get, exact))
         rows = self._copied(exact, stored)
+        if not self.kept:
+            return rows
         kept = list(map(self.kept.get, exact))
         if kept.count(None) < len(kept):
             rows = list(rows)
@@ -167,13 +168,68 @@ class TableCopy:
 _UNKNOWN: Final = object()
 
 
-def _by_key_group(keys: list[Any], values: list[Any], groups: Any) -> dict[int, StateRows]:
-    # Stable, so that the keys of a group stay in the order in which they were first stored.
-    order = np.argsort(groups, kind="stable")
-    sorted_groups = groups[order]
-    starts = [0, *(np.flatnonzero(np.diff(sorted_groups)) + 1).tolist(), len(keys)]
-    by_group: dict[int, StateRows] = {}
-    for start, end in pairwise(starts):
-        places = order[start:end].tolist()
-        by_group[int(sorted_groups[start])] = StateRows(tuple(map(keys.__getitem__, places)), tuple(map(values.__getitem__, places)))
-    return by_group
+class _GroupedRows:
+    """Collects rows by key group, step by step, while their keys and values are still in the processor's cache.
+
+    500,000 int keys with int values: 0.1 s of CPU from the table to the bytes, which the task lacks.  With one list of all rows, picked by
+    key group at the end, it was 0.45 s, spent on waiting for memory.
+    """
+
+    def __init__(self) -> None:
+        self._keys = _GroupedColumn()
+        self._values = _GroupedColumn()
+
+    def add(self, keys: list[Any], values: list[Any], groups: Any) -> None:
+        """Take rows, at least one, with the key group of each."""
+        # Stable, so that the keys of a group stay in the order in which they were first stored.  There are at most 32,768 groups, and
+        # numbers of 16 bits are sorted by digits, in a fifth of the time.
+        order = np.argsort(groups.astype(np.uint16), kind="stable")
+        sorted_groups = groups[order]
+        starts = [0, *(np.flatnonzero(np.diff(sorted_groups)) + 1).tolist()]
+        runs = list(zip(sorted_groups[starts].tolist(), starts, [*starts[1:], len(keys)], strict=True))
+        self._keys.add(keys, order, runs)
+        self._values.add(values, order, runs)
+
+    def rows(self) -> dict[int, StateRows]:
+        """All of them."""
+        return {group: StateRows(self._keys.of_group(group), self._values.of_group(group)) for group in self._keys.groups()}
+
+
+class _GroupedColumn:
+    """Keys or values by key group.  Numbers are packed: an array is written in no time, and a list of ints takes 90 ns for each."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[int, list[Any]] = defaultdict(list)  # lists, and arrays of numpy
+
+    def add(self, items: list[Any], order: Any, runs: list[tuple[int, int, int]]) -> None:
+        """Take items; ``runs``: key groups, with their places among the items in ``order``."""
+        ordered = _ordered(items, order)
+        for group, start, end in runs:
+            self._pieces[group].append(ordered[start:end])
+
+    def groups(self) -> list[int]:
+        """The key groups that have items."""
+        return sorted(self._pieces)
+
+    def of_group(self, group: int) -> Sequence[Any]:
+        """All items of one key group."""
+        pieces = self._pieces[group]
+        kinds = {piece.dtype.type if isinstance(piece, np.ndarray) else None for piece in pieces}
+        typecode = _TYPECODES.get(kinds.pop()) if len(kinds) == 1 else None
+        if typecode is not None:
+            return array(typecode, np.concatenate(pieces).tobytes())
+        return list(chain.from_iterable(piece.tolist() if isinstance(piece, np.ndarray) else piece for piece in pieces))
+
+
+_PACKED: Final[dict[type, Any]] = {int: np.int64, float: np.float64}
+_TYPECODES: Final[dict[Any, str]] = {np.int64: "q", np.float64: "d"}
+
+
+def _ordered(items: list[Any], order: Any) -> Any:
+    kinds = set(map(type, items))
+    packed = _PACKED.get(kinds.pop()) if len(kinds) == 1 else None
+    if packed is not None:
+        with suppress(OverflowError):  # an int of more than 64 bits
+            return np.fromiter(items, packed, len(items))[order]
+    # Through an array of objects, which numpy permutes in a fifth of the time of operator.itemgetter.
+    return np.fromiter(items, object, len(items))[order].tolist()

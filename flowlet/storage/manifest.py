@@ -37,10 +37,11 @@ class VertexEntry(msgspec.Struct, frozen=True):
     parallelism: int
     max_parallelism: int
     operators: dict[str, str]
+    uids: dict[str, str] = {}  # by id, of those that have one
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True):
-    """A complete checkpoint; ``parallelisms`` by vertex id."""
+    """A complete checkpoint or savepoint; ``parallelisms`` by vertex id."""
 
     job_id: str
     job_name: str
@@ -50,3 +51,4 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
     subtasks: list[SubtaskEntry]
     sources: list[SourceEntry] = []
     vertices: list[VertexEntry] = []
+    is_savepoint: bool = False

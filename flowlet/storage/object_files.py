@@ -110,7 +110,8 @@ class ObjectFiles:
         if not self._is_object_store:
             with suppress(OSError):  # others write into it, or into the one above
                 self._fs.rmdir(self._path(folder))
-                self._fs.rmdir(self._path(folder[:-1]))
+                if len(folder) > 1:
+                    self._fs.rmdir(self._path(folder[:-1]))
 
     def _path(self, folder: Folder, name: str = "") -> str:
         return "/".join((self._root.rstrip("/"), *folder, name)).rstrip("/")

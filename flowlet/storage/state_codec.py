@@ -90,6 +90,12 @@ def decode_state(content: bytes, names: Mapping[str, str] | None = None) -> Subt
     return SubtaskState(operators, is_finished=head.is_finished)
 
 
+def operator_sizes(content: bytes) -> dict[str, int]:
+    """How many bytes the state of each operator has, by operator id; nothing is unpickled.  Raises StateRestoreError."""
+    head, _ = _read_head(content)
+    return {each.operator_id: each.part.pickle_size + sum(each.part.buffer_sizes) for each in head.operators}
+
+
 def _what(operator_id: str, names: Mapping[str, str] | None) -> str:
     name = None if names is None else names.get(operator_id)
     return f"the state of operator {operator_id}" if name is None else f"the state of operator {name!r}"

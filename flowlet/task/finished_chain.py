@@ -3,7 +3,7 @@
 Side:   task.
 Rules:  the operators have emitted all that they ever will, so none of them runs again.  Substitutes with their names, ids and edges only
         pass on watermarks and ends: the subtask emits the last watermark and the end of data, takes part in checkpoints as finished, and
-        ends.
+        ends.  A sink still commits what that checkpoint holds.
 Source: Flink ``FinishedOperatorChain``, ``FinishedOnRestoreMainOperatorOutput``, ``FinishedOnRestoreInput``, which skip the operators.
 """
 
@@ -29,6 +29,8 @@ def _substitute(operator: StreamOperator) -> StreamOperator:
         operator.source = _FinishedSource()
         operator.latency_tracking_interval_ms = 0
         return operator
+    if operator.runs_after_finish:
+        return operator.restored_after_finish()
     num_inputs = len(operator.inputs())
     if num_inputs > 1:
         return _FinishedMultipleInputOperator(operator, num_inputs)

@@ -66,6 +66,7 @@ class GateFedStreamTask(StreamTask):
             are_checkpointed=bool(self._checkpointed),
             limits=self.environment.limits,
             by_record=by_record,
+            takes_late_data=self._chain.head.takes_late_data,
             slices=RecordSlices(self._timings.now_ns) if self._may_be_overtaken else None,
         )
         self._num_mark_channels += sum(gate.num_channels for gate in gates)

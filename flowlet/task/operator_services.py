@@ -104,7 +104,15 @@ class OperatorServices:
             latency=latency,
             report_watermark=environment.report_watermark,
             request_splits=environment.request_splits,
+            job_id=environment.job_id,
+            has_checkpoints=checkpointing is not None and checkpointing.are_periodic,
+            delay=self._delay,
         )
+
+    def _delay(self, duration_ms: int) -> AvailabilityFuture:
+        future = AvailabilityFuture()
+        self._environment.schedule_timer(duration_ms / 1_000, future.complete)
+        return future
 
     def quiesce(self, index: int) -> AvailabilityFuture:
         """Stop the operator's processing time timers; the future is done when the mails of those that fired have run."""

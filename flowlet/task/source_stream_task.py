@@ -68,6 +68,7 @@ class SourceStreamTask(StreamTask):
 
     def _process_input(self) -> InputStatus:
         if self._stopped is not None:
+            self._source.hold()  # before the end of data: what its function has emitted is in its state
             return InputStatus.STOPPED if self._stopped is StopMode.NO_DRAIN else InputStatus.END_OF_DATA
         for _ in range(MAX_POLLS_PER_ACTION):
             if not self._source.emit_next():
@@ -105,10 +106,14 @@ class SourceStreamTask(StreamTask):
         self._mail_in_order(self._source.no_more_splits, "no more splits of the source")
 
     def _mail_in_order(self, action: Callable[[], None], description: str) -> None:
+        def run() -> None:
+            if self._stopped is None:  # else the enumerator's state in the savepoint that stops the source has these splits
+                action()
+
         # In the order of the triggers of checkpoints, which have this priority, too.  A mail that overtook a trigger would put a split into
         # this task's state that is still in the enumerator's state of the same checkpoint: after a restart it would be read twice.
         with suppress(MailboxClosedError):
-            self.mailbox_processor.executor().execute(action, description)
+            self.mailbox_processor.executor().execute(run, description)
 
     def emit_mark(self, number: int) -> None:
         """Emit a completion mark behind all records so far; not once the source has come to its end.  Any thread, any time."""

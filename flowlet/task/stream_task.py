@@ -310,8 +310,9 @@ class StreamTask(ABC):
         for partition in self._partitions:
             partition.notify_end_of_data(mode)
         if mode is StopMode.NO_DRAIN:
-            # Operators may still have work in progress, such as asynchronous calls.  The consumers accept no more, so its results are
-            # dropped.
+            # Operators may still have work in progress, such as asynchronous calls.  The consumers accept no more, so its results stay in
+            # the operators, and in the savepoint that follows; what is emitted in spite of that is dropped.
+            self._chain.stop_emitting()
             for writer in self._writers:
                 writer.stop()
         self._phase = _Phase.AWAITING_END_OF_INPUT
@@ -346,7 +347,7 @@ class StreamTask(ABC):
         if (
             config is not None
             and checkpoints is not None
-            and checkpoints.waits_for_final_checkpoint(is_wanted=config.are_taken_after_finish)
+            and checkpoints.waits_for_final_checkpoint(is_wanted=config.are_taken_after_finish and config.are_periodic)
         ):
             self._wait(controller, checkpoints.final_checkpoint, WaitKind.IDLE, "the final checkpoint")
             return

@@ -45,6 +45,7 @@ class Checkpointing:
     in_flight: Sequence[RecoveredStream] = ()  # processed before anything is read
     restored_checkpoint_id: int | None = None  # the checkpoint that the job goes on from; None: there is none
     are_taken_after_finish: bool = True  # also after tasks have ended; then each task waits at its end for one more checkpoint
+    are_periodic: bool = True  # False: only savepoints are taken, and no task waits for one
     shared_files: SharedFiles | None = None  # of incremental checkpoints; None: there is no storage
     max_concurrent: int = 1  # how many the JobManager has under way at a time
 

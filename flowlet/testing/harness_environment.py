@@ -22,6 +22,7 @@ from flowlet.testing.manual_processing_time_service import TestProcessingTimeSer
 from flowlet.testing.stepped_async_loop import SteppedAsyncCalls, SteppedEventLoop
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import KeyContext
+from netstack.availability import AvailabilityFuture
 
 _OPERATOR_ID: Final = bytes(range(16))
 _PRIORITY: Final = 1  # as the head of a chain
@@ -38,6 +39,7 @@ class SubtaskPlace:
     max_parallelism: int = 128
     attempt: int = 0
     restored_checkpoint_id: int | None = None  # None: it does not go on from a checkpoint
+    has_checkpoints: bool = True
 
     @property
     def key_groups(self) -> range:
@@ -54,6 +56,7 @@ class HarnessEnvironment:
         self.executor = self.mails.executor(_PRIORITY)
         self.latency = LatencyStats(_OPERATOR_ID, place.subtask)
         self._loop: SteppedEventLoop | None = None
+        self._delays: list[tuple[int, AvailabilityFuture]] = []  # when each is done; no timers: they end after ``quiesce``, too
         key_context = KeyContext()
         service = MailedProcessingTimeService(self.clock, self.executor)
         self.timers = KeyedTimerServiceManager(
@@ -79,6 +82,8 @@ class HarnessEnvironment:
             operator_state=self.operator_state,
             restored_checkpoint_id=place.restored_checkpoint_id,
             latency=self.latency,
+            has_checkpoints=place.has_checkpoints,
+            delay=self._delay,
         )
 
     def __repr__(self) -> str:
@@ -118,7 +123,7 @@ class HarnessEnvironment:
 
     def _next_due_ms(self) -> int | None:
         """The time of the next timer or sleeping coroutine."""
-        dues_ms = self.clock.active_timers()[:1]
+        dues_ms = [*self.clock.active_timers()[:1], *(due_ms for due_ms, _ in self._delays)]
         if self._loop is not None and (wakes_ms := self._loop.next_timer_ms()) is not None:
             dues_ms.append(wakes_ms)
         return min(dues_ms, default=None)
@@ -142,8 +147,21 @@ class HarnessEnvironment:
         due_ms = self._next_due_ms()
         if due_ms is not None:
             self.clock.set_time(max(due_ms, self.clock.current_time_ms()))
+            self._end_delays()
         elif loop is None or not loop.wait_for_others(_PATIENCE_S):
             raise AssertionError("the operator waits for a mail, but there is no timer and no coroutine that could put one")
+
+    def _delay(self, duration_ms: int) -> AvailabilityFuture:
+        future = AvailabilityFuture()
+        self._delays.append((self.clock.current_time_ms() + duration_ms, future))
+        return future
+
+    def _end_delays(self) -> None:
+        now_ms, waiting = self.clock.current_time_ms(), self._delays
+        self._delays = [each for each in waiting if each[0] > now_ms]
+        for due_ms, future in waiting:
+            if due_ms <= now_ms:
+                future.complete()
 
     # -- end
 

@@ -25,12 +25,15 @@ from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.tm.child_signals import keep_apart
 from flowlet.tm.command_options import (
+    Advertise,
     BusyPollUs,
     CancellationInterval,
     CancellationTimeout,
     CongestionControl,
     DataPort,
     Driver,
+    ExclusiveBuffers,
+    FloatingBuffers,
     GcThreshold,
     HeartbeatIntervalS,
     HeartbeatTimeoutS,
@@ -48,6 +51,7 @@ from flowlet.tm.command_options import (
     RegistrationTimeoutS,
     Scheduling,
     SecretFile,
+    SegmentSize,
     Slots,
     SwitchIntervalMs,
 )
@@ -98,7 +102,11 @@ def taskmanager(
     slots: Slots = 1,
     host: Host = "127.0.0.1",
     data_port: DataPort = 0,
+    advertise: Advertise = None,
     network_memory: NetworkMemory = "64m",
+    segment_size: SegmentSize = "32k",
+    exclusive_buffers: ExclusiveBuffers = 8,
+    floating_buffers: FloatingBuffers = 8,
     max_producers_per_gate: MaxProducersPerGate = 64,
     producer_memory_percent: ProducerMemoryPercent = 50,
     congestion_control: CongestionControl = None,
@@ -137,17 +145,21 @@ def taskmanager(
     process = ProcessOptions(jm_host, jm_port, secret, parent_pid, GarbageCollectorTuning(gc_threshold), switch_interval)
     network = NetstackConfig(
         network_memory_bytes=parse_memory_size(network_memory, "--network-memory"),
+        segment_size_bytes=parse_memory_size(segment_size, "--segment-size"),
+        exclusive_buffers_per_channel=exclusive_buffers,
+        floating_buffers_per_gate=floating_buffers,
         max_producers_per_gate=max_producers_per_gate,
         congestion_control=congestion_control,
         heartbeat_interval_s=heartbeat_interval_s,
         heartbeat_timeout_s=heartbeat_timeout_s,
         max_producer_memory_percent=producer_memory_percent,
-        security=SecurityConfig.hmac(secret),
+        security=SecurityConfig.hmac(secret, authorities=() if advertise is None else (advertise,)),
     )
     config = TaskExecutorConfig(
         num_slots=slots,
         host=host,
         data_port=data_port,
+        advertised=None if advertise is None else parse_address(advertise, "--advertise"),
         network=network,
         reconnect=ReconnectConfig(give_up_after_s=registration_timeout_s),
         cancellation=CancellationConfig(cancellation_interval / 1000, cancellation_timeout / 1000),

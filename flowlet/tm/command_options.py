@@ -20,7 +20,17 @@ Slots = Annotated[int, typer.Option(min=1, help="How many subtasks of one slot s
 # The network stack.
 Host = Annotated[str, typer.Option(help="The address of the data port.")]
 DataPort = Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")]
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        help="host:port of the way to the data port that peers are told, such as a tunnel's entrance on this machine.  "
+        "[default: the data port itself]"
+    ),
+]
 NetworkMemory = Annotated[str, typer.Option(help="Memory for network buffers: bytes, or with k, m or g.")]
+SegmentSize = Annotated[str, typer.Option(help="Size of one network buffer: bytes, or with k; 256 bytes at least.")]
+ExclusiveBuffers = Annotated[int, typer.Option(min=0, help="Network buffers that each channel of an input has for itself.")]
+FloatingBuffers = Annotated[int, typer.Option(min=0, help="Further network buffers that the channels of one input share.")]
 MaxProducersPerGate = Annotated[int, typer.Option(min=1, help="How many producers may push into a remote gate at once.")]
 ProducerMemoryPercent = Annotated[
     int, typer.Option(min=1, max=100, help="How much of the network memory the producers of all remote gates may hold.")

@@ -47,10 +47,13 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
+from flowlet.state.keyed_state_backend import SharedFiles
 from flowlet.storage.channel_codec import decode_channels, encode_channels
 from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.savepoint_storage import SavepointStorage
 from flowlet.storage.shared_files import JobSharedFiles, handle_of
 from flowlet.storage.state_codec import decode_state, encode_state
+from flowlet.storage.state_files import StateFiles
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from flowlet.tm.main_objects import MAIN_OBJECTS
@@ -61,7 +64,7 @@ from netstack.eventloop import EventLoopThread
 from netstack.forks import end_stranded_child
 from netstack.log_lines import LogLines
 from netstack.timers import Timers
-from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointOptions
+from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointOptions, SavepointFormat, SnapshotType
 
 _log = LogLines(__name__)
 
@@ -77,6 +80,7 @@ class CheckpointServices:
     report: Callable[[CheckpointReport], None]  # sends to the JobManager; called on the loop thread
     open_storage: Callable[[str, str], CheckpointStorage] = CheckpointStorage  # URL, job id; only manifests need the key
     clock_ns: Callable[[], int] = time.monotonic_ns
+    open_savepoint: Callable[[str], SavepointStorage] = SavepointStorage  # its directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,28 +145,38 @@ class TaskCheckpointing:
             if descriptor.restored is not None:
                 raise StateRestoreError(f"task {self._name} shall be restored, but its job names no directory of checkpoints")
             return None
-        storage = self._storage = self._services.open_storage(settings.directory, descriptor.job_id)
+        own = self._storage = self._services.open_storage(settings.directory, descriptor.job_id) if settings.is_periodic else None
         self._names = {operator_id: each.name for operator_id, each in operators.items()}
         restored = descriptor.restored
-        if restored is not None and restored.former_job:
-            storage = self._services.open_storage(restored.former_directory, restored.former_job)
+        storage = self._storage_of(restored)
         return Checkpointing(
             self,
             self._execute,
             timers,
             InMemoryChannelStateWriter(),
             _mode(settings),
-            restored={} if restored is None else self._read(storage, restored, operators),
+            restored={} if restored is None or storage is None else self._read(storage, restored, operators),
             restored_checkpoint_id=None if restored is None else restored.checkpoint_id,
-            in_flight=self._read_in_flight(storage),
+            in_flight=[] if storage is None else self._read_in_flight(storage),
             are_taken_after_finish=settings.after_tasks_finish,
-            shared_files=JobSharedFiles(self._storage, storage),
+            are_periodic=settings.is_periodic,
+            shared_files=_shared_files(own, storage),
             max_concurrent=settings.max_concurrent,
         )
 
-    def _read(self, storage: CheckpointStorage, restored: RestoredState, operators: Mapping[str, Restorable]) -> Mapping[str, object]:
-        if restored.is_finished:  # operators that had finished are not run again, so nobody needs their state
-            return {}
+    def _storage_of(self, restored: RestoredState | None) -> StateFiles | None:
+        """Where the state lies that the task begins with; None: it begins with nothing, and takes no checkpoints."""
+        if restored is not None and restored.former_savepoint:
+            return self._services.open_savepoint(restored.former_savepoint)
+        if restored is not None and restored.former_job:
+            return self._services.open_storage(restored.former_directory, restored.former_job)
+        return self._storage
+
+    def _read(self, storage: StateFiles, restored: RestoredState, operators: Mapping[str, Restorable]) -> Mapping[str, object]:
+        if restored.is_finished:  # operators that had finished are not run again, so nobody needs their state; sinks still commit
+            operators = {operator_id: each for operator_id, each in operators.items() if each.runs_after_finish}
+            if not operators:
+                return {}
         descriptor = self._descriptor
         ids = restored.former_operators if restored.former_job else list(operators)
         width = restored.former_parallelism or descriptor.parallelism
@@ -183,7 +197,7 @@ class TaskCheckpointing:
                 f"task {self._name}: its state in checkpoint {restored.checkpoint_id} cannot be restored: {error}"
             ) from error
 
-    def _read_part(self, storage: CheckpointStorage, restored: RestoredState, handle: StateHandle) -> Mapping[str, object]:
+    def _read_part(self, storage: StateFiles, restored: RestoredState, handle: StateHandle) -> Mapping[str, object]:
         try:
             state = decode_state(storage.read_state(handle), self._names)
         except Exception as error:
@@ -196,7 +210,7 @@ class TaskCheckpointing:
         _log.info("restored", checkpoint=restored.checkpoint_id, num_bytes=handle.num_bytes, operators=len(state.operators))
         return state.operators
 
-    def _read_in_flight(self, storage: CheckpointStorage) -> list[RecoveredStream]:
+    def _read_in_flight(self, storage: StateFiles) -> list[RecoveredStream]:
         restored = self._descriptor.restored
         if restored is None or not restored.edges:
             return []
@@ -239,7 +253,7 @@ class TaskCheckpointing:
         assert settings is not None, "a task with checkpoints has their settings"
         metadata = CheckpointMetadata(order.checkpoint_id, order.timestamp_ms, time.time_ns() // _NS_PER_MS)
         try:
-            future = checkpoints.trigger_checkpoint_async(metadata, _options(settings))
+            future = checkpoints.trigger_checkpoint_async(metadata, _options(settings, order))
         except CheckpointError as error:
             self.decline_checkpoint(order.checkpoint_id, error)
             return
@@ -309,7 +323,7 @@ class TaskCheckpointing:
         self._acknowledge(checkpoint_id, replace(metrics, async_duration_ns=async_ns), kept, state)
 
     def _keep(self, checkpoint_id: int, state: SubtaskState) -> _Kept:
-        storage, descriptor = self._storage, self._descriptor
+        storage, descriptor = self._open_for(state.location), self._descriptor
         assert storage is not None, "opened before the first checkpoint"
         # With the number of the attempt: a late write of a former attempt replaces nothing.
         name = f"{descriptor.vertex_id}-{descriptor.subtask}-{int.from_bytes(descriptor.attempt[-4:], 'big')}"
@@ -317,6 +331,9 @@ class TaskCheckpointing:
         if not state.channels.num_bytes:
             return _Kept(operators)
         return _Kept(operators, storage.write_state(checkpoint_id, f"{name}-channels", encode_channels(state.channels)))
+
+    def _open_for(self, location: str) -> StateFiles | None:
+        return self._services.open_savepoint(location) if location else self._storage
 
     def _failed(self, checkpoint_id: int, reason: CheckpointFailureReason, cause: BaseException) -> CheckpointError:
         error = CheckpointError(checkpoint_id, reason, f"{self._name}: {type(cause).__name__}: {cause}")
@@ -360,8 +377,20 @@ def _shared_of(state: SubtaskState) -> list[StateHandle]:
     return [handle_of(file) for each in keyed if isinstance(each, IncrementalSnapshot) for file in each.shared.values()]
 
 
-def _options(settings: CheckpointSettings) -> CheckpointOptions:
-    """How the job's checkpoints are taken (Flink ``CheckpointOptions.forConfig``)."""
+def _shared_files(own: CheckpointStorage | None, storage: StateFiles | None) -> SharedFiles | None:
+    """Those of the job, and of the checkpoint that it starts from; a savepoint has none, nor has a job without periodic checkpoints."""
+    former = storage if isinstance(storage, CheckpointStorage) else None
+    if own is None:
+        return None if former is None else JobSharedFiles(former)
+    return JobSharedFiles(own, former)
+
+
+def _options(settings: CheckpointSettings, order: TriggerCheckpoint) -> CheckpointOptions:
+    """How the job's checkpoints are taken (Flink ``CheckpointOptions.forConfig``); savepoints are never unaligned."""
+    if order.location:
+        alignment = Alignment.ALIGNED if settings.is_exactly_once else Alignment.AT_LEAST_ONCE
+        kind = SnapshotType(order.snapshot_type)
+        return CheckpointOptions(kind, SavepointFormat.CANONICAL, order.location.encode(), alignment)
     if not settings.is_exactly_once:
         return CheckpointOptions(alignment=Alignment.AT_LEAST_ONCE)
     if not settings.is_unaligned:

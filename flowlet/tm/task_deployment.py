@@ -203,7 +203,7 @@ def _create_offered_gate(
     job_id, shape = bytes.fromhex(descriptor.job_id), source.shape(descriptor.parallelism)
     gate = network.create_offered_gate(owner_name(descriptor), job_id, descriptor.subtask, shape)
     settings = descriptor.settings
-    retries = None if settings.checkpoints is None else settings.gates.retries
+    retries = settings.gates.retries if settings.takes_checkpoints else None
     source.bind(gate, report, request_mark, retries=retries, waits_for_checkpoints=settings.acknowledges_checkpointed)
     return gate
 

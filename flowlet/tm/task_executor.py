@@ -57,11 +57,12 @@ _POOL_STOP_S = 0.1  # threads that have nothing to do end within microseconds; o
 
 @dataclass(frozen=True, slots=True)
 class TaskExecutorConfig:
-    """Settings of a TaskManager."""
+    """Settings of a TaskManager.  ``advertised``: host and port that peers dial, if they are not those of the data port."""
 
     num_slots: int = 1
     host: str = "127.0.0.1"
     data_port: int = 0
+    advertised: tuple[str, int] | None = None
     network: NetstackConfig = field(default_factory=NetstackConfig)
     reconnect: ReconnectConfig = field(default_factory=ReconnectConfig)
     cancellation: CancellationConfig = field(default_factory=CancellationConfig)
@@ -136,7 +137,8 @@ class TaskExecutor:
         """
         config = self._config
         address = await self._network.start(config.host, config.data_port)
-        registration = RegisterTaskManager(self.tm_id, config.num_slots, address.host, address.port, os.getpid())
+        host, port = config.advertised or (address.host, address.port)
+        registration = RegisterTaskManager(self.tm_id, config.num_slots, host, port, os.getpid())
         self._connection = JobManagerConnection(rpc, registration, self, config.reconnect)
         self._session = asyncio.create_task(self._connection.run(), name=f"session of {self.tm_id}")
         self._session.add_done_callback(self._session_ended)

@@ -30,3 +30,6 @@ def test_a_job_with_checkpoints_counts_right_and_says_what_they_took() -> None:
     [sample] = with_them.details["samples"]
     assert sample["num_completed"] > 0
     assert sample["state_bytes"] > 1000
+    [latencies] = [result for result in results if result.name.endswith("every 20 ms: latency p99")]
+    [sample] = latencies.details["samples"]
+    assert sample["num_checkpoints"] > 0

@@ -143,7 +143,7 @@ def check_errors(cluster: Cluster, folder: Path, path: str) -> None:
     """A job that cannot start from its checkpoint fails before it runs, with one sentence and without a traceback."""
     (Path(path).parent / "chk-99").mkdir()
     for options, message in [
-        ({"path": str(folder)}, r"execution.state-recovery.path is .* names no checkpoint"),
+        ({"path": str(folder)}, r"names no checkpoint or savepoint: there is no file _metadata in it"),
         ({"path": str(Path(path).parent / "chk-99")}, r"chk-99/_metadata cannot be read: the file or its directory does not exist"),
     ]:
         env, results = program(cluster, folder, 1, **options)

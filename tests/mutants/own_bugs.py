@@ -405,6 +405,6 @@ OWN_BUGS: Final = (
         "flowlet.watermarks.watermark_multiplexer",
         "for part in self._parts.values() if not part.is_idle]",
         "for part in self._parts.values() if not part.is_idle or len(self._parts) > 2]",
-        f"{_SPLITS}::test_the_whole_is_what_its_parts_say",
+        f"{_SPLITS}::test_of_three_parts_the_slowest_active_one_counts",
     ),
 )

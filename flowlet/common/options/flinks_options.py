@@ -7,7 +7,7 @@ Source: Flink 2 ``*Options``; PyFlink ``PythonOptions``.
 from typing import Final
 
 _OBJECT_REUSE: Final = "chained operators always pass on the record itself, as PyFlink's Python operators do"
-_SAVEPOINTS: Final = "savepoints are not supported yet; a job can start from a retained checkpoint: execution.state-recovery.path"
+_SAVEPOINTS: Final = "a job can start from a savepoint or a retained checkpoint: execution.state-recovery.path"
 _STATE: Final = "this detail of state backends cannot be set"
 _STORAGE: Final = "this detail of checkpoint files cannot be set"
 _UNALIGNED: Final = "this detail of unaligned checkpoints cannot be set"
@@ -25,7 +25,6 @@ EXACT: Final = {
     name: reason
     for reason, names in {
         _OBJECT_REUSE: "pipeline.object-reuse",
-        _SAVEPOINTS: "execution.checkpointing.savepoint-dir state.savepoints.dir",
         _STORAGE: "execution.checkpointing.create-subdir execution.checkpointing.data-inline-threshold"
         " execution.checkpointing.write-buffer-size execution.checkpointing.snapshot-compression"
         " execution.checkpointing.cleaner.parallel-mode",

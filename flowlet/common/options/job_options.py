@@ -22,7 +22,7 @@ _ANY_NUMBER: Final = -1  # of attempts
 
 
 def checkpoint_settings(options: Configuration, default_directory: str | None) -> CheckpointSettings | None:
-    """The checkpoints of a job; None: it takes none.
+    """The checkpoints of a job; None: it takes none, and no savepoints either.
 
     Args:
         options: the environment's.
@@ -33,9 +33,14 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
         JobGraphError: there is no directory, checkpoints cannot be kept in what it names, or unaligned ones do not go with the rest.
     """
     interval_ms = known.CHECKPOINT_INTERVAL.find(options)
+    savepoint_directory = known.SAVEPOINT_DIRECTORY.find(options) or ""
+    if savepoint_directory:
+        _check_url(savepoint_directory)
     if interval_ms is None:
-        _refuse(options, known.FOR_CHECKPOINTS, f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out")
-        return None
+        takes_savepoints = bool(savepoint_directory) or known.RECOVERY_PATH.find(options) is not None
+        without_effect = known.FOR_PERIODIC_CHECKPOINTS if takes_savepoints else known.FOR_CHECKPOINTS
+        _refuse(options, without_effect, f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out")
+        return _savepoints_alone(options, savepoint_directory) if takes_savepoints else None
     directory = known.CHECKPOINT_DIRECTORY.find(options) or default_directory
     if not directory:
         raise JobGraphError(
@@ -46,10 +51,7 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
     if not is_unaligned and known.ALIGNED_TIMEOUT.get(options):
         wanted = f"set {known.UNALIGNED.name!r} too, or leave it out"
         _refuse(options, (known.ALIGNED_TIMEOUT,), f"no checkpoint may become unaligned: {wanted}")
-    try:
-        check_checkpoint_url(directory)
-    except StorageError as error:
-        raise JobGraphError(str(error)) from error
+    _check_url(directory)
     num_retained, restore_fallback = known.NUM_RETAINED.get(options), known.RESTORE_FALLBACK.get(options)
     if restore_fallback and num_retained == 1:
         why = f"only one checkpoint is kept: set {known.NUM_RETAINED.name!r} to 2 or more"
@@ -69,20 +71,37 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
         is_retained_on_cancellation=known.RETENTION.get(options) == "RETAIN_ON_CANCELLATION",
         is_retained_on_failure=known.RETENTION.get(options) != "NO_EXTERNALIZED_CHECKPOINTS",
         restore_fallback=restore_fallback,
+        savepoint_directory=savepoint_directory,
     )
 
 
-def recovery_settings(options: Configuration, *, has_checkpoints: bool) -> tuple[str, bool]:
-    """The checkpoint of another job that a job starts from, empty: none; and whether state that it does not use is left out.
+def _savepoints_alone(options: Configuration, directory: str) -> CheckpointSettings:
+    return CheckpointSettings(
+        interval_ms=None,
+        directory="",
+        is_exactly_once=known.CHECKPOINT_MODE.get(options) == "EXACTLY_ONCE",
+        timeout_ms=known.CHECKPOINT_TIMEOUT.get(options),
+        after_tasks_finish=known.AFTER_TASKS_FINISH.get(options),
+        savepoint_directory=directory,
+    )
+
+
+def _check_url(directory: str) -> None:
+    try:
+        check_checkpoint_url(directory)
+    except StorageError as error:
+        raise JobGraphError(str(error)) from error
+
+
+def recovery_settings(options: Configuration) -> tuple[str, bool]:
+    """The checkpoint or savepoint that a job starts from, empty: none; and whether state that it does not use is left out.
 
     Raises:
         ConfigError: an option is not of its type, or has no effect.
     """
     path = known.RECOVERY_PATH.find(options) or ""
-    if path and not has_checkpoints:
-        _refuse(options, (known.RECOVERY_PATH,), f"the job takes no checkpoints of its own: set {known.CHECKPOINT_INTERVAL.name!r}, too")
     if not path:
-        without = f"the job starts from no checkpoint: set {known.RECOVERY_PATH.name!r}, or leave it out"
+        without = f"the job starts from no checkpoint or savepoint: set {known.RECOVERY_PATH.name!r}, or leave it out"
         _refuse(options, (known.IGNORES_UNCLAIMED_STATE,), without)
     return path, known.IGNORES_UNCLAIMED_STATE.get(options)
 

@@ -112,8 +112,11 @@ GATE_ACKNOWLEDGE: Final = choice(
 )
 GATE_RETRIES: Final = choice("flowlet.gate.retries", _GATES, {each.value: each for each in RetryRule}, default=RetryRule.SAME_ROWS)
 
+SAVEPOINT_DIRECTORY: Final = text(
+    "execution.checkpointing.savepoint-dir", _CHECKPOINTS, "state.savepoints.dir", allowed="the path or URL of a directory"
+)
 RECOVERY_PATH: Final = text(
-    "execution.state-recovery.path", _RECOVERY, "execution.savepoint.path", allowed="the path or URL of a checkpoint"
+    "execution.state-recovery.path", _RECOVERY, "execution.savepoint.path", allowed="the path or URL of a checkpoint or savepoint"
 )
 IGNORES_UNCLAIMED_STATE: Final = boolean(
     "execution.state-recovery.ignore-unclaimed-state", _RECOVERY, "execution.savepoint.ignore-unclaimed-state", default=False
@@ -216,15 +219,12 @@ FIXED: Final[tuple[Option[str], ...]] = (
 )
 FOR_ROCKSDB: Final[tuple[Option[Any], ...]] = (INCREMENTAL, ROCKSDB_DIRECTORY)
 """Options without effect unless ``STATE_BACKEND`` is RocksDB; ``INCREMENTAL`` may be false anyway."""
-FOR_CHECKPOINTS: Final[tuple[Option[Any], ...]] = (
-    CHECKPOINT_MODE,
-    CHECKPOINT_TIMEOUT,
+FOR_PERIODIC_CHECKPOINTS: Final[tuple[Option[Any], ...]] = (
     MIN_PAUSE,
     MAX_CONCURRENT,
     TOLERABLE_FAILURES,
     CHECKPOINT_DIRECTORY,
     NUM_RETAINED,
-    AFTER_TASKS_FINISH,
     UNALIGNED,
     ALIGNED_TIMEOUT,
     RETENTION,
@@ -233,6 +233,8 @@ FOR_CHECKPOINTS: Final[tuple[Option[Any], ...]] = (
 """Options without effect unless ``CHECKPOINT_INTERVAL`` is set."""
 FOR_GATES: Final[tuple[Option[Any], ...]] = (GATE_ACKNOWLEDGE, GATE_RETRIES)
 """Options without effect unless the job has a remote gate and checkpoints."""
+FOR_CHECKPOINTS: Final[tuple[Option[Any], ...]] = (CHECKPOINT_MODE, CHECKPOINT_TIMEOUT, AFTER_TASKS_FINISH, *FOR_PERIODIC_CHECKPOINTS)
+"""Options without effect unless checkpoints are taken; the first three also count for savepoints alone."""
 FOR_RECOVERY: Final[tuple[Option[Any], ...]] = (RECOVERY_PATH, IGNORES_UNCLAIMED_STATE)
 FOR_STRATEGIES: Final[dict[RestartKind, tuple[Option[Any], ...]]] = {
     RestartKind.FIXED_DELAY: (ATTEMPTS, FIXED_DELAY),
@@ -266,6 +268,7 @@ KNOWN: Final[tuple[Option[Any], ...]] = (
     CHECKPOINT_INTERVAL,
     *FOR_CHECKPOINTS,
     *FOR_GATES,
+    SAVEPOINT_DIRECTORY,
     *FOR_RECOVERY,
     RESTART_STRATEGY,
     FAILOVER_STRATEGY,

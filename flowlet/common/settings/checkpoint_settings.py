@@ -26,8 +26,9 @@ class CheckpointSettings:
     """What ``enable_checkpointing`` and ``execution.checkpointing.*`` decide.
 
     Args:
-        interval_ms: from one trigger to the next.
-        directory: an absolute path, its ``file:`` URL, or a URL of fsspec, that all TaskManagers and the JobManager reach.
+        interval_ms: from one trigger to the next; None: only savepoints are taken, when somebody asks for one.
+        directory: an absolute path, its ``file:`` URL, or a URL of fsspec, that all TaskManagers and the JobManager reach; empty if only
+            savepoints are taken.
         is_exactly_once: barriers are aligned; otherwise they are only counted (at least once).
         timeout_ms: after it a checkpoint that is not complete fails.
         min_pause_ms: from the end of one checkpoint to the next trigger, at least.
@@ -40,12 +41,13 @@ class CheckpointSettings:
         is_retained_on_cancellation: they stay when the job is cancelled.
         is_retained_on_failure: they stay when the job fails.
         restore_fallback: if the newest one cannot be restored, the job begins with the one before it, as far as they are kept.
+        savepoint_directory: where savepoints are written if nobody says where; empty: whoever wants one must say it.
 
     Raises:
         JobGraphError: a number is out of range, the directory is missing, or unaligned checkpoints do not go with the rest.
     """
 
-    interval_ms: int
+    interval_ms: int | None
     directory: str
     is_exactly_once: bool = True
     timeout_ms: int = 600_000
@@ -59,14 +61,16 @@ class CheckpointSettings:
     is_retained_on_cancellation: bool = False
     is_retained_on_failure: bool = False
     restore_fallback: bool = False
+    savepoint_directory: str = ""
 
     def __post_init__(self) -> None:
         for name, lowest in _LOWEST.items():
-            if getattr(self, name) < lowest:
-                raise JobGraphError(f"{name} of the checkpoints is {getattr(self, name)}, the least is {lowest}")
+            value = getattr(self, name)
+            if value is not None and value < lowest:
+                raise JobGraphError(f"{name} of the checkpoints is {value}, the least is {lowest}")
         if self.tolerable_failures < -1:
             raise JobGraphError(f"tolerable_failures of the checkpoints is {self.tolerable_failures}, the least is -1 (any number)")
-        if not self.directory:
+        if self.is_periodic and not self.directory:
             raise JobGraphError("checkpoints need a directory: set execution.checkpointing.dir")
         if self.is_unaligned and not self.is_exactly_once:
             raise JobGraphError(
@@ -78,3 +82,8 @@ class CheckpointSettings:
                 f"of unaligned checkpoints one is under way at a time, not {self.max_concurrent}: set "
                 "execution.checkpointing.max-concurrent-checkpoints to 1, or leave out execution.checkpointing.unaligned.enabled"
             )
+
+    @property
+    def is_periodic(self) -> bool:
+        """Whether checkpoints are taken by themselves; no: only savepoints."""
+        return self.interval_ms is not None

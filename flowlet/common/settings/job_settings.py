@@ -46,9 +46,14 @@ class JobSettings:
     gates: GateSettings = field(default_factory=GateSettings)
 
     @property
+    def takes_checkpoints(self) -> bool:
+        """Whether checkpoints are taken by themselves; no: at most savepoints, when somebody asks for one."""
+        return self.checkpoints is not None and self.checkpoints.is_periodic
+
+    @property
     def acknowledges_checkpointed(self) -> bool:
         """Whether a write into a remote gate returns when a checkpoint holds its rows, not when they are processed."""
-        return self.checkpoints is not None and self.gates.acknowledge is Acknowledge.CHECKPOINTED
+        return self.takes_checkpoints and self.gates.acknowledge is Acknowledge.CHECKPOINTED
 
     def __post_init__(self) -> None:
         for name, lowest in _LOWEST.items():

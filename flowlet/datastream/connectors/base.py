@@ -13,6 +13,7 @@ from flowlet.datastream.connectors.committer import Committer
 from flowlet.datastream.connectors.sink_writer import SinkWriter, StatefulSinkWriter, WriterInitContext
 
 __all__ = [
+    "BuiltInSource",
     "DeliveryGuarantee",
     "DiscardingSink",
     "Sink",
@@ -39,6 +40,10 @@ class Source:
     """
 
     is_bounded: bool = True
+
+
+class BuiltInSource(Source):
+    """A source of flowlet's own: it says what to read, and the client makes the source of the runtime that reads it."""
 
 
 class Sink:

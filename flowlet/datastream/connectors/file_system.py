@@ -1,20 +1,39 @@
-"""``FileSource``: the lines of text files.  ``FileSink``: records in files of a bulk format.
+"""``FileSource``: the lines of text files; with the names of ``FileSink``, as in PyFlink.
 
 Side:   pure.  The JobManager lists files, and tasks open them: paths are paths on their machines.
 Source: PyFlink ``pyflink.datastream.connectors.file_system``; ``set_split_size`` is not in PyFlink (Flink splits bulk formats by blocks,
         and never text files).
-Absent: ``monitor_continuously``, reading bulk formats, your own enumerators and split assigners; row formats, buckets, rolling and
-        compaction of the sink.
+Absent: ``monitor_continuously``, reading bulk formats, your own enumerators and split assigners.
 """
 
 from typing import TYPE_CHECKING, final
 
 from flowlet.common.checks import is_name
 from flowlet.common.not_yet import missing_names
-from flowlet.datastream.connectors.base import Sink, Source
+from flowlet.datastream.connectors.base import BuiltInSource
+from flowlet.datastream.connectors.bucket_assigner import BucketAssigner, BucketContext
+from flowlet.datastream.connectors.file_sink import BulkWriterFactory, FileSink
+from flowlet.datastream.connectors.rolling_policy import (
+    DefaultRollingPolicy,
+    OnCheckpointRollingPolicy,
+    OutputFileConfig,
+    RollingPolicy,
+)
 from flowlet.errors import JobGraphError
 
-__all__ = ["BulkWriterFactory", "FileSink", "FileSource", "FileSourceBuilder", "StreamFormat"]
+__all__ = [
+    "BucketAssigner",
+    "BucketContext",
+    "BulkWriterFactory",
+    "DefaultRollingPolicy",
+    "FileSink",
+    "FileSource",
+    "FileSourceBuilder",
+    "OnCheckpointRollingPolicy",
+    "OutputFileConfig",
+    "RollingPolicy",
+    "StreamFormat",
+]
 
 
 @final
@@ -42,7 +61,7 @@ class StreamFormat:
         return StreamFormat(charset_name)
 
 
-class FileSource(Source):
+class FileSource(BuiltInSource):
     """The lines of files; made by ``FileSource.for_record_stream_format``.
 
     A directory stands for all files below it, except hidden ones, whose names begin with ``.`` or ``_``.  Files ending in ``.gz``,
@@ -103,45 +122,6 @@ class FileSourceBuilder:
     def build(self) -> FileSource:
         """Build the source."""
         return FileSource(self._stream_format, self._paths, self._split_bytes)
-
-
-class BulkWriterFactory:
-    """Base class of what makes the writers of a ``FileSink``; see ``ParquetBulkWriters``."""
-
-    __slots__ = ()
-
-
-class FileSink(Sink):
-    """Writes records to files in one folder; made by ``FileSink.for_bulk_format``.
-
-    Each subtask writes one file, ``part-<subtask>-<random>``.  It gets this name when the input has ended and the file is complete.
-    Before, its name begins with a dot, which readers ignore; if the job fails, it is removed.
-    """
-
-    __slots__ = ("base_path", "writer_factory")
-
-    def __init__(self, base_path: str, writer_factory: BulkWriterFactory) -> None:
-        self.base_path = base_path
-        self.writer_factory = writer_factory
-
-    @staticmethod
-    def for_bulk_format(base_path: str, writer_factory: BulkWriterFactory) -> "FileSink.BulkFormatBuilder":
-        """A builder of a sink to this folder, which is created if missing.  Raises JobGraphError if an argument has the wrong type."""
-        return FileSink.BulkFormatBuilder(base_path, writer_factory)
-
-    class BulkFormatBuilder:
-        """Builds a ``FileSink``."""
-
-        def __init__(self, base_path: str, writer_factory: BulkWriterFactory) -> None:
-            if not is_name(base_path):
-                raise JobGraphError(f"a file sink writes into a folder given as text, got {base_path!r}")
-            if not isinstance(writer_factory, BulkWriterFactory):
-                raise JobGraphError(f"a file sink needs a format such as ParquetBulkWriters.for_row_type(...), got {writer_factory!r}")
-            self._sink = FileSink(base_path, writer_factory)
-
-        def build(self) -> "FileSink":
-            """Build the sink."""
-            return self._sink
 
 
 if not TYPE_CHECKING:

@@ -37,6 +37,10 @@ class WriterInitContext(ABC):
     def get_restored_checkpoint_id(self) -> int | None:
         """The checkpoint that the job goes on from; None: it began anew."""
 
+    @abstractmethod
+    def get_processing_time_service(self) -> Any:
+        """The clock of the task, with ``current_time_ms()`` and ``register_timer(timestamp_ms, callback)``; Flink's, with our names."""
+
 
 class SinkWriterContext(ABC):
     """The record that is being written; valid during one call of ``write``."""

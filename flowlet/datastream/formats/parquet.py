@@ -6,9 +6,10 @@ Absent: readers, Avro, and the Hadoop configuration.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flowlet.common.typeinfo import RowTypeInfo, TupleTypeInfo
-from flowlet.datastream.connectors.file_system import BulkWriterFactory
+from flowlet.datastream.connectors.file_sink import BulkWriterFactory
 from flowlet.errors import JobGraphError
 
 __all__ = ["ParquetBulkWriters", "ParquetWriterFactory"]
@@ -23,6 +24,7 @@ class ParquetWriterFactory(BulkWriterFactory):
 
     row_type: RowTypeInfo
     utc_timestamp: bool
+    suffix: ClassVar[str] = ".parquet"
 
 
 class ParquetBulkWriters:

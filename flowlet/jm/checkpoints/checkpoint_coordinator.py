@@ -14,12 +14,13 @@ Rules:      the first trigger comes one interval after all attempts run.  A trig
             A complete checkpoint fails all older ones on their way: they are subsumed.
             Tasks that had finished at the trigger count as acknowledged.  If one finishes later without having taken part, the
             checkpoint fails.  Without ``after_tasks_finish`` none is triggered once a task has finished.
+            A savepoint runs alone: it waits for what is on its way, and periodic triggers wait for it.  It is no place to restart from:
+            tasks hear of its end only if it stops the job, it subsumes nothing, and its failure does not count.
             Reports that fit no checkpoint on its way are counted.  Two of them have effects: a cause that arrives after its symptom
             takes its place, and a state that arrives after its checkpoint has failed is discarded.
-Absent:     savepoints, checkpoints of a part of the job.
+Absent:     checkpoints of a part of the job.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -28,14 +29,36 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_failures import SYMPTOM, CoordinatorFailureReason, FailureCounter, is_counted
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
+from flowlet.jm.checkpoints.coordinator_events import (
+    AttemptChanged,
+    CheckpointFailed,
+    CheckpointWanted,
+    DiscardCheckpoint,
+    Effect,
+    Event,
+    FailJob,
+    JobEnded,
+    KeepCheckpoint,
+    ManifestFailed,
+    ManifestWritten,
+    RunEnded,
+    RunStarted,
+    SavepointCompleted,
+    SavepointFailed,
+    SavepointRequested,
+    SnapshotSources,
+    SourcesFailed,
+    SourcesSnapshotted,
+    TimePassed,
+    WriteManifest,
+)
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, PendingCheckpoint, Phase
+from flowlet.jm.checkpoints.savepoint_request import MAX_WAITING, SavepointRequest
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
     CheckpointCompleted,
     CheckpointDeclined,
-    CheckpointOrder,
-    CheckpointReport,
     TriggerCheckpoint,
 )
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
@@ -44,147 +67,8 @@ from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 _EARLY_SHARE: Final = 10
 _MAX_EARLY_PAUSE_MS: Final = 1000
 _MAX_LITTER: Final = 1000  # ids; a late state of an older one stays on the disk until the directory is removed
+_NOT_RUNNING: Final = "the job takes savepoints only while all of its tasks run, and none of them has failed or is about to restart"
 _Reason = CoordinatorFailureReason
-
-
-@dataclass(frozen=True, slots=True)
-class RunStarted:
-    """All tasks are deployed; ``restored`` is the id of the checkpoint that those begin with that were deployed now.
-
-    ``states``: of attempts that were deployed before and go on, because only others start again; others may be there, too.
-    """
-
-    attempts: Mapping[bytes, Subtask]
-    restored: int | None = None
-    states: Mapping[bytes, ExecutionState] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptChanged:
-    """An attempt is in a new state."""
-
-    attempt: bytes
-    state: ExecutionState
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """It is ``next_due_ms`` or later.
-
-    ``held``: attempts that have acknowledged a checkpoint, with its id, but the client has not read so far.  ``blocked``: attempts that
-    cannot go on because the client does not read.
-    """
-
-    held: frozenset[tuple[int, bytes]] = frozenset()
-    blocked: frozenset[bytes] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointWanted:
-    """A producer waits for the next checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourcesSnapshotted:
-    """The answer to ``SnapshotSources``."""
-
-    checkpoint_id: int
-    sources: list[SourceEntry]
-
-
-@dataclass(frozen=True, slots=True)
-class SourcesFailed:
-    """The other answer to ``SnapshotSources``."""
-
-    checkpoint_id: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestWritten:
-    """The answer to ``WriteManifest``."""
-
-    manifest: CheckpointManifest
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestFailed:
-    """The other answer to ``WriteManifest``."""
-
-    checkpoint_id: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnded:
-    """The attempts of the run are being cancelled, or have ended; they get no more orders."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnded:
-    """No run follows."""
-
-
-Event = (
-    RunStarted
-    | AttemptChanged
-    | TimePassed
-    | CheckpointWanted
-    | SourcesSnapshotted
-    | SourcesFailed
-    | CheckpointReport
-    | ManifestWritten
-    | ManifestFailed
-    | RunEnded
-    | JobEnded
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotSources:
-    """Ask all split enumerators for their state; the answer is an event."""
-
-    checkpoint_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriteManifest:
-    """Write the manifest; the answer is an event."""
-
-    manifest: CheckpointManifest
-
-
-@dataclass(frozen=True, slots=True)
-class KeepCheckpoint:
-    """The checkpoint is complete: from now on the job restarts from it."""
-
-    manifest: CheckpointManifest
-
-
-@dataclass(frozen=True, slots=True)
-class DiscardCheckpoint:
-    """Remove all files of a checkpoint that is not complete; may be repeated."""
-
-    checkpoint_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointFailed:
-    """A checkpoint has failed; to be logged."""
-
-    checkpoint_id: int
-    failure: CheckpointFailure
-    held_up_by: tuple[Subtask, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FailJob:
-    """Too many checkpoints have failed."""
-
-    message: str
-
-
-Effect = SnapshotSources | CheckpointOrder | WriteManifest | KeepCheckpoint | DiscardCheckpoint | CheckpointFailed | FailJob
 
 
 @dataclass(slots=True)
@@ -215,12 +99,13 @@ class CheckpointCoordinator:
         self._topology = topology
         self._settings = settings
         # As in Flink: a shorter interval would only let triggers wait.
-        self._interval_ms = max(settings.interval_ms, settings.min_pause_ms)
+        self._interval_ms = None if settings.interval_ms is None else max(settings.interval_ms, settings.min_pause_ms)
         self._next_id = next_id
         self._run: _Run | None = None
         self._pending: dict[int, PendingCheckpoint] = {}  # by id, which rise
-        self._written: set[int] = set()  # ids whose manifest is being written
-        self._litter: dict[int, None] = {}  # failed since the run began: a TaskManager may still write to them
+        self._savepoints: list[SavepointRequest] = []  # that wait for their turn, while a run may take one
+        self._written: dict[int, str] = {}  # ids whose manifest is being written, with the location of a savepoint
+        self._litter: dict[int, str] = {}  # failed since the run began, as above: a TaskManager may still write to them
         self._last_end_ms: int | None = None
         self._last_duration_ms = 0  # of the last complete one
         self._last_completed = -1
@@ -278,6 +163,8 @@ class CheckpointCoordinator:
         assert list(self._pending) == sorted(self._pending)
         assert all(each < self._next_id for each in self._pending)
         assert not self._pending or self._run is not None
+        assert len(self._pending) == 1 or all(each.savepoint is None for each in self._pending.values()), "a savepoint runs alone"
+        assert not self._savepoints or self._can_take_savepoints, "else they have failed"
         for pending in self._pending.values():
             assert (pending.phase is Phase.MANIFEST) == (not pending.missing)
             assert (pending.phase is Phase.MANIFEST) == (pending.checkpoint_id in self._written)
@@ -305,6 +192,8 @@ class CheckpointCoordinator:
                 self._manifest_written(manifest)
             case ManifestFailed(checkpoint_id, message):
                 self._manifest_failed(checkpoint_id, message)
+            case SavepointRequested(request):
+                self._savepoint_requested(request)
             case RunEnded() | JobEnded():
                 self._run_ended()
                 if isinstance(event, JobEnded):
@@ -334,10 +223,11 @@ class CheckpointCoordinator:
     def _run_ended(self) -> None:
         self._run = None  # first: nobody gets an order any more
         self._fail_all(_Reason.CHECKPOINT_COORDINATOR_SUSPEND)
+        self._refuse_waiting_savepoints()
 
     def _sweep(self) -> None:
         """No attempt of the last run writes any more: what it wrote late goes."""
-        self._effects += [DiscardCheckpoint(each) for each in self._litter if each not in self._written]
+        self._effects += [DiscardCheckpoint(each, where) for each, where in self._litter.items() if each not in self._written]
         self._litter.clear()
 
     def _attempt_changed(self, attempt: bytes, state: ExecutionState) -> None:
@@ -371,7 +261,7 @@ class CheckpointCoordinator:
             self._stop_triggering(run)
 
     def _start_triggering(self, run: _Run) -> None:
-        if run.starting or run.is_over or run.next_trigger_ms is not None:
+        if run.starting or run.is_over or run.next_trigger_ms is not None or self._interval_ms is None:
             return
         run.next_trigger_ms = self._now_ms + self._interval_ms
 
@@ -379,16 +269,44 @@ class CheckpointCoordinator:
         """For the rest of the run."""
         run.is_over = True
         run.next_trigger_ms, run.is_trigger_due = None, False
+        self._refuse_waiting_savepoints()
+
+    # Savepoints
+
+    @property
+    def _can_take_savepoints(self) -> bool:
+        return self._run is not None and not self._run.starting and not self._run.is_over
+
+    def _savepoint_requested(self, request: SavepointRequest) -> None:
+        if not self._can_take_savepoints:
+            self._effects.append(SavepointFailed(request, _NOT_RUNNING))
+        elif len(self._savepoints) >= MAX_WAITING:
+            self._effects.append(SavepointFailed(request, f"{MAX_WAITING} savepoints wait already: wait for one of them"))
+        else:
+            self._savepoints.append(request)
+
+    def _refuse_waiting_savepoints(self) -> None:
+        waiting, self._savepoints = self._savepoints, []
+        self._effects += [SavepointFailed(each, _NOT_RUNNING) for each in waiting]
+
+    def _savepoint_ended(self, run: _Run, pending: PendingCheckpoint, request: SavepointRequest) -> None:
+        if request.stops_job:
+            self._stop_triggering(run)
+            self._effects += [CheckpointCompleted(attempt, pending.checkpoint_id) for attempt in run.unfinished]
+        self._effects.append(SavepointCompleted(request, pending.checkpoint_id))
 
     # Triggers
 
     def _early_ms(self) -> int:
         """When a checkpoint may be triggered before its time."""
-        pause_ms = max(self._settings.min_pause_ms, min(self._interval_ms // _EARLY_SHARE, _MAX_EARLY_PAUSE_MS), self._last_duration_ms)
+        pause_ms = max(
+            self._settings.min_pause_ms, min((self._interval_ms or 0) // _EARLY_SHARE, _MAX_EARLY_PAUSE_MS), self._last_duration_ms
+        )
         return 0 if self._last_end_ms is None else self._last_end_ms + pause_ms
 
     def _has_room(self) -> bool:
-        return len(self._pending) < self._settings.max_concurrent
+        is_alone = self._savepoints or any(each.savepoint is not None for each in self._pending.values())
+        return not is_alone and len(self._pending) < self._settings.max_concurrent
 
     def _time_passed(self, event: TimePassed) -> None:
         for pending in list(self._pending.values()):
@@ -400,7 +318,9 @@ class CheckpointCoordinator:
 
     def _trigger_if_due(self) -> None:
         run = self._run
-        if run is None or run.next_trigger_ms is None:
+        if run is not None and self._savepoints and not self._pending:
+            self._trigger(run, self._savepoints.pop(0))
+        if run is None or run.next_trigger_ms is None or self._interval_ms is None:
             return
         if self._now_ms >= run.next_trigger_ms:
             run.is_trigger_due = True
@@ -414,10 +334,10 @@ class CheckpointCoordinator:
             run.is_trigger_due = run.is_wanted = False
             self._trigger(run)
 
-    def _trigger(self, run: _Run) -> None:
+    def _trigger(self, run: _Run, savepoint: SavepointRequest | None = None) -> None:
         checkpoint_id = self._next_id
         self._next_id += 1
-        self._pending[checkpoint_id] = PendingCheckpoint(checkpoint_id, self._now_ms, dict(run.unfinished), tuple(run.finished))
+        self._pending[checkpoint_id] = PendingCheckpoint(checkpoint_id, self._now_ms, dict(run.unfinished), tuple(run.finished), savepoint)
         self._effects.append(SnapshotSources(checkpoint_id))
 
     def _sources_snapshotted(self, checkpoint_id: int, sources: list[SourceEntry]) -> None:
@@ -428,7 +348,9 @@ class CheckpointCoordinator:
         pending.phase, pending.sources = Phase.TASKS, sources
         attempts = run.attempt_of()
         for subtask in self._topology.frontier(attempts.keys()):
-            self._effects.append(TriggerCheckpoint(attempts[subtask], checkpoint_id, pending.trigger_ms))
+            snapshot_type = 0 if pending.savepoint is None else int(pending.savepoint.type)
+            order = TriggerCheckpoint(attempts[subtask], checkpoint_id, pending.trigger_ms, snapshot_type, pending.location)
+            self._effects.append(order)
 
     # Reports of tasks
 
@@ -442,14 +364,14 @@ class CheckpointCoordinator:
             pending.acknowledge(message, self._now_ms)
             if not pending.missing:
                 pending.phase = Phase.MANIFEST
-                self._written.add(pending.checkpoint_id)
-                self._effects.append(WriteManifest(pending.manifest(self._topology)))
+                self._written[pending.checkpoint_id] = pending.location
+                self._effects.append(WriteManifest(pending.manifest(self._topology), pending.location))
 
     def _late_state(self, message: CheckpointAcknowledged) -> None:
         self.num_ignored += 1
         has_file = message.state is not None and message.state.path is not None
         if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self._written:
-            self._effects.append(DiscardCheckpoint(message.checkpoint_id))
+            self._effects.append(DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))
 
     def _declined(self, message: CheckpointDeclined) -> None:
         pending, run = self._pending.get(message.checkpoint_id), self._run
@@ -467,33 +389,36 @@ class CheckpointCoordinator:
         known = self._history.failed_with(checkpoint_id)
         if failure.subtask is None or known is None or known.reason != SYMPTOM or not is_counted(failure.reason):
             return
-        self._history.replace_failure(checkpoint_id, failure)
-        self._count(checkpoint_id, failure)
+        if self._history.replace_failure(checkpoint_id, failure).savepoint is None:
+            self._count(checkpoint_id, failure)
 
     # Ends
 
     def _manifest_written(self, manifest: CheckpointManifest) -> None:
         checkpoint_id = manifest.checkpoint_id
-        self._written.discard(checkpoint_id)
+        location = self._written.pop(checkpoint_id, "")
         pending, run = self._pending.pop(checkpoint_id, None), self._run
         if pending is None or run is None:  # it failed meanwhile
-            self._effects.append(DiscardCheckpoint(checkpoint_id))
+            self._effects.append(DiscardCheckpoint(checkpoint_id, location))
             return
-        self._last_end_ms, self._last_completed = self._now_ms, checkpoint_id
-        self._last_duration_ms = self._now_ms - pending.trigger_ms
-        self._counter.completed(checkpoint_id)
+        self._last_end_ms = self._now_ms
         self._history.ended(pending.record(self._now_ms))
+        if pending.savepoint is not None:
+            self._savepoint_ended(run, pending, pending.savepoint)
+            return
+        self._last_completed, self._last_duration_ms = checkpoint_id, self._now_ms - pending.trigger_ms
+        self._counter.completed(checkpoint_id)
         self._effects.append(KeepCheckpoint(manifest))
         for older in [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]:
             self._fail(older, CheckpointFailure(_Reason.CHECKPOINT_SUBSUMED.name, _Reason.CHECKPOINT_SUBSUMED.value))
         self._effects += [CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
 
     def _manifest_failed(self, checkpoint_id: int, message: str) -> None:
-        self._written.discard(checkpoint_id)
+        location = self._written.pop(checkpoint_id, "")
         if checkpoint_id in self._pending:
             self._fail_if_pending(checkpoint_id, _Reason.FINALIZE_CHECKPOINT_FAILURE, message)
         else:
-            self._effects.append(DiscardCheckpoint(checkpoint_id))
+            self._effects.append(DiscardCheckpoint(checkpoint_id, location))
 
     def _fail_if_pending(self, checkpoint_id: int, reason: CoordinatorFailureReason, message: str) -> None:
         pending = self._pending.get(checkpoint_id)
@@ -515,7 +440,11 @@ class CheckpointCoordinator:
         self._effects.append(CheckpointFailed(checkpoint_id, failure, held_up_by))
         if pending.phase is not Phase.SOURCES:
             self._call_off(pending)
-        self._count(checkpoint_id, failure)
+        if pending.savepoint is None:
+            self._count(checkpoint_id, failure)
+        else:
+            where = "" if failure.subtask is None else f"{self._topology.describe(failure.subtask)}: "
+            self._effects.append(SavepointFailed(pending.savepoint, f"{where}{failure.message}"))
 
     def _call_off(self, pending: PendingCheckpoint) -> None:
         """Tasks know of the checkpoint, and may have written state."""
@@ -524,11 +453,11 @@ class CheckpointCoordinator:
             self._effects += [
                 CheckpointAborted(attempt, checkpoint_id) for attempt in pending.participants if attempt in self._run.unfinished
             ]
-        self._litter[checkpoint_id] = None
+        self._litter[checkpoint_id] = pending.location
         if len(self._litter) > _MAX_LITTER:
             del self._litter[next(iter(self._litter))]
         if checkpoint_id not in self._written:  # else the answer of WriteManifest discards it
-            self._effects.append(DiscardCheckpoint(checkpoint_id))
+            self._effects.append(DiscardCheckpoint(checkpoint_id, pending.location))
 
     def _count(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
         if not self._counter.failed(checkpoint_id, failure.reason):

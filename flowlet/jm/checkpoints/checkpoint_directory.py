@@ -31,7 +31,7 @@ async def check_checkpoint_directory(
 ) -> None:
     """Raises JobGraphError: the job takes checkpoints, and they could not be written; the message names the place and says what to do."""
     settings = job.settings.checkpoints
-    if settings is None:
+    if settings is None or not settings.is_periodic:
         return
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -4,11 +4,12 @@ Side:       pure.
 Units:      times in milliseconds since the epoch, durations in milliseconds, sizes in bytes; -1: not yet.
 Source:     Flink ``CheckpointStatsTracker``, ``CheckpointingStatistics``, ``SubtaskCheckpointStatistics``.
 Ours:       ``subtasks`` of a task; ``failure_reason``, ``failed_task`` and ``held_up_by`` of a failed checkpoint.
-Absent:     the summary (percentiles), savepoints.
+Absent:     the summary (percentiles).
 """
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
@@ -28,6 +29,7 @@ class CheckpointHistory:
         self._topology = topology
         self._ended: deque[CheckpointRecord] = deque(maxlen=HISTORY_SIZE)  # the oldest first
         self._newest_completed: CheckpointRecord | None = None
+        self._newest_savepoint: CheckpointRecord | None = None
         self._newest_failed: CheckpointRecord | None = None
         self._restored: Document | None = None
         self.num_completed = 0
@@ -42,7 +44,10 @@ class CheckpointHistory:
         self._ended.append(record)
         if record.failure is None:
             self.num_completed += 1
-            self._newest_completed = record
+            if record.savepoint is None:
+                self._newest_completed = record
+            else:
+                self._newest_savepoint = record
         else:
             self.num_failed += 1
             self._newest_failed = record
@@ -51,14 +56,15 @@ class CheckpointHistory:
         """Why a checkpoint failed; None: it did not, or too many have ended since."""
         return next((each.failure for each in self._ended if each.checkpoint_id == checkpoint_id), None)
 
-    def replace_failure(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
-        """The cause of a failure arrived after a symptom of it."""
+    def replace_failure(self, checkpoint_id: int, failure: CheckpointFailure) -> CheckpointRecord:
+        """The cause of a failure arrived after a symptom of it; returns the record as it is now."""
         index = next(index for index, each in enumerate(self._ended) if each.checkpoint_id == checkpoint_id)
         old = self._ended[index]
-        new = CheckpointRecord(old.checkpoint_id, old.trigger_ms, old.parts, old.end_ms, failure, old.held_up_by)
+        new = replace(old, failure=failure)
         self._ended[index] = new
         if self._newest_failed is old:
             self._newest_failed = new
+        return new
 
     def restored(self, checkpoint_id: int, now_ms: int) -> None:
         """A run begins with the state of a checkpoint."""
@@ -79,7 +85,7 @@ class CheckpointHistory:
             },
             "latest": {
                 "completed": None if self._newest_completed is None else self._checkpoint(self._newest_completed),
-                "savepoint": None,
+                "savepoint": None if self._newest_savepoint is None else self._checkpoint(self._newest_savepoint),
                 "failed": None if self._newest_failed is None else self._checkpoint(self._newest_failed),
                 "restored": self._restored,
             },
@@ -92,8 +98,8 @@ class CheckpointHistory:
         document = {
             "id": record.checkpoint_id,
             "status": _status(record),
-            "is_savepoint": False,
-            "checkpoint_type": "UNALIGNED_CHECKPOINT" if is_unaligned else "CHECKPOINT",
+            "is_savepoint": record.savepoint is not None,
+            "checkpoint_type": _type_of(record, is_unaligned=is_unaligned),
             "trigger_timestamp": record.trigger_ms,
             "latest_ack_timestamp": max((part.acknowledged_ms for part in parts), default=-1),
             **_sums(record, parts),
@@ -101,6 +107,8 @@ class CheckpointHistory:
             "num_acknowledged_subtasks": len(parts),
             "tasks": {vertex_id: self._task(record, vertex_id) for vertex_id in self._topology.names},
         }
+        if record.savepoint is not None and _status(record) == "COMPLETED":
+            document |= {"external_path": record.savepoint.location, "discarded": False}
         return document if record.failure is None else {**document, **self._failure(record, record.failure)}
 
     def _failure(self, record: CheckpointRecord, failure: CheckpointFailure) -> Document:
@@ -133,6 +141,12 @@ def _status(record: CheckpointRecord) -> str:
     if record.failure is not None:
         return "FAILED"
     return "IN_PROGRESS" if record.end_ms is None else "COMPLETED"
+
+
+def _type_of(record: CheckpointRecord, *, is_unaligned: bool) -> str:
+    if record.savepoint is not None:
+        return "SYNC_SAVEPOINT" if record.savepoint.stops_job else "SAVEPOINT"
+    return "UNALIGNED_CHECKPOINT" if is_unaligned else "CHECKPOINT"
 
 
 def _sums(record: CheckpointRecord, parts: Iterable[SubtaskPart]) -> Document:

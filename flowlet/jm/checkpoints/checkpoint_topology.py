@@ -34,7 +34,14 @@ class CheckpointTopology:
         self.names = {vertex.id: vertex.name for vertex in job.vertices}
         self.parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
         self.vertices = [
-            VertexEntry(each.id, each.name, each.parallelism, each.max_parallelism, dict(zip(each.operator_ids, each.operator_names)))  # noqa: B905 - without ids there are none
+            VertexEntry(
+                each.id,
+                each.name,
+                each.parallelism,
+                each.max_parallelism,
+                dict(zip(each.operator_ids, each.operator_names)),  # noqa: B905 - without ids there are none
+                {operator: uid for operator, uid in zip(each.operator_ids, each.operator_uids) if uid},  # noqa: B905
+            )
             for each in job.vertices
         ]
         self._inputs: dict[str, list[_Input]] = {vertex.id: [] for vertex in job.vertices}

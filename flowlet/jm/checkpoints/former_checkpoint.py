@@ -1,4 +1,4 @@
-"""``FormerCheckpoint``: the checkpoint of another job that a job starts from.
+"""``FormerCheckpoint``: the checkpoint or savepoint of another job that a job starts from.
 
 Side:       pure.
 Invariants: nothing of the other job is changed or removed (Flink's NO_CLAIM).
@@ -6,11 +6,11 @@ Source:     Flink ``Checkpoints.loadAndValidateCheckpoint``, ``StateAssignmentOp
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from flowlet.common.checkpoint_url import root_of
-from flowlet.common.options.known_options import IGNORES_UNCLAIMED_STATE, RECOVERY_PATH
+from flowlet.common.options.known_options import IGNORES_UNCLAIMED_STATE
 from flowlet.errors import StateRestoreError, StorageError
 from flowlet.jm.checkpoints.restored_edges import in_flight_edges, restored_edges
 from flowlet.keys.key_groups import key_group_range
@@ -22,27 +22,29 @@ _MAX_NAMED: Final = 5  # operators in one message
 
 
 class CheckpointPlace(NamedTuple):
-    """Where a checkpoint lies."""
+    """Where a checkpoint lies, below a directory of its job, or a ``savepoint``, which is a directory of its own."""
 
     directory: str
     job_id: str
     checkpoint_id: int
+    savepoint: str = ""
 
     def __str__(self) -> str:
-        return f"{self.directory.rstrip('/')}/{self.job_id}/chk-{self.checkpoint_id}"
+        return self.savepoint or f"{self.directory.rstrip('/')}/{self.job_id}/chk-{self.checkpoint_id}"
 
 
-def place_of(path: str) -> CheckpointPlace:
-    """The place that ``execution.state-recovery.path`` names.  Raises StorageError: it names none."""
+def place_of(path: str) -> CheckpointPlace | str:
+    """What a path names: the place of a checkpoint, or the directory of a savepoint.  Raises StorageError: it can be neither."""
     try:
-        found = _PLACE.fullmatch(root_of(path))
-    except StorageError:
-        found = None
-    if found is None:
+        root = root_of(path)
+    except StorageError as error:
         raise StorageError(
-            f"{RECOVERY_PATH.name} is {path!r}, which names no checkpoint; set it to the absolute path, or the file: URL, of its directory "
-            "<execution.checkpointing.dir>/<job id>/chk-<n>, or of the file _metadata in it"
-        )
+            f"{path!r} names no checkpoint or savepoint; name it by the absolute path, or the URL, of its directory, which is "
+            "<execution.checkpointing.dir>/<job id>/chk-<n> or <savepoint directory>/savepoint-..., or of the file _metadata in it"
+        ) from error
+    found = _PLACE.fullmatch(root)
+    if found is None:
+        return root.removesuffix("/_metadata") or "/"
     return CheckpointPlace(found["root"] or "/", found["job"], int(found["id"]))
 
 
@@ -71,7 +73,14 @@ class FormerCheckpoint:
             self._entries[entry.vertex_id][entry.subtask] = entry
         self._vertex_of = {operator: each.vertex_id for each in manifest.vertices for operator in each.operators}
         self._new = {  # without its blobs
-            each.id: VertexEntry(each.id, each.name, each.parallelism, each.max_parallelism, dict.fromkeys(each.operator_ids, ""))
+            each.id: VertexEntry(
+                each.id,
+                each.name,
+                each.parallelism,
+                each.max_parallelism,
+                dict(zip(each.operator_ids, each.operator_names, strict=False)),
+                {operator: uid for operator, uid in zip(each.operator_ids, each.operator_uids, strict=False) if uid},
+            )
             for each in job.vertices
         }
         if not job.settings.ignores_unclaimed_state:
@@ -105,6 +114,7 @@ class FormerCheckpoint:
             restored_edges(self._edges, self._manifest, self._entries, vertex_id),
             former_job=self.place.job_id,
             former_directory=self.place.directory,
+            former_savepoint=self.place.savepoint,
             former_operators=[] if same is None else list(same.operators),
             # Of a vertex that is as it was, those that had finished do not run again, and nobody takes their share.
             former_finished=[] if same is None or is_kept else self._finished(same),
@@ -135,20 +145,42 @@ class FormerCheckpoint:
     def _check_operators(self) -> None:
         known = {operator for vertex in self._new.values() for operator in vertex.operators}
         missing = {
-            operator: self._former[vertex_id].operators[operator]
+            operator: self._former[vertex_id]
             for vertex_id, entries in self._entries.items()
             for entry in entries.values()
             for operator in entry.operators
             if operator not in known
         }
         if missing:
-            names = ", ".join(f"{name!r} ({operator})" for operator, name in list(missing.items())[:_MAX_NAMED])
-            more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
+            names = _listed([_called(operator, vertex) for operator, vertex in missing.items()])
             raise StateRestoreError(
-                f"checkpoint {self} has state of operators that this program does not have: {names}{more}; give operators a uid() before "
-                f"the first run, because without one their ids follow from their places in the program; or set "
-                f"{IGNORES_UNCLAIMED_STATE.name} to true to start without this state"
+                f"checkpoint {self} has state of operators that this program does not have: {names}; {self._renamed(missing)}or set "
+                f"{IGNORES_UNCLAIMED_STATE.name} (flowlet run --allow-non-restored-state) to true to start without this state"
             )
+
+    def _renamed(self, missing: Mapping[str, VertexEntry]) -> str:
+        """What may have become of the operators."""
+        new = {
+            operator: vertex
+            for vertex in self._new.values()
+            for operator in vertex.operators
+            if operator not in self._vertex_of and self._may_have_been(vertex.operators[operator], missing)
+        }
+        if not new:
+            return (
+                "give operators a uid() before the first run, because without one their ids follow from their places in the program, and "
+                "give these the uids that they had; "
+            )
+        uids = [vertex.uids[operator] for operator, vertex in missing.items() if operator in vertex.uids]
+        wanted = f"uid({uids[0]!r})" if len(uids) == 1 == len(missing) else "the uid() that it had"
+        names = _listed([_called(operator, vertex) for operator, vertex in new.items()])
+        return f"this program has {names}, which the checkpoint does not know: if it is the same operator, give it {wanted} again; "
+
+    @staticmethod
+    def _may_have_been(name: str, missing: Mapping[str, VertexEntry]) -> bool:
+        """Whether an operator without state in the checkpoint may be one of the missing ones: those with the same name, else all."""
+        names = {vertex.operators[operator] for operator, vertex in missing.items()}
+        return name in names
 
     def _check_edges(self, job: JobGraphMessage) -> None:
         """Records in flight go where the edges of their vertices lead now, so these must begin and end where they did.
@@ -192,3 +224,13 @@ class FormerCheckpoint:
 
 def _overlap(one: range, other: range) -> bool:
     return one.start < other.stop and other.start < one.stop
+
+
+def _called(operator: str, vertex: VertexEntry) -> str:
+    uid = vertex.uids.get(operator)
+    return f"{vertex.operators[operator]!r} ({operator if uid is None else f'uid {uid!r}, {operator}'})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{', '.join(names[:_MAX_NAMED])}{more}"

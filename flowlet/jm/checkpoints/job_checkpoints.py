@@ -14,9 +14,13 @@ from flowlet.common.checkpoint_url import root_of
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.jm.checkpoints.checkpoint_coordinator import (
+from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
+from flowlet.jm.checkpoints.checkpoint_failures import is_counted
+from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
+from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
+from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
+from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
-    CheckpointCoordinator,
     CheckpointFailed,
     CheckpointWanted,
     DiscardCheckpoint,
@@ -29,19 +33,19 @@ from flowlet.jm.checkpoints.checkpoint_coordinator import (
     ManifestWritten,
     RunEnded,
     RunStarted,
+    SavepointCompleted,
+    SavepointFailed,
+    SavepointRequested,
     SnapshotSources,
     SourcesFailed,
     SourcesSnapshotted,
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.checkpoint_failures import is_counted
-from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
-from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
-from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
 from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
 from flowlet.jm.checkpoints.read_former_checkpoint import read_former_checkpoint
 from flowlet.jm.checkpoints.restored_edges import in_flight_edges
+from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
 from flowlet.jm.checkpoints.shared_state_registry import SharedStateRegistry
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
@@ -58,6 +62,7 @@ from flowlet.rpc.front_door import Timers
 from flowlet.rpc.http import WallClock
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
+from flowlet.storage.savepoint_storage import SavepointStorage
 from netstack.ids import subtask_of
 from netstack.log_lines import LogLines
 
@@ -65,6 +70,7 @@ log = LogLines(__name__)
 
 
 _ALL_SHARED: Final = ()
+_Discarded = int | str | tuple[str, ...]  # a checkpoint by its id, a savepoint by its location, or shared files by their paths
 
 
 class CheckpointsFailedError(FlowletError):
@@ -97,6 +103,16 @@ class ManifestStorage(Protocol):
         """Remove all files that several checkpoints used."""
 
 
+class OneSavepoint(Protocol):
+    """The part of ``SavepointStorage`` that is needed here; blocking."""
+
+    def write_manifest(self, manifest: CheckpointManifest) -> None:
+        """Complete the savepoint."""
+
+    def discard(self) -> None:
+        """Remove what it has left."""
+
+
 class CallInBackground(Protocol):
     """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
 
@@ -120,6 +136,7 @@ class JobCheckpoints:
         key: of the MAC of manifests.
         timers: the loop; None: the running one.
         open_storage: called in the background with the directory, the job id and ``key``, for each use.
+        open_savepoint: the same for a savepoint, with its location and ``key``.
         on_completed: called when ``last_completed_id`` has changed.
         completed: what an earlier JobManager has completed, the oldest first; ``next_id``: above all ids that it triggered.
         may_trigger: whether no later JobManager will use this id again.
@@ -137,6 +154,7 @@ class JobCheckpoints:
         key: bytes = b"",
         timers: Timers | None = None,
         open_storage: Callable[[str, str, bytes], ManifestStorage] = CheckpointStorage,
+        open_savepoint: Callable[[str, bytes], OneSavepoint] = SavepointStorage,
         on_completed: Callable[[], object] = lambda: None,
         completed: Sequence[CheckpointManifest] = (),
         next_id: int = 1,
@@ -154,6 +172,8 @@ class JobCheckpoints:
         job_id = job.job_id  # the closure below must not keep the job's blobs
         directory = "" if self._settings is None else self._settings.directory
         self._open_storage: Callable[[], ManifestStorage] = lambda: open_storage(directory, job_id, key)
+        self._open_savepoint: Callable[[str], OneSavepoint] = lambda location: open_savepoint(location, key)
+        self._savepoints: dict[SavepointRequest, Callable[[str | None], object]] = {}  # what is to be told of their ends
         self.starts_from = job.settings.recovery_path  # another job's checkpoint; empty: none
         # Tests may replace it before ``recover``.
         self.read_former: Callable[[JobGraphMessage], FormerCheckpoint] = lambda job: read_former_checkpoint(self.starts_from, job, key)
@@ -165,7 +185,7 @@ class JobCheckpoints:
         self._completed = CompletedCheckpoints(1 if self._settings is None else self._settings.num_retained, in_flight_edges(job))
         self._has_shared_files = job.settings.state.is_incremental
         self._shared = SharedStateRegistry()
-        self._to_discard: dict[int | tuple[str, ...], None] = {}  # in order: checkpoints, and shared files
+        self._to_discard: dict[_Discarded, None] = {}  # in order
         self._is_discarding = False
         for manifest in completed:
             self._to_discard |= dict.fromkeys(self._completed.add(manifest))  # with the next one that is discarded
@@ -234,6 +254,11 @@ class JobCheckpoints:
         next_id = 0 if self._coordinator is None else self._coordinator.next_id
         self._handle(CheckpointWanted())
         return next_id
+
+    def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
+        """Take a savepoint into its directory, which is ready; ``on_end`` gets None once it is complete, or else why it is not."""
+        self._savepoints[request] = on_end
+        self._handle(SavepointRequested(request))
 
     def stop(self) -> None:
         """The run ends: abort what is pending; idempotent."""
@@ -313,13 +338,14 @@ class JobCheckpoints:
         assert isinstance(history, list), "made by CheckpointHistory"
         assert isinstance(latest, dict), "made by CheckpointHistory"
         for each in [*history, latest["completed"]]:
-            if each is not None and each["status"] == "COMPLETED":
+            if each is not None and each["status"] == "COMPLETED" and not each["is_savepoint"]:
                 each["external_path"] = self._path_of(each["id"])
                 each["discarded"] = each["id"] not in self._completed.ids
         restored, former = latest["restored"], self._completed.former
         if restored is not None:  # the ids of both jobs are different
             is_former = former is not None and former.place.checkpoint_id == restored["id"]
             restored["external_path"] = str(former) if is_former else self._path_of(restored["id"])
+            restored["is_savepoint"] = former is not None and is_former and bool(former.place.savepoint)
         return document
 
     def _handle(self, event: Event) -> None:
@@ -347,8 +373,8 @@ class JobCheckpoints:
             case TriggerCheckpoint() | CheckpointCompleted() | CheckpointAborted():
                 if effect.attempt in self._locations:  # an earlier effect may have ended the run
                     self._gateway.send_checkpoint_order(self._locations[effect.attempt], effect)
-            case WriteManifest(manifest):
-                self._write(manifest)
+            case WriteManifest(manifest, location):
+                self._write(manifest, location)
             case KeepCheckpoint(manifest):
                 log.info("checkpoint completed", job=manifest.job_id, checkpoint=manifest.checkpoint_id)
                 dropped, self._unrestorable = [*self._completed.add(manifest), *self._unrestorable], []
@@ -357,8 +383,17 @@ class JobCheckpoints:
                 self._discard_leftovers(manifest.checkpoint_id)
                 self._discard_unused(manifest)
                 self._on_completed()
-            case DiscardCheckpoint(checkpoint_id):
-                self._discard(checkpoint_id)
+            case DiscardCheckpoint(checkpoint_id, location):
+                if location:
+                    self._put_to_discard(location)
+                else:
+                    self._discard(checkpoint_id)
+            case SavepointCompleted(request, checkpoint_id):
+                log.info("savepoint completed", job=self._topology.job_id, checkpoint=checkpoint_id, path=request.location)
+                self._savepoints.pop(request)(None)
+            case SavepointFailed(request, message):
+                self._put_to_discard(request.location)
+                self._savepoints.pop(request)(message)
             case CheckpointFailed():
                 self._log_failure(effect)
             case FailJob(message):
@@ -377,10 +412,10 @@ class JobCheckpoints:
                 return SourcesFailed(checkpoint_id, f"source {self._topology.names[vertex_id]}: {error!r}")
         return SourcesSnapshotted(checkpoint_id, entries)
 
-    def _write(self, manifest: CheckpointManifest) -> None:
+    def _write(self, manifest: CheckpointManifest, location: str) -> None:
         self._being_written.add(manifest.checkpoint_id)
         self._call_in_background(
-            lambda: self._open_storage().write_manifest(manifest),
+            lambda: (self._open_savepoint(location) if location else self._open_storage()).write_manifest(manifest),
             lambda _: self._written(ManifestWritten(manifest), manifest.checkpoint_id),
             lambda error: self._written(ManifestFailed(manifest.checkpoint_id, str(error) or repr(error)), manifest.checkpoint_id),
             f"manifest of checkpoint {manifest.checkpoint_id}",
@@ -404,7 +439,7 @@ class JobCheckpoints:
     def _name_shared(self, manifest: CheckpointManifest) -> None:
         self._shared.name(manifest.checkpoint_id, (path for entry in manifest.subtasks for path in _paths(entry.shared)))
 
-    def _put_to_discard(self, what: int | tuple[str, ...]) -> None:
+    def _put_to_discard(self, what: _Discarded) -> None:
         self._to_discard[what] = None
         self._discard_next()
 
@@ -423,15 +458,15 @@ class JobCheckpoints:
         del self._to_discard[what]
         self._is_discarding = True
         self._call_in_background(
-            lambda: _remove(self._open_storage(), what),
+            lambda: self._open_savepoint(what).discard() if isinstance(what, str) else _remove(self._open_storage(), what),
             lambda _: self._discarded(),
             lambda error: self._not_discarded(what, error),
-            f"discard of checkpoint {what}" if isinstance(what, int) else f"discard of {len(what)} shared files",
+            f"discard of {len(what)} shared files" if isinstance(what, tuple) else f"discard of checkpoint {what}",
         )
 
     def _discard_incomplete(self) -> None:
         before, self._incomplete_before = self._incomplete_before, 0
-        if not before:
+        if not before or self._settings is None or not self._settings.is_periodic:
             return
         self._is_discarding = True
         self._call_in_background(
@@ -445,8 +480,8 @@ class JobCheckpoints:
         self._is_discarding = False
         self._discard_next()
 
-    def _not_discarded(self, what: int | tuple[str, ...], error: Exception) -> None:
-        if isinstance(what, int):
+    def _not_discarded(self, what: _Discarded, error: Exception) -> None:
+        if not isinstance(what, tuple):
             log.warning("cannot remove a checkpoint, its files stay", job=self._topology.job_id, checkpoint=what, error=str(error))
         else:
             log.warning("cannot remove shared files of checkpoints, they stay", job=self._topology.job_id, error=str(error))

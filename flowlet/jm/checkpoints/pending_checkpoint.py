@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
+from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
 from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointDurations
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
 
@@ -57,6 +58,7 @@ class CheckpointRecord:
     end_ms: int | None = None
     failure: CheckpointFailure | None = None
     held_up_by: tuple[Subtask, ...] = ()
+    savepoint: SavepointRequest | None = None
 
 
 @dataclass(slots=True)
@@ -66,12 +68,14 @@ class PendingCheckpoint:
     Args:
         participants: by attempt, the subtasks that had not finished at the trigger.
         finished: the subtasks that had.
+        savepoint: what it is for; None: it is no savepoint.
     """
 
     checkpoint_id: int
     trigger_ms: int
     participants: dict[bytes, Subtask]
     finished: tuple[Subtask, ...]
+    savepoint: SavepointRequest | None = None
     phase: Phase = Phase.SOURCES
     sources: list[SourceEntry] = field(default_factory=list)
     missing: set[bytes] = field(init=False)
@@ -115,10 +119,25 @@ class PendingCheckpoint:
         entries = [self._entries[each] for each in sorted(self._entries)]
         job_id, name, parallelisms = topology.job_id, topology.job_name, dict(topology.parallelisms)
         sources = list(self.sources)
-        return CheckpointManifest(job_id, name, self.checkpoint_id, self.trigger_ms, parallelisms, entries, sources, topology.vertices)
+        return CheckpointManifest(
+            job_id,
+            name,
+            self.checkpoint_id,
+            self.trigger_ms,
+            parallelisms,
+            entries,
+            sources,
+            topology.vertices,
+            is_savepoint=self.savepoint is not None,
+        )
+
+    @property
+    def location(self) -> str:
+        """The directory of a savepoint; empty: it is none."""
+        return "" if self.savepoint is None else self.savepoint.location
 
     def record(
         self, end_ms: int | None = None, failure: CheckpointFailure | None = None, held_up_by: tuple[Subtask, ...] = ()
     ) -> CheckpointRecord:
         """The checkpoint as people see it, without its state."""
-        return CheckpointRecord(self.checkpoint_id, self.trigger_ms, dict(self._parts), end_ms, failure, held_up_by)
+        return CheckpointRecord(self.checkpoint_id, self.trigger_ms, dict(self._parts), end_ms, failure, held_up_by, self.savepoint)

@@ -1,11 +1,12 @@
-"""Reads the checkpoint of another job that a job starts from.
+"""Reads the checkpoint or savepoint of another job that a job starts from.
 
 Side:   shared.  Blocking: called on a thread of its own.
 """
 
-from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint, place_of
+from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, place_of
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.savepoint_storage import SavepointStorage
 
 
 def read_former_checkpoint(path: str, job: JobGraphMessage, key: bytes) -> FormerCheckpoint:
@@ -16,5 +17,9 @@ def read_former_checkpoint(path: str, job: JobGraphMessage, key: bytes) -> Forme
         StateRestoreError: the job's program does not fit.
     """
     place = place_of(path)
-    manifest = CheckpointStorage(place.directory, place.job_id, key).read_manifest(place.checkpoint_id)
+    if isinstance(place, CheckpointPlace):
+        manifest = CheckpointStorage(place.directory, place.job_id, key).read_manifest(place.checkpoint_id)
+    else:
+        manifest = SavepointStorage(place, key).read_manifest()
+        place = CheckpointPlace("", manifest.job_id, manifest.checkpoint_id, savepoint=place)
     return FormerCheckpoint(place, manifest, job)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from flowlet.graph.execution_graph import Execution
-from flowlet.jm.checkpoints.checkpoint_coordinator import TimePassed
+from flowlet.jm.checkpoints.coordinator_events import TimePassed
 from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointReport, JobGraphMessage, TaskMetrics
 
 MAX_HELD: Final = 16  # more than checkpoints can be under way; the older ones have failed

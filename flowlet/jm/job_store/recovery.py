@@ -51,7 +51,7 @@ def _recovered(stored: StoredJob, key: bytes, open_storage: Callable[[str, str, 
     settings = job.settings.checkpoints
     manifests: list[CheckpointManifest] = []
     passed_over: list[int] = []
-    if settings is not None:
+    if settings is not None and settings.is_periodic:
         storage = open_storage(settings.directory, job.job_id, key)
         manifests, passed_over = _manifests(storage, job.job_id, progress, may_fall_back=settings.restore_fallback)
     newest = manifests[-1].checkpoint_id if manifests else -1

@@ -10,15 +10,14 @@ from typing import Protocol
 
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.rpc.control_messages import VertexMessage
-from flowlet.splits.enumerator import SplitEnumerator
-from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.enumerator import AnySplit, SplitEnumerator
+from flowlet.splits.enumerators import SplitSet, enumerator_for
 
 
 class Readers(Protocol):
     """Sends splits to the tasks that read them."""
 
-    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
+    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
         """Give a task splits, with the size in bytes of those that are still unassigned."""
 
     def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
@@ -60,7 +59,7 @@ class CreateCoordinator(Protocol):
         enumerator: SplitEnumerator,
         num_readers: int,
         *,
-        add_splits: Callable[[int, Sequence[FileSplit], int], None],
+        add_splits: Callable[[int, Sequence[AnySplit], int], None],
         no_more_splits: Callable[[int], None],
         fail: Callable[[Exception], None],
         restored: bytes | None,
@@ -104,8 +103,8 @@ class JobSources:
         """Make enumerators for a run of those of the vertices that need one; to be started once the tasks are deployed."""
         made = []
         for vertex in vertices:
-            if vertex.files is not None:
-                coordinator = self._coordinators[vertex.id] = self._create(vertex, vertex.files)
+            if vertex.split_set is not None:
+                coordinator = self._coordinators[vertex.id] = self._create(vertex, vertex.split_set)
                 self._states.add_source(vertex.id, coordinator.snapshot)
                 made.append(coordinator)
         return made
@@ -128,10 +127,10 @@ class JobSources:
         for coordinator in self._coordinators.values():
             coordinator.close()
 
-    def _create(self, vertex: VertexMessage, files: FileSet) -> Coordinator:
+    def _create(self, vertex: VertexMessage, split_set: SplitSet) -> Coordinator:
         return self._create_coordinator(
             vertex.name,
-            FileSplitEnumerator(files),
+            enumerator_for(split_set),
             vertex.parallelism,
             add_splits=lambda subtask, splits, waiting_bytes: self._add_splits(SourceSubtask(vertex.id, subtask), splits, waiting_bytes),
             no_more_splits=lambda subtask: self._readers.no_more_splits(*self._place_of(SourceSubtask(vertex.id, subtask))),
@@ -139,6 +138,6 @@ class JobSources:
             restored=self._states.source_state(vertex.id),
         )
 
-    def _add_splits(self, reader: SourceSubtask, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
+    def _add_splits(self, reader: SourceSubtask, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
         tm_id, attempt = self._place_of(reader)
         self._readers.add_splits(tm_id, attempt, splits, waiting_bytes)

@@ -28,7 +28,7 @@ def pipelined_regions(job: JobGraphMessage) -> list[list[SubtaskKey]]:
     of_group: dict[str, list[SubtaskKey]] = {}
     for vertex in job.vertices:
         subtasks = [(vertex.id, subtask) for subtask in range(vertex.parallelism)]
-        if vertex.files is not None:
+        if vertex.split_set is not None:
             joined.join(subtasks)
         if vertex.watermark_alignment is not None:
             of_group.setdefault(vertex.watermark_alignment.group, []).extend(subtasks)

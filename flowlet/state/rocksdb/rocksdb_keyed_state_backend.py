@@ -201,7 +201,7 @@ class RocksDBKeyedStateBackend:
 
     # -- checkpoints
 
-    def snapshot(self, checkpoint_id: int = 0) -> Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None:
+    def snapshot(self, checkpoint_id: int = 0, *, is_full: bool = False) -> Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None:
         """See ``KeyedStateBackend``."""
         if not self._ids:
             return None
@@ -212,7 +212,7 @@ class RocksDBKeyedStateBackend:
         store.checkpoint(path)
         ids, descriptions = dict(self._ids), dict(self._descriptions)
         shared_files = self._place.shared_files
-        if self._place.writes_shared_files and shared_files is not None:
+        if self._place.writes_shared_files and shared_files is not None and not is_full:
             return partial(self._incremental, path, checkpoint_id, shared_files, self._base, ids, descriptions)
         now_ms = self._now_ms()
         expiries = {self._ids[name]: ExpiryOfRows(each, now_ms) for name, each in self._expiries.items()}

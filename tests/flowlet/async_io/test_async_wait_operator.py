@@ -344,6 +344,21 @@ def test_a_snapshot_begins_anew_where_it_is_restored(is_ordered: bool) -> None:
     after.close()
 
 
+@BOTH_ORDERS
+def test_results_that_come_after_the_task_has_stopped_stay_in_the_savepoint(is_ordered: bool) -> None:
+    """The consumers accept no more, so the records are asked for again."""
+    harness = AsyncHarness(is_ordered=is_ordered)
+    harness.process("a", "b")
+    harness.end("a", ["A"])
+
+    harness.operator.stop_emitting()
+    harness.end("b", ["B"])
+
+    assert harness.elements == ["A"]
+    assert harness.operator.snapshot_state(1) == [Chunk(["b"])]
+    harness.close()
+
+
 def test_a_snapshot_that_is_larger_than_the_queue_is_restored() -> None:
     """testRestartWithFullQueue, and a capacity that was lowered: opening waits for room."""
     harness = AsyncHarness(capacity=2, state=[Chunk(["a", "b", "c"]), Watermark(1)], is_open=False)

@@ -326,6 +326,21 @@ def test_a_stop_whose_savepoint_is_aborted_fails_the_task() -> None:
         fixture.mailbox.run()
 
 
+def test_a_source_whose_savepoint_was_aborted_before_its_trigger_goes_on() -> None:
+    """The notification is of a higher priority than the trigger; a source that stopped then would wait for ever."""
+    fixture, stopped = Fixture(), list[StopMode]()
+    fixture.checkpoints.attach_source(stopped.append)
+    future = fixture.checkpoints.trigger_checkpoint_async(CheckpointMetadata(4, 990, 0), STOP)
+    fixture.checkpoints.notify_checkpoint_aborted_async(4)
+
+    assert MailboxExecutor(fixture.mailbox.mailbox, MAX_PRIORITY).try_yield()
+    fixture.mailbox.run()
+
+    assert (future.result(0), stopped, fixture.checkpoints.synchronous_savepoint_id) == (False, [], None)
+    assert ("broadcast", CancelCheckpointMarker(4), False) in fixture.log
+    assert ("snapshot", 4) not in fixture.log
+
+
 def test_the_close_cancels_what_is_under_way() -> None:
     fixture = Fixture(num_channels=1)
     fixture.trigger(1)

@@ -34,6 +34,7 @@ class ScriptedApi(JobManagerApi):
         self.state = JobStatus.RUNNING
         self.completed = -1
         self.reports: list[tuple[bytes, int]] = []
+        self.broken: list[tuple[int, str]] = []  # runs that the reader cannot read any further, and why
         self.changed = asyncio.Event()
 
     async def until(self, is_true: Callable[[], bool]) -> None:
@@ -62,6 +63,10 @@ class ScriptedApi(JobManagerApi):
 
     async def report_barrier(self, job_id: str, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
         self.reports.append((attempt, checkpoint_id))
+        self.change()
+
+    async def report_broken_results(self, job_id: str, edge_id: str, attempt: int, reason: str) -> None:
+        self.broken.append((attempt, reason))
         self.change()
 
 
@@ -172,6 +177,15 @@ class ScriptedJob:
         """Until the reader has reported barriers: producers of this run, and checkpoints."""
         expected = {(self.run.channels[producer].producer, checkpoint_id) for producer, checkpoint_id in reports}
         self._loop.submit(self._api.until(lambda: expected <= set(self._api.reports))).result(PATIENCE_S)
+
+    def wait_until_told_broken(self, attempt: int) -> str:
+        """Until the reader has said that it cannot read this run any further; why."""
+
+        def reasons() -> list[str]:
+            return [reason for run, reason in self._api.broken if run == attempt]
+
+        self._loop.submit(self._api.until(lambda: bool(reasons()))).result(PATIENCE_S)
+        return reasons()[0]
 
     def close(self) -> None:
         self.run.kill()

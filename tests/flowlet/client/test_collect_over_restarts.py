@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from flowlet.client import collect
 from flowlet.client.collect import CollectedValues
 from flowlet.client.result_buffer import Guarantee
+from flowlet.client.run_reader import RunReader
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
+from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError
 from tests.flowlet.client.scripted_job import EDGE, ScriptedJob
 from tests.waiting import PATIENCE_S
 
@@ -63,6 +66,10 @@ def wide_job() -> Iterator[ScriptedJob]:
     made.close()
 
 
+def throw(error: Exception) -> None:
+    raise error
+
+
 def finish(job: ScriptedJob) -> None:
     job.run.end_data()
     job.end(JobStatus.FINISHED)
@@ -112,6 +119,75 @@ def test_a_restart_repeats_and_loses_nothing(wide_job: ScriptedJob) -> None:
     assert reader.error is None
     assert [value for value in taken if value[0] == "a"] == ["a1", "a2", "a3"]
     assert [value for value in taken if value[0] == "b"] == ["b1", "b2"]
+
+
+def test_a_connection_that_breaks_while_the_job_runs_has_it_start_again(job: ScriptedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else knows: what was under way is lost, so the reader says which run it cannot read any further."""
+    monkeypatch.setattr(collect, "_REPORT_AFTER_S", 0.0)
+    reader = Reader(job, EXACTLY_ONCE)
+
+    job.run.send(0, 1)
+    job.run.barrier(1)
+    job.wait_for_reports((0, 1))
+    job.complete(1)
+    reader.wait_for(1)
+    job.run.send(0, "lost on its way")
+    job.run.kill()
+    reason = job.wait_until_told_broken(0)
+    job.start_run(1).send(0, 2)
+    finish(job)
+
+    assert reader.end() == [1, 2]
+    assert reader.error is None
+    assert "it was released before it was consumed" in reason
+
+
+@pytest.mark.parametrize("kind", [RemoteProtocolError, LocalProtocolError])
+def test_bytes_that_were_changed_on_their_way_have_the_job_start_again(
+    job: ScriptedJob, monkeypatch: pytest.MonkeyPatch, kind: type[NetstackError]
+) -> None:
+    """As between tasks: the next run begins at the newest checkpoint.  Local: the TaskManager got what this program never sent."""
+    monkeypatch.setattr(collect, "_REPORT_AFTER_S", 0.0)
+    flipped = [kind("frame 7 does not bear the peer's seal")]
+    poll = RunReader.poll
+    monkeypatch.setattr(RunReader, "poll", lambda reader: poll(reader) if not flipped else throw(flipped.pop()))
+    reader = Reader(job, EXACTLY_ONCE)
+
+    assert job.wait_until_told_broken(0) == "frame 7 does not bear the peer's seal"
+    job.start_run(-1).send(0, 1)
+    finish(job)
+
+    assert reader.end() == [1]
+    assert reader.error is None
+
+
+def test_a_job_whose_runs_cannot_be_read_at_all_is_not_started_for_ever(job: ScriptedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one whose TaskManagers this program cannot reach."""
+    monkeypatch.setattr(collect, "_REPORT_AFTER_S", 0.0)
+    reader = Reader(job, EXACTLY_ONCE)
+
+    for attempt in range(2):
+        job.run.kill()
+        job.wait_until_told_broken(attempt)
+        job.start_run(-1)
+    job.run.kill()
+
+    assert reader.end() == []
+    assert isinstance(reader.error, JobExecutionError)
+
+
+def test_runs_that_fail_by_themselves_do_not_count_for_that(job: ScriptedJob) -> None:
+    """Such as those of a job that cannot restore its state until a disk is back."""
+    reader = Reader(job, EXACTLY_ONCE)
+
+    for _ in range(5):
+        job.fail_run()
+        job.start_run(-1)
+    job.run.send(0, 1)
+    finish(job)
+
+    assert reader.end() == [1]
+    assert reader.error is None
 
 
 def test_a_restart_before_the_first_checkpoint_begins_anew(job: ScriptedJob) -> None:

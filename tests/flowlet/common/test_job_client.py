@@ -8,7 +8,7 @@ import pytest
 
 from flowlet.common import JobClient, JobExecutionResult, JobID, JobStatus
 from flowlet.common.job_client import RunningJob
-from flowlet.errors import JobExecutionError
+from flowlet.errors import JobExecutionError, SavepointError
 
 JOB_ID = "0123456789abcdef" * 2
 
@@ -21,6 +21,7 @@ class ScriptedJob:
     state: JobStatus = JobStatus.RUNNING
     job_id: str = JOB_ID
     calls: list[str] = field(default_factory=list)
+    refusal: SavepointError | None = None
 
     def status(self) -> JobStatus:
         return self.state
@@ -30,6 +31,23 @@ class ScriptedJob:
 
     def finish_gate(self, name: str) -> None:
         self.calls.append(f"finish_gate {name}")
+
+    def trigger_savepoint(self, directory: str | None) -> str:
+        self.calls.append(f"savepoint {directory}")
+        if self.refusal is not None:
+            raise self.refusal
+        return "request"
+
+    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> str:
+        self.calls.append(f"stop {directory} {drain}")
+        return "request"
+
+    def has_savepoint_ended(self, request_id: str) -> bool:
+        return f"wait {request_id}" in self.calls
+
+    def wait_for_savepoint(self, request_id: str) -> str:
+        self.calls.append(f"wait {request_id}")
+        return "/savepoints/savepoint-1"
 
     def wait(self, timeout: float | None = None) -> JobExecutionResult:
         self.calls.append("wait")
@@ -121,3 +139,27 @@ def test_metrics_are_the_jobs_document() -> None:
 
     assert client_of(job).metrics() == job.metrics()
     assert job.calls == []
+
+
+def test_a_savepoint_begins_at_the_call_and_is_waited_for_in_its_future() -> None:
+    """As in PyFlink; the value is the place of the savepoint."""
+    job = ScriptedJob(JobExecutionResult(JobID(JOB_ID), 1))
+    client = client_of(job)
+
+    futures = [client.trigger_savepoint(), client.stop_with_savepoint(True, "/there"), client.stop_with_savepoint(False)]
+    before = [future.done() for future in futures]
+    values = [future.result() for future in futures]
+
+    assert job.calls[:3] == ["savepoint None", "stop /there True", "stop None False"]
+    assert (before, values) == ([False] * 3, ["/savepoints/savepoint-1"] * 3)
+    assert futures[0].done()
+
+
+def test_a_savepoint_that_is_refused_is_the_error_of_its_future() -> None:
+    job = ScriptedJob(JobExecutionResult(JobID(JOB_ID), 1), refusal=SavepointError("name a directory"))
+
+    future = client_of(job).trigger_savepoint()
+
+    assert future.done()
+    with pytest.raises(SavepointError, match="name a directory"):
+        future.result()

@@ -184,5 +184,5 @@ def test_a_job_on_a_remote_cluster_needs_a_directory() -> None:
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.AUTOMATIC])
 def test_a_batch_job_takes_no_checkpoints(mode: RuntimeExecutionMode) -> None:
-    with pytest.raises(JobGraphError, match="checkpoints are not taken in BATCH mode"):
+    with pytest.raises(JobGraphError, match="checkpoints and savepoints are not taken in BATCH mode"):
         settings_of(lambda environment: environment.enable_checkpointing(1000).set_runtime_mode(mode))

@@ -34,6 +34,18 @@ class ScriptedJob:
     def finish_gate(self, name: str) -> None:
         self.calls.append(f"finish_gate {name}")
 
+    def trigger_savepoint(self, directory: str | None) -> str:
+        raise AssertionError("not asked for")
+
+    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> str:
+        raise AssertionError("not asked for")
+
+    def has_savepoint_ended(self, request_id: str) -> bool:
+        raise AssertionError("not asked for")
+
+    def wait_for_savepoint(self, request_id: str) -> str:
+        raise AssertionError("not asked for")
+
     def wait(self, timeout: float | None = None) -> JobExecutionResult:
         self.calls.append("wait")
         if self.failure is not None:

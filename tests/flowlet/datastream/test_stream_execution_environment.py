@@ -42,6 +42,18 @@ class ScriptedJob:
     def finish_gate(self, name: str) -> None:
         self.calls.append(f"finish_gate {name}")
 
+    def trigger_savepoint(self, directory: str | None) -> str:
+        raise AssertionError("not asked for")
+
+    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> str:
+        raise AssertionError("not asked for")
+
+    def has_savepoint_ended(self, request_id: str) -> bool:
+        raise AssertionError("not asked for")
+
+    def wait_for_savepoint(self, request_id: str) -> str:
+        raise AssertionError("not asked for")
+
     def wait(self, timeout: float | None = None) -> JobExecutionResult:
         self.calls.append("wait")
         if self.outcome is not None:
@@ -492,6 +504,6 @@ def test_on_a_remote_cluster_the_default_parallelism_is_one() -> None:
     assert environment.set_parallelism(4).get_parallelism() == 4
 
 
-@pytest.mark.parametrize("method", ["set_default_savepoint_directory", "add_jars", "create_input", "read_text_file"])
+@pytest.mark.parametrize("method", ["register_cached_file", "add_jars", "create_input", "read_text_file"])
 def test_what_this_version_cannot_do_is_absent(method: str) -> None:
     assert not hasattr(StreamExecutionEnvironment(), method)

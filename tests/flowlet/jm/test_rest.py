@@ -512,6 +512,20 @@ class TestLongPolls:
 
         assert answer.status == 400
 
+    @pytest.mark.parametrize(("attempt", "num_failures"), [(0, 1), (3, 0)])
+    async def test_a_reader_whose_connection_broke_has_its_run_fail(
+        self, address: Address, client: RpcClient, connect: Connect, attempt: int, num_failures: int
+    ) -> None:
+        """A report about another run than the present one is late, and changes nothing."""
+        await started(client, await connect(address))
+
+        answer = await client.request("PATCH", f"/jobs/{JOB_ID}/collect/{COLLECT_ID}/broken?attempt={attempt}&reason=it%20is%20gone")
+
+        assert answer.status == 202
+        entries = parsed(await client.request("GET", f"/jobs/{JOB_ID}/exceptions"))["exceptionHistory"]["entries"]
+        assert [each["exceptionName"] for each in entries] == ["ResultsBroken"] * num_failures
+        assert all("cannot read the results any further: it is gone" in each["stacktrace"] for each in entries)
+
 
 class TestErrors:
     @pytest.mark.parametrize(

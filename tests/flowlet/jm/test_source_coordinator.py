@@ -1,12 +1,14 @@
 """Who is told which splits, and when; the call in the background ends when the test says so."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
 from flowlet.errors import FlowletError
 from flowlet.jm.source_coordinator import SourceCoordinator
+from flowlet.splits.enumerator import AnySplit
 from flowlet.splits.file_split import FileSplit
 
 
@@ -29,6 +31,17 @@ class Enumerator:
         self.num_readers = -num_readers
         self._waiting = self._waiting[len(self._waiting) - state[0] :]
 
+    discovery_interval_ms: int | None = None
+    to_find: Any = ()
+
+    def find_new(self) -> Sequence[Any]:
+        if isinstance(self.to_find, Exception):
+            raise self.to_find
+        return list(self.to_find)
+
+    def add_found(self, found: Sequence[Any]) -> None:
+        self._waiting += found
+
     def next_splits(self, reader: int) -> list[FileSplit]:
         return [self._waiting.pop(0)] if self._waiting else []
 
@@ -45,6 +58,7 @@ class Coordinated:
         self.errors: list[Exception] = []
         self.finish: Callable[[], None] = lambda: None
         self.enumerator = Enumerator(num_splits)
+        self.later: list[tuple[float, Callable[[], None]]] = []
         self.coordinator = SourceCoordinator(
             "source",
             self.enumerator,
@@ -53,24 +67,26 @@ class Coordinated:
             no_more_splits=lambda subtask: self.said.append((subtask, None, 0)),
             fail=self.errors.append,
             call_in_background=self._call,
+            call_later=lambda seconds, function: self.later.append((seconds, function)),
             restored=restored,
         )
         self.coordinator.start()
 
-    def _add(self, subtask: int, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
+    def _add(self, subtask: int, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
         (split,) = splits
+        assert isinstance(split, FileSplit)
         self.said.append((subtask, split.path, waiting_bytes))
 
     def _call(
-        self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
+        self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
     ) -> None:
         def finish() -> None:
             try:
-                function()
+                result = function()
             except FlowletError as error:
                 on_error(error)
             else:
-                on_result(None)
+                on_result(result)
 
         assert name == "splits of source"
         self.finish = finish
@@ -163,3 +179,55 @@ def test_a_state_that_cannot_be_read_fails_the_job(state: bytes, message: str) -
 
     assert [str(error).startswith(message) for error in coordinated.errors] == [True]
     assert coordinated.said == []
+
+
+def discovering(num_splits: int) -> Coordinated:
+    """New splits are looked for every two seconds; the search at the start is over."""
+    coordinated = Coordinated(num_splits)
+    coordinated.enumerator.discovery_interval_ms = 2_000
+    coordinated.finish()
+    return coordinated
+
+
+def test_a_reader_without_a_split_waits_until_one_appears() -> None:
+    coordinated = discovering(1)
+    coordinated.ask(0, 0, 1)
+    assert coordinated.said == [(0, "0", 0)]
+    ((seconds, search),) = coordinated.later
+    assert seconds == 2
+
+    search()
+    coordinated.enumerator.to_find = [FileSplit("new", 0, 1)]
+    coordinated.finish()
+
+    assert coordinated.said == [(0, "0", 0), (0, "new", 0)]
+    assert len(coordinated.later) == 2
+    assert coordinated.errors == []
+
+
+def test_a_search_that_fails_is_tried_again_and_no_failure_of_the_job() -> None:
+    coordinated = discovering(1)
+    coordinated.ask(1, 1)
+
+    coordinated.later.pop()[1]()
+    coordinated.enumerator.to_find = FlowletError("no broker")
+    coordinated.finish()
+    coordinated.later.pop()[1]()
+    coordinated.enumerator.to_find = [FileSplit("new", 0, 1)]
+    coordinated.finish()
+
+    assert coordinated.said == [(1, "0", 0), (1, "new", 0)]
+    assert coordinated.errors == []
+
+
+def test_a_closed_coordinator_looks_for_nothing() -> None:
+    coordinated = discovering(1)
+    (_, search) = coordinated.later.pop()
+    search()
+    coordinated.coordinator.close()
+
+    coordinated.enumerator.to_find = [FileSplit("new", 0, 1)]
+    coordinated.finish()
+    search()
+
+    assert (coordinated.said, coordinated.later) == ([], [])

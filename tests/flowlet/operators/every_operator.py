@@ -22,8 +22,8 @@ from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
-from flowlet.connectors.parquet_sink import ParquetSink
-from flowlet.connectors.sinks import DiscardSink, FunctionSink, PrintSink
+from flowlet.connectors.files.running_file_sink import RunningFileSink
+from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.datastream import (
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -43,6 +43,8 @@ from flowlet.datastream import (
 from flowlet.datastream.aggregations import extreme_of
 from flowlet.datastream.async_retry_predicates import has_exception_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
+from flowlet.datastream.connectors import BucketAssigner, FileSink
+from flowlet.datastream.formats.parquet import ParquetBulkWriters
 from flowlet.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from flowlet.keys.column_key import ColumnKey
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
@@ -55,6 +57,8 @@ from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
 from flowlet.operators.record_batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
+from flowlet.sinks.function_sink import FunctionSink
+from flowlet.sinks.sink_operator import SinkOperator
 
 MakeRecord = Callable[[random.Random], Any]
 
@@ -417,10 +421,15 @@ class Slow:
         return ["late", value]
 
 
+def parquet_sink() -> SinkOperator:
+    builder = FileSink.for_bulk_format(FOLDER, ParquetBulkWriters.for_row_type(Types.ROW([Types.LONG()])))
+    return SinkOperator(RunningFileSink(builder.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build()))
+
+
 class Remember:
     """A sink; what it got is printed, so that it can be compared."""
 
-    def invoke(self, value: int) -> None:
+    def invoke(self, value: int, context: object) -> None:
         if value == POISON:
             raise ValueError("poison")
         print(repr(value))
@@ -522,5 +531,5 @@ CASES: dict[str, Case] = {
     "print": Case(lambda: PrintSink("sink"), mixed_record),
     "function sink": Case(lambda: FunctionSink(Remember()), small_int),
     "discard": Case(DiscardSink, small_int),
-    "parquet": Case(lambda: ParquetSink(FOLDER, Types.ROW([Types.LONG()])), number_or_text),
+    "parquet": Case(parquet_sink, number_or_text),
 }

@@ -149,17 +149,6 @@ def read(source: ArrowSource, subtask: int, parallelism: int) -> list[list[int]]
     return chunks
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 3, 7])
-def test_a_table_is_read_in_equal_shares(parallelism: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_batches, "MAX_CHUNK_ROWS", 2)
-    source = ArrowSource(pa.Table.from_batches([batch(0, 1), batch(2), batch(3, 4)]), SCHEMA)
-
-    shares = [[number for part in read(source, subtask, parallelism) for number in part] for subtask in range(parallelism)]
-
-    assert [number for share in shares for number in share] == [0, 1, 2, 3, 4]
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
 def test_a_function_is_asked_for_each_subtask() -> None:
     source = ArrowSource(lambda subtask, parallelism: iter([batch(subtask), batch(parallelism)]), SCHEMA)
 
@@ -176,21 +165,6 @@ def test_what_a_function_gives_must_be_batches_of_the_schema() -> None:
         source = ArrowSource(lambda subtask, parallelism, given=given: [given], SCHEMA)
         with pytest.raises(TypeError, match=message):
             read(source, 0, 1)
-
-
-def test_a_reader_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_batches, "MAX_CHUNK_ROWS", 2)
-    source = ArrowSource(pa.Table.from_batches([batch(0, 1, 2, 3, 4)]), SCHEMA)
-    reader = source.create_reader(0, 1)
-    reader.poll_chunk()
-    position = reader.snapshot_position()
-
-    restored = source.create_reader(0, 1)
-    restored.restore_position(position)
-
-    found = restored.poll_chunk()
-    assert found is not None
-    assert [row["n"] for row in found.values] == [2, 3]
 
 
 def test_a_restored_reader_drops_rows_however_the_batches_are_cut_then() -> None:

@@ -1,6 +1,7 @@
 """Snapshots that are under way while the task goes on: what they give is the state as it was when they began."""
 
 import copy
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -364,3 +365,44 @@ def test_a_state_uses_its_dictionary_again_after_the_next_access(ends: str, acce
     assert state.entries is table.entries
     left = {"read": [1], "write": [2], "drop": []}[access]
     assert [row for rows in table.copy().rows(MAX_PARALLELISM).values() for row in rows.values] == left
+
+
+def restored_entries(snapshot: KeyedStateSnapshot) -> dict[str, tuple[Any, Any]]:
+    """Key and value of each entry after a restart, by the exact key: 1, 1.0 and True are three."""
+    context = KeyContext()
+    backend = HeapKeyedStateBackend(context, lambda: 0, range(MAX_PARALLELISM), MAX_PARALLELISM)
+    backend.restore(pickle.loads(pickle.dumps(snapshot, 5)))
+    state = backend.state(describe("value"), ValueStateDescriptor)
+    found = {}
+    for rows in (of_state for of_group in snapshot.groups.values() for of_state in of_group.values()):
+        for key in rows.keys:
+            context.current_key = key
+            found[repr(exact_key(key))] = (key, state.value())
+    return found
+
+
+ITEMS = st.one_of(
+    st.integers(-(1 << 65), 1 << 65), st.sampled_from([True, False, None, "text", -0.0, float("nan"), 1, 1.0]), st.floats(width=64)
+)
+
+
+@given(pairs=st.lists(st.tuples(ITEMS, ITEMS), max_size=12), step=st.sampled_from([1, 2, 100]))
+def test_packed_numbers_keep_their_values_and_types(pairs: list[tuple[Any, Any]], step: int) -> None:
+    """Steps of ints or floats are packed; one with ints of more than 64 bits, bools or other types is not; both meet in a key group."""
+    context = KeyContext()
+    backend = HeapKeyedStateBackend(context, lambda: 0, range(MAX_PARALLELISM), MAX_PARALLELISM)
+    state = backend.state(describe("value"), ValueStateDescriptor)
+    expected = {}
+    for key, value in pairs:
+        context.current_key = key
+        state.update(value)
+        expected[repr(exact_key(key))] = (key, value)
+
+    with short_steps(step):
+        snapshot = backend.snapshot(1)
+        found = {} if snapshot is None else restored_entries(snapshot())
+
+    assert found.keys() == {each for each, (_, value) in expected.items() if value is not None}
+    for each, (key, value) in found.items():
+        assert (type(key), repr(key)) == (type(expected[each][0]), repr(expected[each][0]))
+        assert (type(value), repr(value)) == (type(expected[each][1]), repr(expected[each][1]))

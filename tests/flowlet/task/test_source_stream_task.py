@@ -10,9 +10,12 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.common.typeinfo import Types
 from flowlet.connectors.blocking_source import BlockingSource
 from flowlet.connectors.text_line_source import TextLineSource, TextPosition
+from flowlet.datastream import CheckpointedFunction, FunctionInitializationContext, FunctionSnapshotContext
 from flowlet.datastream.source_function import SourceContext, SourceFunction
+from flowlet.datastream.state import ListStateDescriptor
 from flowlet.errors import TaskCancelled
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
@@ -20,7 +23,7 @@ from flowlet.splits.file_split import FileSet, FileSplit
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.source_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTask
 from flowlet.task.task_environment import Checkpointing
-from netstack.wire.events import Alignment, CheckpointOptions, EndOfData, StopMode
+from netstack.wire.events import Alignment, CheckpointOptions, EndOfData, SavepointFormat, SnapshotType, StopMode
 from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.connectors.test_blocking_source import Emitting
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
@@ -287,3 +290,79 @@ def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(network: 
     assert isinstance(state, OperatorState)
     assert state.own == TextPosition((before,), None)
     task.cancel()
+
+
+def test_a_savepoint_that_stops_a_source_has_no_splits_that_came_later(network: LocalNetwork, tasks: Tasks) -> None:
+    """The source stops first and is asked for its state then; meanwhile splits come that are in the enumerator's part."""
+    store = InMemoryCheckpointStore()
+    operator = SourceOperator(TextLineSource(FileSet(("a", "b"))))
+    operator.operator_id = b"o" * 16
+    environment = network.environment("source")
+    environment.request_splits = lambda: None
+    environment.checkpointing = Checkpointing(store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter())
+    task = create_stream_task(environment, chain(operator))
+    assert isinstance(task, SourceStreamTask)
+    assert task.checkpoints is not None
+    tasks.restored(task)
+    before, after = FileSplit("a", 0, 1), FileSplit("b", 0, 1)
+
+    task.add_splits([before], 1)
+    options = CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND, SavepointFormat.CANONICAL)
+    task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(1, 0, 0), options)
+    task.add_splits([after], 0)
+    step_until_idle(task)
+
+    state = store.state_of(1, "v", 0).operators[operator.operator_id.hex()]
+    assert isinstance(state, OperatorState)
+    assert state.own == TextPosition((before,), None)
+    task.cancel()
+
+
+class _Collected(SourceFunction, CheckpointedFunction):
+    """Emits three records at once when it may, and waits."""
+
+    count = 0
+    may_begin, is_done = threading.Event(), threading.Event()
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        self.state = context.get_operator_state_store().get_list_state(ListStateDescriptor("count", Types.LONG()))
+
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        self.state.update([self.count])
+
+    def run(self, ctx: SourceContext) -> None:
+        assert self.may_begin.wait(PATIENCE_S)
+        with ctx.get_checkpoint_lock():
+            for number in range(3):
+                ctx.collect(number)
+                self.count += 1
+        self.is_done.wait(PATIENCE_S)
+
+    def cancel(self) -> None:
+        self.is_done.set()
+
+
+def test_a_savepoint_that_stops_a_source_lets_out_what_its_function_has_emitted(network: LocalNetwork, tasks: Tasks) -> None:
+    """It is in the function's state, so that no later job would emit it again."""
+    store, partition = InMemoryCheckpointStore(), network.partition()
+    reader = network.reader(partition)
+    function = _Collected()
+    environment = network.environment("source", outputs=[edge(partition, source=1)])
+    environment.checkpointing = Checkpointing(store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter())
+    task = create_stream_task(environment, chain(SourceOperator(BlockingSource(function)), Recorder()))
+    assert isinstance(task, SourceStreamTask)
+    assert task.checkpoints is not None
+    tasks.restored(task)
+    task.mailbox_processor.run_mailbox_step()  # starts the function
+    step_until_idle(task)
+    function.may_begin.set()
+    spin_until(lambda: function.count == 3)
+
+    options = CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND, SavepointFormat.CANONICAL)
+    task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(1, 0, 0), options)
+    step_until_idle(task)
+
+    assert reader.read_values() == [0, 1, 2]
+    assert store.num_acknowledged(1) == 1
+    tasks.finish(task)
+    reader.view.release()

@@ -135,6 +135,17 @@ async def test_a_task_manager_tells_the_job_manager_who_it_is(cluster: Cluster) 
     assert "tm-1" in repr(executor)
 
 
+async def test_it_tells_the_address_at_which_peers_shall_dial_it(cluster: Cluster) -> None:
+    """Such as the entrance of a tunnel."""
+    await cluster.start_job_manager()
+
+    executor = await cluster.start_executor(replace(CONFIG, advertised=("127.0.0.1", 6121)))
+    await registered(executor)
+
+    (document,) = await cluster.api.list_task_managers()
+    assert document["path"] == "127.0.0.1:6121"
+
+
 async def test_it_waits_for_a_job_manager_that_is_not_there_yet(cluster: Cluster) -> None:
     """Processes may be started in any order."""
     await cluster.start_job_manager()

@@ -17,7 +17,7 @@ from flowlet.errors import ConfigError
         ("jobmanager.rpc.adress", "is not known; did you mean 'jobmanager.rpc.address'?"),
         ("parallelism", "is not known; did you mean 'parallelism.default'?"),
         ("pipeline.object-reuse", "exists in Flink, but not here: chained operators always pass on the record itself"),
-        ("execution.checkpointing.savepoint-dir", "exists in Flink, but not here: savepoints"),
+        ("execution.savepoint.claim", "is not read here: a job can start from a savepoint"),
         ("state.backend.rocksdb.memory.managed", "is not read here: this detail of state backends"),
         ("taskmanager.memory.process.size", "is not read here: it belongs to the cluster"),
         ("execution.checkpointing.local-backup.enabled", "is not read here: TaskManagers keep no copies"),

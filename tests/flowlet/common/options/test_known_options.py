@@ -126,6 +126,8 @@ READ: dict[str, tuple[str, Seen]] = {
     "execution.checkpointing.num-retained": ("9", with_checkpoints),
     "state.checkpoints.num-retained": ("9", with_checkpoints),
     "execution.checkpointing.externalized-checkpoint-retention": ("retain_on_cancellation", with_checkpoints),
+    "execution.checkpointing.savepoint-dir": ("/there", whole_graph),
+    "state.savepoints.dir": ("/there", whole_graph),
     "execution.state-recovery.path": ("/there", started_from),
     "execution.savepoint.path": ("/there", started_from),
     "execution.state-recovery.ignore-unclaimed-state": ("true", started_from),

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowlet.common.typeinfo import RowTypeInfo, Types
-from flowlet.datastream.connectors import FileSink
+from flowlet.datastream.connectors import BucketAssigner, FileSink
 from flowlet.datastream.formats.parquet import ParquetBulkWriters, ParquetWriterFactory
 from flowlet.errors import JobGraphError
 from flowlet.testing import MiniCluster
@@ -20,16 +20,17 @@ def first(pair: tuple[str, int]) -> str:
 
 
 @pytest.mark.slow
-def test_a_job_writes_a_file_per_subtask(tmp_path: Path) -> None:
+def test_a_job_writes_parquet_files(tmp_path: Path) -> None:
     folder = tmp_path / "counts"
     with MiniCluster(num_task_managers=2) as cluster:
         env = cluster.environment().set_parallelism(2)
         counts = env.from_collection([("to", 1), ("be", 1), ("to", 1)]).key_by(first).sum(1)
-        counts.sink_to(FileSink.for_bulk_format(str(folder), ParquetBulkWriters.for_row_type(COUNT)).build())
+        builder = FileSink.for_bulk_format(str(folder), ParquetBulkWriters.for_row_type(COUNT))
+        counts.sink_to(builder.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build())
 
         env.execute()
 
-    assert sorted(path.name[:7] for path in folder.iterdir()) == ["part-0-", "part-1-"]
+    assert all(path.name.startswith("part-") and path.suffix == ".parquet" for path in folder.iterdir())
     rows = pq.read_table(folder).to_pylist()
     assert sorted((row["word"], row["count"]) for row in rows) == [("be", 1), ("to", 1), ("to", 2)]
 

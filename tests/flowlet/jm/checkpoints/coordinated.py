@@ -6,9 +6,10 @@ from dataclasses import replace
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.jm.checkpoints.checkpoint_coordinator import (
+from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
+from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
+from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
-    CheckpointCoordinator,
     Effect,
     Event,
     ManifestFailed,
@@ -20,7 +21,6 @@ from flowlet.jm.checkpoints.checkpoint_coordinator import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.jm.checkpoints.checkpoint_coordinator import (
+from flowlet.jm.checkpoints.checkpoint_failures import SYMPTOM
+from flowlet.jm.checkpoints.checkpoint_topology import Subtask
+from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
     CheckpointFailed,
     CheckpointWanted,
@@ -22,8 +24,6 @@ from flowlet.jm.checkpoints.checkpoint_coordinator import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.checkpoint_failures import SYMPTOM
-from flowlet.jm.checkpoints.checkpoint_topology import Subtask
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

@@ -6,9 +6,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, ExecutionState
-from flowlet.jm.checkpoints.checkpoint_coordinator import (
+from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
+from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
+from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
-    CheckpointCoordinator,
     CheckpointFailed,
     CheckpointWanted,
     DiscardCheckpoint,
@@ -21,13 +22,16 @@ from flowlet.jm.checkpoints.checkpoint_coordinator import (
     ManifestWritten,
     RunEnded,
     RunStarted,
+    SavepointCompleted,
+    SavepointFailed,
+    SavepointRequested,
     SnapshotSources,
     SourcesFailed,
     SourcesSnapshotted,
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
+from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
@@ -36,6 +40,7 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.storage.manifest import CheckpointManifest
+from netstack.wire.events import SnapshotType
 from tests.flowlet.jm.checkpoints.coordinated import STATE, attempts_of, job_of
 
 JOB = job_of({"s": 2, "r": 1, "m": 2, "t": 1}, ["rm", "mt"], pointwise=["sm"])
@@ -73,6 +78,9 @@ class Checkpoints(RuleBasedStateMachine):
         self.last_id = 0
         self.last_end_ms: int | None = None
         self.is_failing = False  # FailJob was an effect of this run
+        self.num_wanted = 0
+        self.wanted: set[SavepointRequest] = set()  # savepoints that have not ended
+        self.locations: dict[int, str] = {}  # of savepoints, by id
 
     @rule(target=attempts)
     def start_run(self) -> bytes:
@@ -154,15 +162,26 @@ class Checkpoints(RuleBasedStateMachine):
         was_ended = manifest.checkpoint_id in self.ended
         effects = self._handle(ManifestFailed(manifest.checkpoint_id, "why") if fails else ManifestWritten(manifest))
         if was_ended or fails:
-            assert DiscardCheckpoint(manifest.checkpoint_id) in effects, "a manifest that nobody restores is removed"
+            location = self.locations.get(manifest.checkpoint_id, "")
+            assert DiscardCheckpoint(manifest.checkpoint_id, location) in effects, "a manifest that nobody restores is removed"
+        elif manifest.is_savepoint:
+            assert any(isinstance(effect, SavepointCompleted) for effect in effects)
         else:
             assert self.kept[-1] == manifest.checkpoint_id
+
+    @rule(kind=st.sampled_from([SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND]))
+    def want_savepoint(self, kind: SnapshotType) -> None:
+        self.num_wanted += 1
+        request = SavepointRequest(f"/{self.num_wanted}", kind)
+        self.wanted.add(request)
+        self._handle(SavepointRequested(request))
 
     @rule(is_last=st.booleans())
     def end_run(self, is_last: bool) -> None:
         self.states = {}
         self._handle(JobEnded() if is_last else RunEnded())
         assert not self.pending
+        assert not self.wanted, "each has an end"
 
     def _change(self, attempt: bytes, state: ExecutionState) -> None:
         if attempt in self.states:
@@ -186,11 +205,14 @@ class Checkpoints(RuleBasedStateMachine):
         match effect:
             case SnapshotSources(checkpoint_id):
                 self._check_trigger(checkpoint_id)
-            case TriggerCheckpoint(attempt, checkpoint_id):
+            case TriggerCheckpoint(attempt, checkpoint_id, location=location):
                 assert checkpoint_id in self.pending
+                if location:
+                    assert list(self.pending) == [checkpoint_id], "a savepoint runs alone"
+                    self.locations[checkpoint_id] = location
                 assert self.states[attempt] is ExecutionState.RUNNING
             case CheckpointCompleted(attempt, checkpoint_id):
-                assert self.kept[-1] == checkpoint_id
+                assert checkpoint_id in self.locations or self.kept[-1] == checkpoint_id
                 assert not self.states[attempt].is_terminal
             case CheckpointAborted(attempt, checkpoint_id):
                 assert self.ended[checkpoint_id] == "failed"
@@ -201,6 +223,7 @@ class Checkpoints(RuleBasedStateMachine):
                 assert {(each.vertex_id, each.subtask) for each in manifest.subtasks} == {tuple(each) for each in attempts_of(JOB).values()}
                 self.writing[manifest.checkpoint_id] = manifest
             case KeepCheckpoint(manifest):
+                assert not manifest.is_savepoint
                 assert not self.kept or manifest.checkpoint_id > self.kept[-1]
                 self._end(manifest.checkpoint_id, "completed")
                 self.kept.append(manifest.checkpoint_id)
@@ -209,6 +232,12 @@ class Checkpoints(RuleBasedStateMachine):
             case DiscardCheckpoint(checkpoint_id):
                 assert self.ended[checkpoint_id] == "failed"
                 assert checkpoint_id not in self.writing, "a thread still writes its manifest"
+            case SavepointCompleted(request, checkpoint_id):
+                assert self.locations[checkpoint_id] == request.location
+                self._end(checkpoint_id, "completed")
+                self.wanted.remove(request)
+            case SavepointFailed(request):
+                self.wanted.remove(request)
             case FailJob():
                 assert is_last
                 self.is_failing = True
@@ -217,7 +246,7 @@ class Checkpoints(RuleBasedStateMachine):
         assert checkpoint_id > self.last_id
         assert not self.is_failing
         assert all(state in (ExecutionState.RUNNING, ExecutionState.FINISHED) for state in self.states.values())
-        assert self.last_end_ms is None or self.now_ms >= self.last_end_ms + self.settings.min_pause_ms
+        assert self.wanted or self.last_end_ms is None or self.now_ms >= self.last_end_ms + self.settings.min_pause_ms
         assert self.settings.after_tasks_finish or ExecutionState.FINISHED not in self.states.values()
         self.last_id = checkpoint_id
         self.asked.add(checkpoint_id)

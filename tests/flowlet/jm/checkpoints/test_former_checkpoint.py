@@ -68,10 +68,22 @@ def test_a_url_of_an_object_store_names_a_checkpoint() -> None:
     assert place_of(f"s3://bucket/dir/{FORMER_JOB}/chk-5") == CheckpointPlace("s3://bucket/dir", FORMER_JOB, 5)
 
 
-@pytest.mark.parametrize("path", ["/dir", "dir/{job}/chk-5", "/dir/{job}", "/dir/7/chk-5", "/dir/{job}/chk-05", "memory://dir/{job}/chk-5"])
+@pytest.mark.parametrize(
+    "path", ["/dir", "/dir/{job}", "/dir/7/chk-5", "/dir/{job}/chk-05", "/dir/savepoint-a-b", "s3://bucket/savepoint-a-b"]
+)
+def test_any_other_directory_is_that_of_a_savepoint(path: str) -> None:
+    """Or its manifest; it may have any name, because it may have been copied."""
+    place = path.format(job=FORMER_JOB)
+
+    assert place_of(place) == place_of(f"{place}/") == place_of(f"{place}/_metadata") == place
+
+
+@pytest.mark.parametrize("path", ["dir/{job}/chk-5", "savepoint-a-b", "memory://dir/{job}/chk-5"])
 def test_another_path_names_none(path: str) -> None:
     """The message says what to write."""
-    with pytest.raises(StorageError, match=r"execution.state-recovery.path is '.*', which names no checkpoint; set it to .*/chk-<n>"):
+    with pytest.raises(
+        StorageError, match=r"'.*' names no checkpoint or savepoint; name it by the absolute path, .*/chk-<n> or .*savepoint"
+    ):
         place_of(path.format(job=FORMER_JOB))
 
 
@@ -158,7 +170,7 @@ def test_state_that_nobody_claims_is_refused_unless_that_is_wanted() -> None:
     """An operator without state may be missing."""
     vertices, entries = [vertex("s", 2), vertex("k", 2), vertex("m", 1)], [entry("s", 0), entry("k", 0)]
 
-    with pytest.raises(StateRestoreError, match=rf"does not have: 'k' \({op('k')}\); .*ignore-unclaimed-state to true"):
+    with pytest.raises(StateRestoreError, match=rf"does not have: 'k' \({op('k')}\); .*ignore-unclaimed-state .* to true"):
         former(vertices, entries, job("s"))
     assert numbers(former(vertices, entries, job("s", ignores_unclaimed_state=True)).restored_state(op("s"), 0).parts) == [0]
     assert former(vertices, entries[:1], job("s")).restored_state(op("s"), 0).parts

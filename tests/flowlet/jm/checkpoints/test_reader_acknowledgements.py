@@ -1,6 +1,6 @@
 """A task's part of a checkpoint counts once the client has read what the task sent before the barrier."""
 
-from flowlet.jm.checkpoints.checkpoint_coordinator import TimePassed
+from flowlet.jm.checkpoints.coordinator_events import TimePassed
 from flowlet.jm.checkpoints.reader_acknowledgements import MAX_HELD, ReaderAcknowledgements
 from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointDeclined, TaskMetrics
 

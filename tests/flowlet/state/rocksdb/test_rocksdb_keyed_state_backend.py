@@ -378,7 +378,7 @@ def test_entries_expire_and_full_snapshots_leave_them_out(form: str, kind: str, 
     assert not content_of(restored, kind)
     assert not content_of(state, kind)
     if isinstance(taken, KeyedStateSnapshot):
-        assert [row.keys for group in taken.groups.values() for row in group.values()] == [("new",)]
+        assert [list(row.keys) for group in taken.groups.values() for row in group.values()] == [["new"]]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,61 @@
+"""What the commands of ``flowlet`` have in common: the JobManager that they ask, jobs by the first digits of their ids, tables.
+
+Side:   shared.
+"""
+
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flowlet.client.remote import JobManagerApi, RemoteTarget
+from flowlet.common.checkpoint_url import is_directory
+from flowlet.errors import FlowletError
+from flowlet.tm.command import parse_address
+
+T = TypeVar("T")
+
+JobManagerOption = Annotated[
+    str, typer.Option("--jobmanager", "-m", envvar="FLOWLET_JOBMANAGER", help="Where the JobManager listens, host:port.")
+]
+SecretFileOption = Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")]
+JobArgument = Annotated[str, typer.Argument(help="The job's id, or the first digits of it.")]
+DEFAULT_JOBMANAGER: Final = "127.0.0.1:8081"
+
+
+def ask(jobmanager: str, secret_file: Path | None, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> T:
+    """The answer of a JobManager.  Raises FlowletError: there is none, or it says no."""
+    host, port = parse_address(jobmanager, "--jobmanager")
+    client = RemoteTarget(host, port, secret_file).open(needed_slots=0)
+    try:
+        return client.call(request)
+    finally:
+        client.close()
+
+
+async def full_job_id(api: JobManagerApi, prefix: str) -> str:
+    """The id of the one job whose id begins so.  Raises FlowletError: there is none, or more than one."""
+    found = [job["jid"] for job in await api.list_jobs() if job["jid"].startswith(prefix)]
+    if len(found) != 1:
+        raise FlowletError(f"no job's id begins with {prefix!r}" if not found else f"{len(found)} jobs' ids begin with {prefix!r}")
+    job_id: str = found[0]
+    return job_id
+
+
+def absolute(path: str) -> str:
+    """A path as all processes see it; a URL as it is."""
+    is_path = is_directory(path) and not path.lower().startswith("file:")
+    return str(Path(path).absolute()) if is_path else path
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns fit a terminal; into a pipe every row is whole."""
+    console = Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False)
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, crop=False)

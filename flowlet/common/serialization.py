@@ -1,0 +1,137 @@
+"""Records as bytes, and back: ``Encoder`` for files, schemas for message systems.
+
+Side:   pure.  They are pickled with the job, and called on the thread of one task.
+Source: PyFlink ``pyflink.common.serialization``, where the classes wrap Java objects; Flink ``Encoder``, ``SimpleStringEncoder``.  Your own
+        encoder has ``encode``, your own schema ``serialize`` or ``deserialize``, which PyFlink lacks.
+"""
+
+import codecs
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flowlet.common.not_yet import missing_names
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
+from flowlet.errors import JobGraphError
+
+__all__ = ["ByteArraySchema", "DeserializationSchema", "Encoder", "SerializationSchema", "SimpleStringSchema"]
+
+
+class Encoder:
+    """How a record is written into a file of a row format; your own encoder has ``encode``."""
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes of one record, with what ends it, such as a line end."""
+        raise NotImplementedError(f"{type(self).__name__} has no encode()")
+
+    def encode_all(self, values: Sequence[Any]) -> bytes:
+        """The bytes of many records; override it where one call for many is cheaper."""
+        return b"".join(map(self.encode, values))
+
+    @staticmethod
+    def simple_string_encoder(charset_name: str = "UTF-8") -> "Encoder":
+        """A line per record: its ``str``.
+
+        Raises:
+            JobGraphError: the charset is unknown, or begins every text with a mark of its own.
+        """
+        try:
+            mark = "".encode(charset_name)
+        except (LookupError, TypeError) as error:
+            raise JobGraphError(
+                f"simple_string_encoder: the charset {charset_name!r} is unknown; use one that Python knows, such as UTF-8"
+            ) from error
+        if mark:
+            raise JobGraphError(
+                f"simple_string_encoder: {charset_name} begins every text with a byte order mark, which would be inside files; use "
+                "UTF-8, or one with a fixed order, such as UTF-16LE"
+            )
+        return _LineEncoder(charset_name)
+
+
+class _LineEncoder(Encoder):
+    """A line per record."""
+
+    def __init__(self, charset_name: str) -> None:
+        self._charset = charset_name
+
+    def encode(self, value: Any) -> bytes:
+        """One line."""
+        return f"{value!s}\n".encode(self._charset)
+
+    def encode_all(self, values: Sequence[Any]) -> bytes:
+        """A line for each; nothing for none."""
+        lines = values if set(map(type, values)) == {str} else [str(each) for each in values]
+        return ("\n".join(lines) + "\n").encode(self._charset) if lines else b""
+
+
+class SerializationSchema(ABC):
+    """Turns a record into bytes; it travels with the job."""
+
+    @abstractmethod
+    def serialize(self, element: Any) -> bytes | None:
+        """The bytes of one record; None is a message without a value."""
+
+
+class DeserializationSchema(ABC):
+    """Turns bytes into a record; it travels with the job."""
+
+    @abstractmethod
+    def deserialize(self, message: bytes) -> Any:
+        """The record; None: there is none in these bytes, which is no error."""
+
+    def get_produced_type(self) -> TypeInformation:
+        """The type of the records; any, unless overridden."""
+        return PickledBytesTypeInfo()
+
+
+class SimpleStringSchema(SerializationSchema, DeserializationSchema):
+    """Texts; bytes outside the charset are replaced when they are read, as in Java.
+
+    Raises:
+        JobGraphError: the charset is unknown.
+    """
+
+    def __init__(self, charset: str = "UTF-8") -> None:
+        try:
+            self.charset = codecs.lookup(charset).name
+        except (LookupError, TypeError) as error:
+            raise JobGraphError(
+                f"SimpleStringSchema: the charset {charset!r} is unknown; use one that Python knows, such as UTF-8"
+            ) from error
+
+    def serialize(self, element: Any) -> bytes:
+        """The text as bytes.  TypeError: it is no text."""
+        if not isinstance(element, str):
+            raise TypeError(f"SimpleStringSchema writes texts, got {element!r} of type {type(element).__name__}")
+        return element.encode(self.charset)
+
+    def deserialize(self, message: bytes) -> str:
+        """The text."""
+        return message.decode(self.charset, "replace")
+
+    def get_produced_type(self) -> TypeInformation:
+        """Texts."""
+        return Types.STRING()
+
+
+class ByteArraySchema(SerializationSchema, DeserializationSchema):
+    """Bytes, as they are."""
+
+    def serialize(self, element: Any) -> bytes:
+        """The bytes.  TypeError: they are none."""
+        if not isinstance(element, bytes | bytearray | memoryview):
+            raise TypeError(f"ByteArraySchema writes bytes, got {element!r} of type {type(element).__name__}")
+        return bytes(element)
+
+    def deserialize(self, message: bytes) -> bytes:
+        """The bytes."""
+        return message
+
+    def get_produced_type(self) -> TypeInformation:
+        """Bytes."""
+        return Types.PICKLED_BYTE_ARRAY()
+
+
+if not TYPE_CHECKING:
+    __getattr__ = missing_names(__name__)

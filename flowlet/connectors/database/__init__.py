@@ -1,0 +1,1 @@
+"""The database sink: sessions, statements, rows, and a driver for each database."""

@@ -1,0 +1,1 @@
+"""The file sink: part files, their formats, their writer and their committer."""

@@ -1,0 +1,327 @@
+"""``FileSinkWriter``: the part files of one subtask of a file sink, by bucket.
+
+Side:       task.
+Invariants: a bucket has at most one open part file.  In front of a barrier each open part either is closed, durable and prepared for its
+            commit, or is durable up to the length that the checkpoint names.  After a restart it goes on in a copy of these bytes, because
+            the process that made the file may still write into it.
+Units:      times in milliseconds.
+Source:     Flink ``FileWriter``, ``FileWriterBucket``, ``FileWriterBucketState``, ``FileSinkCommittable``.
+"""
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+from flowlet.connectors.files.file_failures import explained
+from flowlet.connectors.files.format_writers import FormatWriter
+from flowlet.connectors.files.part_files import (
+    Attempt,
+    copy_beginning,
+    create_draft,
+    leftovers,
+    make_durable,
+    make_folder,
+    remove,
+    sync_folders,
+)
+from flowlet.datastream.connectors.bucket_assigner import BasePathBucketAssigner, BucketContext, DateTimeBucketAssigner
+from flowlet.datastream.connectors.file_sink import FileSink
+from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter, SinkWriterContext, StatefulSinkWriter
+from flowlet.errors import FlowletError
+from flowlet.records import Chunk
+from flowlet.sinks.chunk_writer import ChunkWriter
+from flowlet.sinks.sink_contexts import RecordContext
+from flowlet.timers.time_api import ProcessingTimeService
+
+MakeFormat = Callable[[BinaryIO], FormatWriter]
+_ENCODER_PREVIEW: Final = 80  # characters of a bucket id in an error
+
+
+@dataclass(frozen=True, slots=True)
+class PendingFile:
+    """A committable: a file that is complete and durable, and gets its name."""
+
+    draft: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class StaleFile:
+    """A committable: a file that nobody needs any more."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPart:
+    """State: a file that goes on; its first ``num_bytes`` bytes count."""
+
+    bucket_id: str
+    draft: str
+    num_bytes: int
+    created_ms: int
+
+
+@dataclass(slots=True)
+class _Part:
+    """An open part file."""
+
+    bucket_id: str
+    draft: str
+    path: str
+    file: BinaryIO
+    format: FormatWriter
+    created_ms: int
+    written_ms: int
+    num_former_bytes: int = 0  # those that a former attempt wrote
+    is_in_checkpoint: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_former_bytes + self.format.num_bytes
+
+
+class _Bucket:
+    """A folder: the names of its part files, and the open one."""
+
+    __slots__ = ("number", "part", "uid")
+
+    def __init__(self) -> None:
+        self.uid = str(uuid.uuid4())
+        self.number = 0
+        self.part: _Part | None = None
+
+
+class _Context(BucketContext):
+    """What a user's bucket assigner is told."""
+
+    def __init__(self, now_ms: int, record: RecordContext) -> None:
+        self._now_ms = now_ms
+        self._record = record
+        self.record_timestamp: int | None = None
+
+    def current_processing_time(self) -> int:
+        return self._now_ms
+
+    def current_watermark(self) -> int:
+        return self._record.watermark
+
+    def timestamp(self) -> int | None:
+        return self.record_timestamp
+
+
+class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWriter):
+    """Writes the part files of one subtask.
+
+    Args:
+        sink: what the user has built.
+        make_format: makes what writes into one file.
+        attempt: whose drafts these are.
+        clock: for the age of files, and for buckets by time.
+        states: of the checkpoint that the job goes on from; what these name stays as it is.
+    """
+
+    def __init__(
+        self, sink: FileSink, make_format: MakeFormat, attempt: Attempt, clock: ProcessingTimeService, states: Sequence[OpenPart] = ()
+    ) -> None:
+        self._sink = sink
+        self._make_format = make_format
+        self._attempt = attempt
+        self._clock = clock
+        self._base = os.path.abspath(sink.base_path)
+        config = sink.file_config
+        self._prefix = config.part_prefix
+        self._suffix = getattr(sink.format, "suffix", "") if config.part_suffix is None else config.part_suffix
+        self._buckets: dict[str, _Bucket] = {}
+        self._pending: list[PendingFile] = []  # complete and durable
+        self._named: set[str] = set()  # those of them that a checkpoint names as open
+        self._stale: list[StaleFile] = []
+        self._unsynced: set[str] = set()  # folders with new names
+        make_folder(self._base)
+        if attempt.attempt or attempt.restored:
+            self._remove_leftovers({each.draft for each in states})
+        for each in states:
+            self._resume(each)
+        self._clock.register_timer(self._clock.current_time_ms() + sink.check_interval_ms, self._check)
+
+    def __repr__(self) -> str:
+        return f"<FileSinkWriter of {self._base}, {len(self._buckets)} buckets, {len(self._pending)} files pending>"
+
+    # -- records
+
+    def write(self, value: Any, context: SinkWriterContext) -> None:
+        """Write one record."""
+        assert isinstance(context, RecordContext), "called by our operator"
+        stamp = context.timestamp()
+        self.write_chunk(Chunk([value], None if stamp is None else [stamp]), context)
+
+    def write_chunk(self, chunk: Chunk, context: RecordContext) -> None:
+        """Write the records of a chunk.
+
+        Raises:
+            BadRecordError: one of them has no form in the format.
+            FlowletError: a file cannot be written; names it and says what to do.
+        """
+        now_ms = self._clock.current_time_ms()
+        for bucket_id, records in self._by_bucket(chunk, now_ms, context):
+            part = self._part_for(bucket_id, now_ms)
+            with explained(part.draft, "written"):
+                part.format.write(records)
+            part.written_ms = now_ms
+
+    def _by_bucket(self, chunk: Chunk, now_ms: int, record: RecordContext) -> Sequence[tuple[str, Chunk]]:
+        match self._sink.bucket_assigner:
+            case BasePathBucketAssigner():
+                return [("", chunk)]
+            case DateTimeBucketAssigner() as assigner:
+                return [(assigner.bucket_at(now_ms), chunk)]
+            case assigner:
+                context, values = _Context(now_ms, record), chunk.values
+                found: dict[str, list[Any]] = {}
+                stamps: Sequence[int | None] = chunk.timestamps or [None] * len(values)
+                for value, context.record_timestamp in zip(values, stamps, strict=True):
+                    found.setdefault(assigner.get_bucket_id(value, context), []).append(value)
+                return [(bucket_id, chunk if len(found) == 1 else Chunk(each)) for bucket_id, each in found.items()]
+
+    def _part_for(self, bucket_id: str, now_ms: int) -> _Part:
+        bucket = self._buckets.get(bucket_id)
+        if bucket is None:
+            self._folder_of(bucket_id)  # also checks it
+            bucket = self._buckets[bucket_id] = _Bucket()
+        if bucket.part is not None and self._sink.rolling_policy.rolls_on_size(bucket.part.num_bytes):
+            self._end(bucket)
+        if bucket.part is None:
+            draft, path = self._names(bucket_id, bucket)
+            bucket.part = self._opened(bucket_id, draft, path, create_draft(draft), now_ms, now_ms)
+        return bucket.part
+
+    def _names(self, bucket_id: str, bucket: _Bucket) -> tuple[str, str]:
+        """Paths of a new draft and of its part file."""
+        folder = self._folder_of(bucket_id)
+        self._make_folder(folder)
+        name = f"{self._prefix}-{bucket.uid}-{bucket.number}{self._suffix}"
+        bucket.number += 1
+        return os.path.join(folder, self._attempt.draft_name(name)), os.path.join(folder, name)
+
+    def _opened(self, bucket_id: str, draft: str, path: str, file: BinaryIO, created_ms: int, written_ms: int) -> _Part:
+        try:
+            with explained(draft, "written"):
+                made = self._make_format(file)
+        except BaseException:
+            file.close()
+            remove(draft)
+            raise
+        return _Part(bucket_id, draft, path, file, made, created_ms, written_ms)
+
+    def _folder_of(self, bucket_id: Any) -> str:
+        folder = os.path.normpath(os.path.join(self._base, bucket_id)) if isinstance(bucket_id, str) else ""
+        if folder != self._base and not folder.startswith(self._base.rstrip("/") + "/"):
+            raise FlowletError(f"the bucket {bucket_id!r:.{_ENCODER_PREVIEW}} is no folder below {self._base}: return a relative path")
+        return folder
+
+    def _make_folder(self, folder: str) -> None:
+        make_folder(folder)
+        while True:
+            self._unsynced.add(folder)
+            if folder == self._base:
+                break
+            folder = os.path.dirname(folder)
+
+    # -- the ends of files
+
+    def _end(self, bucket: _Bucket) -> None:
+        """Complete the open part of a bucket."""
+        part, bucket.part = bucket.part, None
+        assert part is not None, "there is one"
+        try:
+            with explained(part.draft, "written"):
+                part.format.end()
+            make_durable(part.file, part.draft)
+        except BaseException:
+            bucket.part = part  # so that close() sees it
+            raise
+        part.file.close()
+        self._pending.append(PendingFile(part.draft, part.path))
+        if part.is_in_checkpoint:
+            self._named.add(part.draft)
+
+    def _check(self, _: int) -> None:
+        """Complete what is old or idle; runs every ``check_interval_ms``."""
+        now_ms = self._clock.current_time_ms()
+        for bucket in self._buckets.values():
+            part = bucket.part
+            if part is not None and self._sink.rolling_policy.rolls_on_time(now_ms - part.created_ms, now_ms - part.written_ms):
+                self._end(bucket)
+        self._clock.register_timer(now_ms + self._sink.check_interval_ms, self._check)
+
+    def flush(self, *, end_of_input: bool) -> None:
+        """Complete the files that do not go on behind the barrier; at the end, all."""
+        for bucket in self._buckets.values():
+            part = bucket.part
+            if part is not None and (end_of_input or self._sink.rolling_policy.rolls_on_checkpoint(part.num_bytes)):
+                self._end(bucket)
+
+    def prepare_commit(self) -> Sequence[PendingFile | StaleFile]:
+        """The files that are complete, and those that are not needed once this checkpoint is."""
+        self._sync()
+        prepared: list[PendingFile | StaleFile] = [*self._pending, *self._stale]
+        self._pending, self._stale = [], []
+        self._named.clear()
+        # A bucket that got no record since the last checkpoint; its next file has another name, as in Flink.
+        self._buckets = {bucket_id: each for bucket_id, each in self._buckets.items() if each.part is not None}
+        return prepared
+
+    def snapshot_state(self, checkpoint_id: int) -> Sequence[OpenPart]:
+        """The files that go on, durable as they are."""
+        found = []
+        for bucket in self._buckets.values():
+            part = bucket.part
+            if part is not None:
+                make_durable(part.file, part.draft)
+                part.is_in_checkpoint = True
+                found.append(OpenPart(part.bucket_id, part.draft, part.num_bytes, part.created_ms))
+        self._sync()
+        return found
+
+    def _sync(self) -> None:
+        folders, self._unsynced = self._unsynced, set()
+        sync_folders(folders)
+
+    def close(self) -> None:
+        """Close all files; remove those that no checkpoint can name."""
+        unnamed = [each.draft for each in self._pending if each.draft not in self._named]
+        parts = [bucket.part for bucket in self._buckets.values() if bucket.part is not None]
+        self._buckets, self._pending = {}, []
+        unnamed += [part.draft for part in parts if not part.is_in_checkpoint]
+        try:
+            for part in parts:
+                part.format.drop()
+                with explained(part.draft, "closed"):
+                    part.file.close()
+        finally:
+            for path in unnamed:
+                remove(path)
+
+    # -- after a restart
+
+    def _remove_leftovers(self, named: set[str]) -> None:
+        for path in list(leftovers(self._base, self._attempt)):
+            if path not in named:
+                remove(path)
+
+    def _resume(self, state: OpenPart) -> None:
+        """Go on with an open part of a former attempt, in a copy."""
+        bucket = self._buckets.get(state.bucket_id)
+        if bucket is None:
+            bucket = self._buckets[state.bucket_id] = _Bucket()
+        elif bucket.part is not None:
+            self._end(bucket)  # two former subtasks had one each
+        draft, path = self._names(state.bucket_id, bucket)
+        file = copy_beginning(state.draft, draft, state.num_bytes)
+        part = self._opened(state.bucket_id, draft, path, file, state.created_ms, self._clock.current_time_ms())
+        part.num_former_bytes = state.num_bytes
+        bucket.part = part
+        if self._attempt.made(state.draft):  # else it is of another job, whose checkpoints stay as they are
+            self._stale.append(StaleFile(state.draft))

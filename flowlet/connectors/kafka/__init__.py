@@ -1,0 +1,1 @@
+"""Kafka: readers and writers on librdkafka."""

@@ -1,0 +1,353 @@
+"""``KafkaLogSource`` and ``KafkaReader``: the partitions of Kafka in the tasks.
+
+Hot path: one call into librdkafka per 1,000 messages, one comprehension per partition and call; ``bench/kafka_ends.py``.
+Side:       task.
+Invariants: the offset of a partition is behind the last record that was polled, not behind what was fetched: so state and records agree.
+            Nothing blocks the task: librdkafka fetches on its own threads, and an idle reader waits on a future (``ArrivalWatch``).
+            A partition is over when a record or the end of the log is at or behind its stop: the last offsets may belong to markers of
+            transactions, which no consumer sees.
+Source:     Flink ``KafkaSource``, ``KafkaSourceReader``, ``KafkaPartitionSplitReader``.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+from flowlet.chain.state_share import StateShare
+from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
+from flowlet.connectors.kafka.arrival_watch import ArrivalWatch
+from flowlet.errors import FlowletError
+from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
+from flowlet.records import Chunk
+from flowlet.splits.kafka_brokers import CLIENT_ID_PREFIX, ClientEvents, failure, kafka_client, kafka_module
+from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
+from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
+from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.log_lines import LogLines
+
+_log = LogLines(__name__)
+_MAX_OPEN_CHECKPOINTS: Final = 100  # whose offsets are kept; those of older ones that never completed are dropped
+# A second client error of the kinds that librdkafka recovers from by itself.
+_PASSING: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE")
+
+
+class KafkaLogSource(Source):
+    """The records of topics.
+
+    Args:
+        topics: what to read.
+        deserializer: makes records of values.
+        commits_offsets: whether the group gets the offsets of complete checkpoints.
+    """
+
+    def __init__(self, topics: KafkaTopics, deserializer: DeserializationSchema, *, is_bounded: bool, commits_offsets: bool) -> None:
+        self.topics = topics
+        self.is_bounded = is_bounded
+        self._deserializer = deserializer
+        self._commits_offsets = commits_offsets
+
+    def create_enumerator(self) -> KafkaSplitEnumerator:
+        """The enumerator that finds the partitions in the JobManager."""
+        return KafkaSplitEnumerator(self.topics)
+
+    def create_reader(self, subtask: int, parallelism: int) -> "KafkaReader":
+        """A reader of the partitions that it is assigned."""
+        properties: dict[str, Any] = dict(self.topics.properties)
+        prefix = properties.pop(CLIENT_ID_PREFIX, None)
+        if prefix is not None:
+            properties["client.id"] = f"{prefix}-{subtask}"
+        return KafkaReader(properties, self._deserializer, commits_offsets=self._commits_offsets, name=f"kafka {subtask + 1}/{parallelism}")
+
+    def redistribute_positions(self, positions: Sequence[tuple[KafkaSplit, ...] | None], share: StateShare) -> tuple[KafkaSplit, ...]:
+        """Some of the partitions that the former readers had."""
+        return tuple(share.dealt([split for splits in positions for split in splits or ()]))
+
+
+class KafkaReader:
+    """Reads all partitions that it is assigned at once; see ``SplitReceiver``, ``PausableSplitReader`` and ``PositionListener``.
+
+    Threading: task thread.
+
+    Args:
+        properties: of librdkafka.
+        deserializer: makes records of values.
+        commits_offsets: whether the group gets the offsets of complete checkpoints.
+        name: of the thread that waits while there is nothing.
+        create_consumer: for tests.
+    """
+
+    never_waits = True
+
+    def __init__(
+        self,
+        properties: dict[str, Any],
+        deserializer: DeserializationSchema,
+        *,
+        commits_offsets: bool,
+        name: str,
+        create_consumer: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
+        self._kafka = kafka_module()
+        self._servers = properties.get("bootstrap.servers", "")
+        self._events = ClientEvents()
+        own: dict[str, Any] = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
+        if "group.id" not in properties:
+            own["group.id"] = f"flowlet-{uuid4()}"  # librdkafka wants one; without commits the brokers never see it
+        make = self._kafka.Consumer if create_consumer is None else create_consumer
+        self._consumer = kafka_client(make, {**properties, **own, "on_commit": _log_commit}, self._events)
+        self._values = _values_by(deserializer)
+        self._commits_offsets = commits_offsets
+        self._watch = ArrivalWatch(lambda seconds: self._consumer.consume(1, seconds), name)
+        self._request: Callable[[], None] | None = None  # from start on
+        self._splits: dict[str, KafkaSplit] = {}  # the open ones, at their present offsets
+        self._ended: set[str] = set()
+        self._has_all = False
+        self._fetched: deque[tuple[str, list[Any]]] = deque()  # messages by partition, not yet polled
+        self._available = AvailabilityHelper()  # while there are no partitions
+        self._arrival: AvailabilityFuture | None = None  # while the watch has the consumer
+        self._taken: dict[int, tuple[KafkaSplit, ...]] = {}  # offsets by checkpoint that is under way
+        self._over: dict[str, KafkaSplit] = {}  # ended, and not in a complete checkpoint: the group does not know their ends
+        self._position: tuple[KafkaSplit, ...] = ()  # the last one that was asked for
+        self.current_split = ""
+        self.open_splits: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"<KafkaReader of {len(self._splits)} partitions, {len(self._fetched)} batches fetched, {self._watch!r}>"
+
+    # -- splits
+
+    def start(self, request_splits: Callable[[], None]) -> None:
+        """Go on with what a checkpoint had, and ask for more."""
+        self._request = request_splits
+        if self._splits:
+            self._assign(list(self._splits.values()))
+        request_splits()
+
+    def add_splits(self, splits: Sequence[KafkaSplit], waiting_bytes: int) -> None:
+        """Read these partitions, too; then ask again, because new ones may appear."""
+        new = [split for split in splits if split.split_id not in self._splits]
+        self._splits |= {split.split_id: split for split in new}
+        self._assign(new)
+        assert self._request is not None, "started"
+        self._request()
+
+    def no_more_splits(self) -> None:
+        """End after the partitions received so far, if they have an end."""
+        self._has_all = True
+        self._wake()
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Fetch nothing of some partitions; what is fetched already still comes."""
+        self._consumer.pause([self._partition(self._splits[each]) for each in pause if each in self._splits])
+        self._consumer.resume([self._partition(self._splits[each]) for each in resume if each in self._splits])
+
+    def _assign(self, splits: Sequence[KafkaSplit]) -> None:
+        empty = [split for split in splits if split.stop is not None and split.offset >= split.stop]
+        for split in empty:
+            del self._splits[split.split_id]
+        to_read = [split for split in splits if split.split_id in self._splits]
+        if to_read:
+            self._consumer.incremental_assign([self._partition(split) for split in to_read])
+        self.open_splits = frozenset(self._splits)
+        self._wake()
+
+    def _partition(self, split: KafkaSplit) -> Any:
+        return self._kafka.TopicPartition(split.topic, split.partition, split.offset)
+
+    def _wake(self) -> None:
+        pending = self._available.unavailable_to_reset_available()
+        if pending is not None:
+            pending.complete()
+
+    # -- records
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done when a message has come, or when there are partitions."""
+        return self._available.future if self._arrival is None else self._arrival
+
+    def poll_chunk(self) -> Chunk | None:
+        """The next records of one partition, 1,000 at most; an empty chunk if there are none just now, None at the end.
+
+        Raises:
+            FlowletError: a partition cannot be read, or its offset is not there any more; names topic, partition and servers.
+            Exception: what the schema raised.
+        """
+        if not self._fetched:
+            if not self._splits:
+                if self._has_all:
+                    return None
+                self._available.reset_unavailable()
+                return Chunk([])
+            if not self._fetch():
+                return Chunk([])
+        return self._next_chunk()
+
+    def _fetch(self) -> bool:
+        """Get messages; False if there are none, and then the watch waits for some."""
+        if self._arrival is None:
+            messages = self._consumed(0)
+        elif self._arrival.is_done:
+            self._arrival = None
+            messages = self._taken_over()
+        else:
+            return False
+        if self._events.refusal is not None:
+            raise FlowletError(f"Kafka at {self._servers}: the brokers refuse the client: {self._events.refusal}")
+        by_split: dict[str, list[Any]] = {}
+        for message in messages:
+            if message.error() is None:
+                by_split.setdefault(f"{message.topic()}-{message.partition()}", []).append(message)
+            else:
+                self._handle_error(message)
+        self._fetched.extend((split_id, found) for split_id, found in by_split.items() if split_id in self._splits)
+        self._end_splits()
+        if not self._fetched and self._splits:
+            if not messages:
+                self._arrival = self._watch.watch()
+            return False
+        return bool(self._fetched)
+
+    def _consumed(self, timeout_s: float) -> Sequence[Any]:
+        try:
+            found: Sequence[Any] = self._consumer.consume(MAX_CHUNK_RECORDS, timeout_s)
+        except (self._kafka.KafkaException, RuntimeError) as error:
+            raise failure("the messages", self._servers, error, self._events) from error
+        return found
+
+    def _taken_over(self) -> Sequence[Any]:
+        try:
+            return self._watch.take()
+        except (self._kafka.KafkaException, RuntimeError) as error:
+            raise failure("the messages", self._servers, error, self._events) from error
+
+    def _next_chunk(self) -> Chunk:
+        while self._fetched:
+            split_id, messages = self._fetched.popleft()
+            split = self._splits.get(split_id)
+            if split is None:
+                continue  # it has ended
+            if split.stop is not None and messages[-1].offset() >= split.stop:
+                messages = [message for message in messages if message.offset() < split.stop]
+                self._ended.add(split_id)
+            elif split.stop is not None and messages[-1].offset() + 1 >= split.stop:
+                self._ended.add(split_id)
+            self.current_split = split_id
+            chunk = self._chunk_of(split, messages)
+            if messages:
+                self._splits[split_id] = KafkaSplit(split.topic, split.partition, messages[-1].offset() + 1, split.stop)
+            self._end_splits()
+            if len(chunk):
+                return chunk
+        return Chunk([])
+
+    def _chunk_of(self, split: KafkaSplit, messages: list[Any]) -> Chunk:
+        with_value = [message for message in messages if message.value() is not None]
+        values = self._values(with_value)
+        timestamps = [message.timestamp()[1] for message in with_value]
+        if None in values:
+            pairs = [(value, time) for value, time in zip(values, timestamps, strict=True) if value is not None]
+            values, timestamps = [value for value, _ in pairs], [time for _, time in pairs]
+        return Chunk(values, None if timestamps and min(timestamps) < 0 else timestamps)
+
+    def _end_splits(self) -> None:
+        """Let partitions go that have ended and of which nothing waits to be polled."""
+        over = self._ended - {split_id for split_id, _ in self._fetched}
+        if not over:
+            return
+        self._ended -= over
+        ended = [self._splits.pop(each) for each in over if each in self._splits]
+        if self._commits_offsets:
+            self._over |= {split.split_id: split for split in ended}
+        if ended:
+            self._consumer.incremental_unassign([self._partition(split) for split in ended])
+        self.open_splits = frozenset(self._splits)
+
+    def _handle_error(self, message: Any) -> None:
+        error = message.error()
+        name = error.name()
+        split_id = f"{message.topic()}-{message.partition()}"
+        if name == "_PARTITION_EOF":
+            split = self._splits.get(split_id)
+            if split is not None and split.stop is not None and message.offset() >= split.stop:
+                self._ended.add(split_id)
+            return
+        if name == "_AUTO_OFFSET_RESET":
+            split = self._splits.get(split_id)
+            offset = "its offset" if split is None else f"offset {split.offset}"
+            raise FlowletError(
+                f"Kafka at {self._servers}: partition {split_id} does not have {offset} any more, or not yet: {error.str()}; to go on "
+                "elsewhere, and lose records, set the property auto.offset.reset to earliest or latest"
+            )
+        if name in _PASSING or error.retriable():
+            _log.warning("Kafka cannot be read just now, the client tries again", partition=split_id, error=error.str())
+            return
+        where = "" if message.topic() is None else f" of partition {split_id}"
+        raise FlowletError(f"Kafka at {self._servers}: the messages{where}: {error.str()}")
+
+    # -- state
+
+    def snapshot_position(self) -> tuple[KafkaSplit, ...]:
+        """The open partitions with their next offsets."""
+        self._position = tuple(self._splits.values())
+        return self._position
+
+    def restore_position(self, position: tuple[KafkaSplit, ...]) -> None:
+        """Go on there; before ``start``."""
+        self._splits = {split.split_id: split for split in position}
+
+    def position_taken(self, checkpoint_id: int) -> None:
+        """Keep the offsets until the checkpoint is complete."""
+        if self._commits_offsets:
+            self._taken[checkpoint_id] = (*self._position, *self._over.values())
+            for old in sorted(self._taken)[:-_MAX_OPEN_CHECKPOINTS]:
+                del self._taken[old]
+
+    def position_kept(self, checkpoint_id: int) -> None:
+        """Commit its offsets to the group; a failure is only logged, because nothing depends on them."""
+        splits = self._taken.get(checkpoint_id)
+        for old in [each for each in self._taken if each <= checkpoint_id]:
+            del self._taken[old]
+        if splits:
+            for split in splits:
+                self._over.pop(split.split_id, None)
+            try:
+                self._consumer.commit(offsets=[self._partition(split) for split in splits], asynchronous=True)
+            except self._kafka.KafkaException as error:
+                _log.warning("offsets could not be committed to the group", error=str(error))
+
+    def position_lost(self, checkpoint_id: int) -> None:
+        """Nothing: a later one that is complete has more."""
+
+    def close(self) -> None:
+        """End the thread, then the consumer; idempotent."""
+        self._watch.close()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+
+def _values_by(deserializer: DeserializationSchema) -> Callable[[list[Any]], list[Any]]:
+    """Makes records of messages with a value; the schemas of flowlet without a call of Python code per message."""
+    if type(deserializer) is ByteArraySchema:
+        return lambda messages: [message.value() for message in messages]
+    if type(deserializer) is SimpleStringSchema:
+        charset = deserializer.charset
+        return lambda messages: [message.value().decode(charset, "replace") for message in messages]
+
+    def deserialized(messages: list[Any]) -> list[Any]:
+        found = []
+        for message in messages:
+            try:
+                found.append(deserializer.deserialize(message.value()))
+            except Exception as error:
+                error.add_note(f"while message {message.offset()} of {message.topic()}-{message.partition()} was read")
+                raise
+        return found
+
+    return deserialized
+
+
+def _log_commit(error: Any, _: Any) -> None:
+    if error is not None:
+        _log.warning("offsets could not be committed to the group", error=str(error))

@@ -1,0 +1,1 @@
+"""The writer and the committer of every ``WriteAheadSink``."""

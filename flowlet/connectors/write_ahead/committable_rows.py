@@ -1,0 +1,64 @@
+"""``CommittableRows``: rows that wait in the checkpoint for their transaction.
+
+Side:   pure.
+Format: ``rows`` has any number of parts, each a u32 size and so many bytes: the pickle of a list of rows (``record_pickle.dumps_value``).
+Source: Flink ``GenericWriteAheadSink.PendingCheckpoint``, which names a file; here the rows are state.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flowlet.errors import SerdeError
+from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
+
+_SIZE: Final = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class CommittableRows:
+    """The rows of one transaction.
+
+    Attributes:
+        writer: the random id of the attempt that wrote them.
+        number: which transaction of the writer it is, from 0.
+        prepared_ms: when it was prepared, in ms since 1970.
+        num_rows: for people.
+        rows: see the header.
+    """
+
+    writer: str
+    number: int
+    prepared_ms: int
+    num_rows: int
+    rows: bytes
+
+    def __repr__(self) -> str:
+        return f"<CommittableRows {self.writer}-{self.number}, {self.num_rows} rows>"
+
+
+def encoded_part(rows: Sequence[Any]) -> bytes:
+    """Some rows as a part of ``CommittableRows.rows``.  Raises SerdeError: one cannot be pickled."""
+    data = dumps_value(list(rows))
+    return b"".join((_SIZE.pack(len(data)), data))
+
+
+def decoded_rows(data: bytes) -> list[Any]:
+    """The rows of all parts, in order.
+
+    Raises:
+        SerdeError: the bytes are cut off.
+        Exception: whatever rebuilding a row raises.
+    """
+    rows: list[Any] = []
+    view, position = memoryview(data), 0
+    while position < len(data):
+        end = position + _SIZE.size
+        if end <= len(data):
+            position, end = end, end + _SIZE.unpack_from(data, position)[0]
+        if end > len(data):
+            raise SerdeError(f"rows that wait for a commit are cut off: {len(data)} bytes, a part ends at {end}")
+        rows += loads_value(view[position:end])
+        position = end
+    return rows

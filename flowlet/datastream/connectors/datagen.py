@@ -1,0 +1,98 @@
+"""``DataGeneratorSource``: records that a function makes of the numbers from 0 on, at a rate.
+
+Side:   pure.
+Source: Flink ``DataGeneratorSource``, ``GeneratorFunction``, ``RateLimiterStrategy``, which PyFlink lacks, with names in the style of
+        Python.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, final
+
+from flowlet.common.typeinfo import TypeInformation
+from flowlet.datastream.connectors.base import BuiltInSource
+from flowlet.errors import JobGraphError
+
+__all__ = ["DataGeneratorSource", "RateLimiterStrategy", "RateUnit"]
+
+
+class RateUnit(Enum):
+    """What a rate is counted by."""
+
+    NONE = "nothing"
+    SECOND = "second"
+    CHECKPOINT = "checkpoint"
+
+
+@final
+class RateLimiterStrategy:
+    """How fast a generator may be, all its subtasks together; each gets an equal share."""
+
+    __slots__ = ("records", "unit")
+
+    def __init__(self, unit: RateUnit, records: float) -> None:
+        self.unit = unit
+        self.records = records
+
+    def __repr__(self) -> str:
+        return (
+            "RateLimiterStrategy.no_op()" if self.unit is RateUnit.NONE else f"RateLimiterStrategy({self.records:g} per {self.unit.value})"
+        )
+
+    @staticmethod
+    def per_second(records_per_second: float) -> "RateLimiterStrategy":
+        """So many records a second; what was not given in a second may be given in the next one.  JobGraphError: it is not above 0."""
+        if type(records_per_second) not in (int, float) or not records_per_second > 0:
+            raise JobGraphError(f"per_second() needs a number of records above 0, got {records_per_second!r}")
+        return RateLimiterStrategy(RateUnit.SECOND, float(records_per_second))
+
+    @staticmethod
+    def per_checkpoint(records_per_checkpoint: int) -> "RateLimiterStrategy":
+        """So many records between two checkpoints, at least one per subtask; for tests.  JobGraphError: it is not above 0."""
+        if type(records_per_checkpoint) is not int or records_per_checkpoint < 1:
+            raise JobGraphError(f"per_checkpoint() needs a whole number of records above 0, got {records_per_checkpoint!r}")
+        return RateLimiterStrategy(RateUnit.CHECKPOINT, records_per_checkpoint)
+
+    @staticmethod
+    def no_op() -> "RateLimiterStrategy":
+        """As fast as the job takes them."""
+        return RateLimiterStrategy(RateUnit.NONE, 0)
+
+
+class DataGeneratorSource(BuiltInSource):
+    """What ``generator_function`` makes of 0, 1, ... ``count`` - 1, each number once.
+
+    The numbers are dealt out in runs, one per subtask, and what is left belongs to checkpoints: a function that always makes the same of a
+    number can be replayed exactly, also with another parallelism.
+
+    Args:
+        generator_function: of a number; it travels with the job.
+        count: how many records; the source ends after them.
+        rate_limiter_strategy: how fast; None: as fast as the job takes them.
+        type_info: of the records, unless ``from_source`` says it.
+
+    Raises:
+        JobGraphError: an argument is not of its kind.
+    """
+
+    __slots__ = ("count", "generator_function", "rate_limiter_strategy", "type_info")
+
+    def __init__(
+        self,
+        generator_function: Callable[[int], Any],
+        count: int,
+        rate_limiter_strategy: RateLimiterStrategy | None = None,
+        type_info: TypeInformation | None = None,
+    ) -> None:
+        if not callable(generator_function):
+            raise JobGraphError(f"a data generator needs a function of a number, got {generator_function!r}")
+        if type(count) is not int or count < 1:
+            raise JobGraphError(f"a data generator needs a number of records above 0, got {count!r}")
+        if rate_limiter_strategy is not None and not isinstance(rate_limiter_strategy, RateLimiterStrategy):
+            raise JobGraphError(f"a data generator needs a rate such as RateLimiterStrategy.per_second(100), got {rate_limiter_strategy!r}")
+        if type_info is not None and not isinstance(type_info, TypeInformation):
+            raise JobGraphError(f"a data generator needs a type such as Types.LONG(), got {type_info!r}")
+        self.generator_function = generator_function
+        self.count = count
+        self.rate_limiter_strategy = RateLimiterStrategy.no_op() if rate_limiter_strategy is None else rate_limiter_strategy
+        self.type_info = type_info

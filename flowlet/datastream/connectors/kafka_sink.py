@@ -1,0 +1,147 @@
+"""``KafkaSink`` and its builder; see ``flowlet.datastream.connectors.kafka``.
+
+Side:   pure.  Writers and targets are loaded by name, in the tasks.
+Source: PyFlink ``KafkaSink``, ``KafkaSinkBuilder``; Flink ``KafkaWriter``.  Exactly once is another way than Flink's: see docs/kafka.md.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+from flowlet.common.checks import is_name
+from flowlet.datastream.connectors.base import DeliveryGuarantee, Sink
+from flowlet.datastream.connectors.kafka_serialization import KafkaRecordSerializationSchema
+from flowlet.datastream.connectors.kafka_source import set_kafka_property
+from flowlet.datastream.connectors.sink_writer import SinkWriter, WriterInitContext
+from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink, WriteAheadTarget
+from flowlet.errors import JobGraphError
+
+__all__ = ["KafkaSink", "KafkaSinkBuilder"]
+
+_WRITER_MODULE: Final = "flowlet.connectors.kafka.kafka_writer"
+_TARGET_MODULE: Final = "flowlet.connectors.kafka.kafka_target"
+_OWN: Final = ("transactional.id", "enable.idempotence", "key.serializer", "value.serializer")
+# Markers are offsets, which Kafka keeps for 7 days by default (offsets.retention.minutes).
+_MARKER_RETENTION_MS: Final = 6 * 86_400_000
+
+
+class KafkaSink(Sink):
+    """Writes records to topics; made by ``KafkaSink.builder()``."""
+
+    def __init__(self, properties: dict[str, str], serializer: KafkaRecordSerializationSchema) -> None:
+        self.properties = properties  # may hold passwords
+        self.serializer = serializer
+
+    @staticmethod
+    def builder() -> "KafkaSinkBuilder":
+        """Says what to write where, step by step."""
+        return KafkaSinkBuilder()
+
+
+class FlushingKafkaSink(KafkaSink):
+    """Records are sent at once; those before a checkpoint are acknowledged before it, if ``flushes``."""
+
+    def __init__(self, properties: dict[str, str], serializer: KafkaRecordSerializationSchema, *, flushes: bool) -> None:
+        super().__init__(properties, serializer)
+        self.flushes = flushes
+
+    def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
+        """The writer of one subtask, with a client of its own."""
+        made: SinkWriter[Any] = importlib.import_module(_WRITER_MODULE).KafkaWriter(self.properties, self.serializer, flushes=self.flushes)
+        return made
+
+
+class ExactlyOnceKafkaSink(WriteAheadSink, KafkaSink):
+    """Messages wait in the checkpoint; then one transaction of Kafka has them and a marker, which is an offset of a group of its own."""
+
+    marker_retention_ms = _MARKER_RETENTION_MS
+
+    def __init__(
+        self, properties: dict[str, str], serializer: KafkaRecordSerializationSchema, transactional_id_prefix: str, marker_topic: str
+    ) -> None:
+        KafkaSink.__init__(self, properties, serializer)
+        self.transactional_id_prefix = transactional_id_prefix
+        self.marker_topic = marker_topic
+
+    def rows_of(self, values: Sequence[Any]) -> Sequence[Any]:
+        """The messages."""
+        return self.serializer.messages(values)
+
+    def create_target(self, context: WriterInitContext) -> WriteAheadTarget:
+        """The transactions of one subtask."""
+        made: WriteAheadTarget = importlib.import_module(_TARGET_MODULE).KafkaTarget(
+            self.properties, self.transactional_id_prefix, self.marker_topic
+        )
+        return made
+
+
+class KafkaSinkBuilder:
+    """Builds a ``KafkaSink``; every method but ``build`` gives the builder itself, and raises JobGraphError for a wrong argument."""
+
+    def __init__(self) -> None:
+        self._properties: dict[str, str] = {}
+        self._serializer: KafkaRecordSerializationSchema | None = None
+        self._guarantee = DeliveryGuarantee.NONE  # as in Flink
+        self._prefix: str | None = None
+        self._marker_topic: str | None = None
+
+    def set_bootstrap_servers(self, bootstrap_servers: str) -> Self:
+        """The brokers to ask first, as ``host:port``, separated by commas."""
+        return self.set_property("bootstrap.servers", bootstrap_servers)
+
+    def set_record_serializer(self, record_serializer: KafkaRecordSerializationSchema) -> Self:
+        """How records become messages, and to which topics they go."""
+        if not isinstance(record_serializer, KafkaRecordSerializationSchema):
+            raise JobGraphError(
+                f"set_record_serializer() needs KafkaRecordSerializationSchema.builder()...build(), got {record_serializer!r}"
+            )
+        self._serializer = record_serializer
+        return self
+
+    def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> Self:
+        """How often a record is there if the job restarts on the way; ``NONE``, the default, may lose some."""
+        if not isinstance(delivery_guarantee, DeliveryGuarantee):
+            raise JobGraphError(f"set_delivery_guarantee() needs one of DeliveryGuarantee, got {delivery_guarantee!r}")
+        self._guarantee = delivery_guarantee
+        return self
+
+    def set_transactional_id_prefix(self, transactional_id_prefix: str) -> Self:
+        """What the ids of transactions and of the groups of markers begin with; needed for exactly once, and the brokers must allow it."""
+        if not is_name(transactional_id_prefix):
+            raise JobGraphError(f"set_transactional_id_prefix() needs a name, got {transactional_id_prefix!r}")
+        self._prefix = transactional_id_prefix
+        return self
+
+    def set_marker_topic(self, topic: str) -> Self:
+        """An existing topic to which the markers of exactly once belong, if the records have a topic selector.  Not in Flink.
+
+        Nothing is written to it: a marker is a committed offset, and an offset has a topic.
+        """
+        if not is_name(topic):
+            raise JobGraphError(f"set_marker_topic() needs the name of a topic, got {topic!r}")
+        self._marker_topic = topic
+        return self
+
+    def set_property(self, key: str, value: str) -> Self:
+        """A property of librdkafka, such as ``compression.type``."""
+        set_kafka_property(self._properties, key, value)
+        return self
+
+    def build(self) -> KafkaSink:
+        """Build the sink.  Raises JobGraphError: something is missing, or does not fit together."""
+        if not self._properties.get("bootstrap.servers"):
+            raise JobGraphError("a Kafka sink needs brokers: set_bootstrap_servers('host:port')")
+        if self._serializer is None:
+            raise JobGraphError("a Kafka sink needs set_record_serializer()")
+        own = [key for key in _OWN if key in self._properties]
+        if own:
+            raise JobGraphError(f"a Kafka sink sets {own[0]} itself; leave it out")
+        properties = dict(self._properties)
+        if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
+            return FlushingKafkaSink(properties, self._serializer, flushes=self._guarantee is DeliveryGuarantee.AT_LEAST_ONCE)
+        if self._prefix is None:
+            raise JobGraphError("exactly once needs set_transactional_id_prefix()")
+        marker_topic = self._marker_topic or self._serializer.topic
+        if marker_topic is None:
+            raise JobGraphError("exactly once with a topic selector needs set_marker_topic(), with a topic that exists")
+        return ExactlyOnceKafkaSink(properties, self._serializer, self._prefix, marker_topic)

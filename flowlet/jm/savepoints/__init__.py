@@ -1,0 +1,1 @@
+"""The savepoints of jobs, as users ask for them."""

@@ -1,0 +1,148 @@
+"""``JobSavepoints``: the savepoints of one job, from the request of a user to its answer.
+
+Side:       loop.
+Invariants: a directory is made, and known to be writable, before any task hears of its savepoint.  What a savepoint that fails has left is
+            removed; one that is complete is never touched.
+Source:     Flink ``DefaultScheduler.triggerSavepoint``, ``stopWithSavepoint``.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from flowlet.common.job_status import JobStatus
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.errors import FlowletError
+from flowlet.jm.checkpoints.job_checkpoints import CallInBackground
+from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
+from flowlet.jm.savepoints.savepoint_operations import SavepointOperation, SavepointOperations
+from flowlet.storage.savepoint_storage import SavepointStorage, target_root
+from netstack.log_lines import LogLines
+from netstack.wire.events import SnapshotType
+
+_NO_MACHINERY: Final = (
+    "the job takes neither checkpoints nor savepoints: set execution.checkpointing.savepoint-dir, or execution.checkpointing.interval, "
+    "before it starts"
+)
+_NO_DIRECTORY: Final = "name a directory, or set execution.checkpointing.savepoint-dir before the job starts"
+log = LogLines(__name__)
+
+
+class SavepointRefusedError(FlowletError):
+    """The request cannot be accepted; says why."""
+
+
+class SavepointTaker(Protocol):
+    """The part of ``JobCheckpoints`` that is needed here."""
+
+    def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
+        """Take it; ``on_end`` gets None or the failure."""
+
+
+class Located(Protocol):
+    """The part of ``SavepointStorage`` that is needed here."""
+
+    location: str
+
+
+class JobSavepoints:
+    """The savepoints of one job.
+
+    Threading: the JobManager's loop.
+
+    Args:
+        job_id: the job's.
+        settings: of its checkpoints; None: it has no barriers, and so no savepoints.
+        taker: takes them.
+        call_in_background: for the file system.
+        cancel: the job, once a savepoint is complete, if that was asked for.
+        create: makes the directory; blocking.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        settings: CheckpointSettings | None,
+        taker: SavepointTaker,
+        *,
+        call_in_background: CallInBackground,
+        cancel: Callable[[], object],
+        create: Callable[[str, str], Located] = SavepointStorage.create,
+    ) -> None:
+        self._job_id = job_id
+        self._settings = settings
+        self._taker = taker
+        self._call_in_background = call_in_background
+        self._cancel = cancel
+        self._create = create
+        self._operations = SavepointOperations()
+        self._changed = asyncio.Event()  # set and replaced at every change
+
+    def __repr__(self) -> str:
+        return f"<JobSavepoints of {self._job_id}, {self._operations!r}>"
+
+    def trigger(self, request_id: str, target: str | None, kind: SnapshotType, *, cancels_job: bool = False) -> SavepointOperation:
+        """Begin a savepoint, below the directory ``target`` (None: that of the job); an id that is known changes nothing.
+
+        Raises:
+            SavepointRefusedError: the job cannot take one, or the directory cannot be used; says what to do.
+        """
+        known = self._operations.find(request_id)
+        if known is not None:
+            return known
+        directory = self._directory(target)
+        stopping = self._operations.stopping
+        if stopping is not None:
+            raise SavepointRefusedError(f"the job is being stopped with a savepoint already (request {stopping.request_id})")
+        stops_job = kind is not SnapshotType.SAVEPOINT
+        operation = SavepointOperation(request_id, stops_job, cancels_job)
+        self._operations.begin(operation)
+        self._call_in_background(
+            lambda: self._create(directory, self._job_id),
+            lambda storage: self._created(operation, storage.location, kind),
+            lambda error: self._ended(operation, str(error) or repr(error)),
+            f"directory of a savepoint of job {self._job_id}",
+        )
+        return operation
+
+    def _directory(self, target: str | None) -> str:
+        if self._settings is None:
+            raise SavepointRefusedError(_NO_MACHINERY)
+        directory = target or self._settings.savepoint_directory
+        if not directory:
+            raise SavepointRefusedError(_NO_DIRECTORY)
+        try:
+            return target_root(directory)
+        except FlowletError as error:
+            raise SavepointRefusedError(str(error)) from error
+
+    def _created(self, operation: SavepointOperation, location: str, kind: SnapshotType) -> None:
+        operation.location = location
+        self._taker.request_savepoint(SavepointRequest(location, kind), lambda failure: self._ended(operation, failure))
+
+    def _ended(self, operation: SavepointOperation, failure: str | None) -> None:
+        self._operations.savepoint_ended(operation, failure)
+        self._wake_waiters()
+        if failure is not None:
+            log.warning("savepoint failed", job=self._job_id, path=operation.location, why=failure[:1000])
+        elif operation.cancels_job:
+            self._cancel()
+
+    def job_changed(self, status: JobStatus, cause: str | None) -> None:
+        """The job is in another status; ``cause``: of its failure."""
+        self._operations.job_changed(status, cause)
+        self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait(self, request_id: str, timeout_s: float) -> SavepointOperation | None:
+        """The operation once it has ended, or as it is after the timeout; None: it is not known."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (operation := self._operations.find(request_id)) is not None and not operation.has_ended:
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        return self._operations.find(request_id)

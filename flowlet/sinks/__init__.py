@@ -1,0 +1,1 @@
+"""Runs the sinks of users: writers, committers, functions."""

@@ -1,0 +1,58 @@
+"""``SinkCalls``: calls the methods of users' sinks, and puts the operator into their errors.
+
+Side: task.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from flowlet.chain.preview import preview
+from flowlet.errors import FlowletError, TaskCancelled, UserFunctionError
+from flowlet.sinks.bad_record import BadRecordError
+from netstack.forks import end_stranded_child
+
+T = TypeVar("T")
+
+
+class SinkCalls:
+    """The calls of one operator of a subtask."""
+
+    def __init__(self, operator: str, subtask: int) -> None:
+        self._operator = operator
+        self._subtask = subtask
+
+    def call(self, what: str, method: Callable[..., T], *args: Any) -> T:
+        """What the method returns; ``what`` names it in an error.  Raises as ``fail``."""
+        try:
+            result = method(*args)
+        except BaseException as error:  # noqa: BLE001 - raised again, as the error of the sink
+            self.fail(error, what)
+        end_stranded_child()
+        return result
+
+    def checked(self, sink: object, what: str, made: Any, *kinds: type) -> Any:
+        """What a method has made.  Raises FlowletError: it is not of all these classes."""
+        for kind in kinds:
+            if not isinstance(made, kind):
+                raise FlowletError(
+                    f"operator {self._operator!r}: {what} of {type(sink).__name__} must return a {kind.__name__}, got {preview(made)} of "
+                    f"type {type(made).__name__}"
+                )
+        return made
+
+    def fail(self, error: BaseException, what: str, record: str | None = None) -> NoReturn:
+        """Raise the error of a method.
+
+        Raises:
+            UserFunctionError: from the error of a user; with the preview of the record, if it is known.
+            FlowletError: from one of a sink of ours, whose message says all.
+        """
+        end_stranded_child()
+        if isinstance(error, UserFunctionError | TaskCancelled):
+            raise error
+        if isinstance(error, BadRecordError):
+            raise UserFunctionError(self._operator, self._subtask, preview(error.record)) from error.__cause__
+        if isinstance(error, FlowletError):
+            raise FlowletError(f"operator {self._operator!r} (subtask {self._subtask}): {error}") from error
+        error.add_note(f"raised by {what}")
+        raise UserFunctionError(self._operator, self._subtask, record) from error

@@ -1,0 +1,224 @@
+"""``SinkOperator``: runs the writer and the committer of a ``Sink``.
+
+Hot path, per chunk: one call of ``write_all``, if the writer overrides it, or of ``write_chunk``; else one call of ``write`` per record.
+
+Side:       task.
+Invariants: in front of each barrier the writer is flushed, and what it has prepared becomes part of that checkpoint.  It is committed when
+            that checkpoint, or a later one, is complete; after a restart, before the first record, because what was restored belongs to a
+            complete checkpoint.  The last records belong to the checkpoint that each task waits for at its end, or, in a job without
+            checkpoints, are committed at the end.  So a subtask ends only after its last commit, and a commit that fails fails the job.
+Source:     Flink ``SinkWriterOperator``, ``CommitterOperator``, which are two operators there.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from flowlet.chain.preview import preview
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.datastream.connectors.base import Sink, SupportsCommitter, SupportsGlobalCommitter, SupportsWriterState
+from flowlet.datastream.connectors.committer import Committer
+from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter, SinkWriter, StatefulSinkWriter
+from flowlet.datastream.state import ListState, ListStateDescriptor
+from flowlet.errors import StateRestoreError
+from flowlet.records import Chunk, Watermark
+from flowlet.sinks.chunk_writer import ChunkWriter
+from flowlet.sinks.commit_runner import CommitRunner
+from flowlet.sinks.global_commit_operator import Committed
+from flowlet.sinks.sink_calls import SinkCalls
+from flowlet.sinks.sink_contexts import InitContext, RecordContext
+
+END: Final = 2**63 - 1  # as the number of a checkpoint: the end of a job without any
+
+
+class SinkOperator(StreamOperator):
+    """Writes the records of one subtask, and commits what was written.
+
+    Args:
+        sink: pickled; every subtask runs a copy.
+        name: for people.
+    """
+
+    takes_chunks = True
+    waits = True  # for files and databases: never on the loop's thread
+    runs_after_finish = True  # the final checkpoint may hold what is not committed yet
+
+    def __init__(self, sink: Sink, *, name: str = "Sink: Writer") -> None:
+        self.name = name
+        self.sink = sink
+        self._is_finished = False
+        self._writer: SinkWriter[Any] | None = None  # None: not open, or the subtask had finished before the restart
+        self._runner: CommitRunner | None = None  # set by open
+        self._writer_states: ListState[Any] | None = None
+        self._committables: ListState[Any] | None = None
+        self._completed_id = 0  # the last checkpoint that is known to be complete
+
+    @property
+    def commits(self) -> bool:
+        """Whether records count only when they are committed."""
+        return isinstance(self.sink, SupportsCommitter)
+
+    # -- life
+
+    def restored_after_finish(self) -> StreamOperator:
+        """Itself; no records come, and what the checkpoint holds is committed."""
+        self._is_finished = True
+        return self
+
+    def open(self) -> None:
+        """Commit what the checkpoint holds, then make the writer."""
+        self._calls = SinkCalls(self.name, self.ctx.subtask)
+        self._context = RecordContext()
+        init, sink = InitContext(self.ctx), self.sink
+        self._runner = runner = self._made_runner(init)
+        if isinstance(sink, SupportsCommitter):
+            self._committables = self.ctx.operator_state_backend.get_list_state(ListStateDescriptor("committables"))
+            if self.ctx.restored_checkpoint_id is not None:
+                self._completed_id = self.ctx.restored_checkpoint_id
+                runner.commits.restore(self._committables)
+                runner.commit_all()
+        states: list[Any] = []
+        if isinstance(sink, SupportsWriterState):
+            self._writer_states = self.ctx.operator_state_backend.get_list_state(ListStateDescriptor("writer-states"))
+            states = list(self._writer_states)
+        if not self._is_finished:
+            self._open_writer(init, states)
+
+    def _made_runner(self, init: InitContext) -> CommitRunner:
+        sink, committer = self.sink, None
+        if isinstance(sink, SupportsCommitter):
+            made = self._calls.call("create_committer()", sink.create_committer, init)
+            committer = self._calls.checked(sink, "create_committer()", made, Committer)
+        on_committed = self._send_committed if isinstance(sink, SupportsGlobalCommitter) else None
+        return CommitRunner(self.ctx, self._calls, committer, on_committed)
+
+    def _open_writer(self, init: InitContext, states: Sequence[Any]) -> None:
+        sink, is_restored = self.sink, self.ctx.restored_checkpoint_id is not None
+        kinds: list[type] = [SinkWriter]
+        kinds += [CommittingSinkWriter] if isinstance(sink, SupportsCommitter) else []
+        kinds += [StatefulSinkWriter] if isinstance(sink, SupportsWriterState) else []
+        if isinstance(sink, SupportsWriterState) and is_restored:
+            make: Callable[[], object] = partial(sink.restore_writer, init, states)
+        else:
+            make = partial(sink.create_writer, init)
+        self._writer = self._calls.checked(sink, "create_writer()", self._calls.call("create_writer()", make), *kinds)
+        self._write_chunk = self._write_whole if isinstance(self._writer, ChunkWriter) else self._write_values
+        self._writes_all = type(self._writer).write_all is not SinkWriter.write_all
+
+    def finish(self) -> None:
+        """Write the last records, and without checkpoints commit them; with checkpoints the final one does."""
+        if self._is_finished:
+            return
+        runner = self._opened
+        if self._writer is not None:
+            self._flush(self._writer, end_of_input=True)
+        self._is_finished = True
+        if not self.ctx.has_checkpoints:
+            self._completed_id = END
+            runner.commits.complete_all()
+            runner.commit_all()
+        elif runner.commits.has_due:  # what was to be tried again: no timer fires any more
+            runner.commit_all()
+
+    def close(self) -> None:
+        """Close the writer and the committer, whatever either raises."""
+        writer, self._writer = self._writer, None
+        runner, self._runner = self._runner, None
+        try:
+            if writer is not None:
+                self._calls.call("close()", writer.close)
+        finally:
+            if runner is not None:
+                runner.close()
+
+    @property
+    def _opened(self) -> CommitRunner:
+        assert self._runner is not None, "open"
+        return self._runner
+
+    # -- elements
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Write the records.
+
+        Raises:
+            UserFunctionError: the writer failed; names the record, unless the writer took all at once.
+            StateRestoreError: the subtask had finished before the restart.
+        """
+        if self._is_finished:
+            raise StateRestoreError(
+                f"operator {self.name!r} had finished when its checkpoint was taken, but a producer has sent it {len(chunk)} more "
+                "records: was the producer restored from another checkpoint?"
+            )
+        if len(chunk):
+            self._write_chunk(chunk)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Remember it for the writer, then pass it on."""
+        self._context.watermark = watermark.timestamp
+        super().process_watermark(watermark)
+
+    def _write_whole(self, chunk: Chunk) -> None:
+        writer = self._writer
+        assert isinstance(writer, ChunkWriter), "it was checked"
+        self._calls.call("write_chunk()", writer.write_chunk, chunk, self._context)
+
+    def _write_values(self, chunk: Chunk) -> None:
+        writer, context = self._writer, self._context
+        assert writer is not None, "open"
+        if self._writes_all:
+            context.record_timestamp = None
+            self._calls.call("write_all()", writer.write_all, chunk.values, context)
+        else:
+            self._calls.call("write()", self._write_one_by_one, writer, chunk)
+
+    def _write_one_by_one(self, writer: SinkWriter[Any], chunk: Chunk) -> None:
+        context, value, write, timestamps = self._context, None, writer.write, chunk.timestamps
+        try:
+            if timestamps is None:
+                context.record_timestamp = None
+                for value in chunk.records():
+                    write(value, context)
+            else:
+                for value, context.record_timestamp in zip(chunk.records(), timestamps, strict=True):
+                    write(value, context)
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: it is the writer's error, not the end of the process
+            self._calls.fail(error, "write()", preview(value))
+
+    # -- checkpoints
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Flush the writer; what it has prepared belongs to this checkpoint."""
+        if self._writer is not None and not self._is_finished:
+            self._flush(self._writer, end_of_input=False)
+        self._opened.commits.assign(checkpoint_id)
+
+    def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Put the state of the writer and what is not committed into the operator's state."""
+        writer = self._writer
+        if self._writer_states is not None:
+            states: Sequence[Any] = ()
+            if isinstance(writer, StatefulSinkWriter):
+                states = self._calls.call("snapshot_state()", writer.snapshot_state, checkpoint_id)
+            self._writer_states.update(list(states))
+        if self._committables is not None:
+            self._committables.update(self._opened.commits.elements())
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Commit what the checkpoint holds."""
+        runner, self._completed_id = self._opened, checkpoint_id
+        runner.commits.complete(checkpoint_id)
+        if self._is_finished:
+            runner.commit_all()
+        else:
+            runner.commit_or_retry_later()
+
+    def _flush(self, writer: SinkWriter[Any], *, end_of_input: bool) -> None:
+        self._calls.call("flush()", lambda: writer.flush(end_of_input=end_of_input))
+        if isinstance(writer, CommittingSinkWriter) and isinstance(self.sink, SupportsCommitter):
+            self._opened.commits.prepare(self._calls.call("prepare_commit()", writer.prepare_commit))
+
+    def _send_committed(self, committables: Sequence[Any]) -> None:
+        """Tell the global committer; also if there is nothing, because it waits for all subtasks."""
+        ctx = self.ctx
+        self.output.collect(Chunk([Committed(self._completed_id, ctx.subtask, ctx.parallelism, tuple(committables))]))

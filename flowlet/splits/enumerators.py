@@ -1,0 +1,37 @@
+"""The kinds of enumerators: what the JobManager makes of the description of a source.
+
+Side: shared.
+"""
+
+from typing import assert_never
+
+from flowlet.splits.enumerator import SplitEnumerator
+from flowlet.splits.file_enumerator import FileSplitEnumerator
+from flowlet.splits.file_split import FileSet
+from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
+from flowlet.splits.kafka_split import KafkaTopics
+
+SplitSet = FileSet | KafkaTopics
+"""What a source reads, as plain data."""
+
+
+def enumerator_for(split_set: SplitSet) -> SplitEnumerator:
+    """A new enumerator."""
+    match split_set:
+        case FileSet():
+            return FileSplitEnumerator(split_set)
+        case KafkaTopics():
+            return KafkaSplitEnumerator(split_set)
+        case _:
+            assert_never(split_set)
+
+
+def split_set_of(enumerator: SplitEnumerator) -> SplitSet | None:
+    """What ``enumerator_for`` makes it of; None: the JobManager does not know the kind."""
+    match enumerator:
+        case FileSplitEnumerator():
+            return enumerator.files
+        case KafkaSplitEnumerator():
+            return enumerator.topics
+        case _:
+            return None

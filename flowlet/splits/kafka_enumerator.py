@@ -1,0 +1,182 @@
+"""Finds the partitions of a Kafka source and assigns each to one reader.
+
+Side:       shared.  ``discover`` and ``find_new`` ask brokers, on a thread of their own; the rest only decides, on the JobManager's loop.
+Invariants: a partition is assigned once, also if it is found again; the partitions that are known, and those that wait, are the state.
+Rules:      offsets are numbers as soon as a partition is found: what "latest" means does not depend on when its reader begins.  A
+            partition that appears later is read from its beginning, whatever the start is.
+Source:     Flink ``KafkaSourceEnumerator``, whose owner of a partition this is, too: the partitions of a topic go round the readers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol, assert_never
+from zlib import crc32
+
+import msgspec
+
+from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
+
+Partition = tuple[str, int]
+"""Topic and number."""
+Offsets = Mapping[Partition, int]
+_STATE_VERSION: Final = 1
+# The version; the partitions that were found; those of them that were not assigned, with offset and end.
+_State = tuple[int, list[Partition], list[tuple[str, int, int, int | None]]]
+_state_decoder: Final = msgspec.msgpack.Decoder(_State)
+_EARLIEST: Final = OffsetRule(OffsetKind.EARLIEST)
+
+
+class Brokers(Protocol):
+    """What is asked of a cluster; every method may block, up to the timeout of the topics.
+
+    Raises:
+        FlowletError: no answer, or a refusal; names topic and servers.
+    """
+
+    def partitions(self, topics: KafkaTopics) -> Sequence[Partition]:
+        """All partitions of the topics, in order."""
+
+    def edges(self, partitions: Sequence[Partition], kind: OffsetKind) -> Offsets:
+        """The first offset of each, or the one behind the last."""
+
+    def at_time(self, partitions: Sequence[Partition], timestamp_ms: int) -> Offsets:
+        """The first record of each that is not older; the end, if there is none."""
+
+    def committed(self, partitions: Sequence[Partition]) -> Offsets:
+        """What the group committed; partitions without it are missing."""
+
+    def close(self) -> None:
+        """Disconnect."""
+
+
+class KafkaSplitEnumerator:
+    """The partitions of one source; see ``SplitEnumerator``.
+
+    Args:
+        topics: what to look for.
+        connect: makes a connection to the brokers for one search.
+    """
+
+    def __init__(self, topics: KafkaTopics, connect: Callable[[KafkaTopics], Brokers] | None = None) -> None:
+        self.topics = topics
+        self._connect = connect_to_brokers if connect is None else connect
+        self._num_readers = 1
+        self._known: set[Partition] = set()
+        self._waiting: list[KafkaSplit] = []
+
+    def __repr__(self) -> str:
+        return f"<KafkaSplitEnumerator of {self.topics.described}: {len(self._known)} partitions, {len(self._waiting)} wait>"
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Sizes are not known."""
+        return 0
+
+    @property
+    def discovery_interval_ms(self) -> int | None:
+        """How often to look for new partitions; None: never again."""
+        return self.topics.discovery_interval_ms
+
+    def discover(self, num_readers: int) -> None:
+        """Find the partitions and where to begin.
+
+        Raises:
+            FlowletError: the brokers do not answer, or refuse; a topic is unknown; an offset is not known and has no fallback.
+        """
+        found = self._search((), self.topics.start)
+        self._num_readers = num_readers
+        self.add_found(found)
+
+    def find_new(self) -> list[KafkaSplit]:
+        """Partitions that were not there before; changes nothing.
+
+        Raises:
+            FlowletError: as ``discover``.
+        """
+        return self._search(tuple(self._known), _EARLIEST)
+
+    def add_found(self, found: Iterable[KafkaSplit]) -> None:
+        """Assign these, too, unless they are known."""
+        for split in found:
+            if (split.topic, split.partition) not in self._known:
+                self._known.add((split.topic, split.partition))
+                self._waiting.append(split)
+
+    def next_splits(self, reader: int) -> list[KafkaSplit]:
+        """All partitions of the reader with this number."""
+        found = [split for split in self._waiting if self._owner(split) == reader]
+        self._waiting = [split for split in self._waiting if self._owner(split) != reader]
+        return found
+
+    def snapshot(self) -> bytes:
+        """The partitions that are known, and those that are not assigned."""
+        waiting = [(each.topic, each.partition, each.offset, each.stop) for each in self._waiting]
+        return msgspec.msgpack.encode((_STATE_VERSION, sorted(self._known), waiting))
+
+    def restore(self, state: bytes, num_readers: int) -> None:
+        """Go on where ``snapshot`` was called.
+
+        Raises:
+            StateRestoreError: the state is damaged, or of another version.
+        """
+        try:
+            version, known, waiting = _state_decoder.decode(state)
+        except msgspec.MsgspecError as error:
+            raise StateRestoreError(f"the partitions of a Kafka source in a checkpoint cannot be read: {error}") from error
+        if version != _STATE_VERSION:
+            raise StateRestoreError(
+                f"the partitions of a Kafka source in a checkpoint have version {version}, this flowlet reads version {_STATE_VERSION}"
+            )
+        self._num_readers = num_readers
+        self._known = set(known)
+        self._waiting = [KafkaSplit(*each) for each in waiting]
+
+    def _owner(self, split: KafkaSplit) -> int:
+        return (crc32(split.topic.encode()) + split.partition) % self._num_readers
+
+    def _search(self, known: Sequence[Partition], start: OffsetRule) -> list[KafkaSplit]:
+        brokers = self._connect(self.topics)
+        try:
+            new = [each for each in brokers.partitions(self.topics) if each not in set(known)]
+            if not new:
+                return []
+            starts = self._offsets(brokers, new, start)
+            stops = None if self.topics.stop is None else self._offsets(brokers, new, self.topics.stop)
+            return [KafkaSplit(*each, starts[each], None if stops is None else stops[each]) for each in new]
+        finally:
+            brokers.close()
+
+    def _offsets(self, brokers: Brokers, partitions: Sequence[Partition], rule: OffsetRule) -> dict[Partition, int]:
+        match rule.kind:
+            case OffsetKind.EARLIEST | OffsetKind.LATEST:
+                return dict(brokers.edges(partitions, rule.kind))
+            case OffsetKind.TIMESTAMP:
+                return dict(brokers.at_time(partitions, rule.timestamp_ms))
+            case OffsetKind.OFFSETS:
+                return self._completed(brokers, partitions, rule, {(topic, number): offset for topic, number, offset in rule.offsets})
+            case OffsetKind.COMMITTED:
+                return self._completed(brokers, partitions, rule, brokers.committed(partitions))
+            case _:
+                assert_never(rule.kind)
+
+    def _completed(self, brokers: Brokers, partitions: Sequence[Partition], rule: OffsetRule, known: Offsets) -> dict[Partition, int]:
+        """The known offsets, with the fallback of the rule for the others."""
+        found = dict(known)
+        missing = [each for each in partitions if each not in found]
+        if missing and rule.fallback is None:
+            names = ", ".join(f"{topic}-{partition}" for topic, partition in missing[:5])
+            raise FlowletError(
+                f"group {self.topics.properties.get('group.id')!r} has committed no offset for {names} at {self.topics.servers}; say where "
+                "to begin then: KafkaOffsetsInitializer.committed_offsets(KafkaOffsetResetStrategy.EARLIEST)"
+            )
+        if missing:
+            assert rule.fallback is not None, "checked above"
+            found |= brokers.edges(missing, rule.fallback)
+        return {each: found[each] for each in partitions}
+
+
+def connect_to_brokers(topics: KafkaTopics) -> Brokers:
+    """Real brokers.  Raises FlowletError: the package or a property is missing or wrong."""
+    from flowlet.splits.kafka_brokers import KafkaBrokers  # only sources that read Kafka need the package
+
+    return KafkaBrokers(topics)

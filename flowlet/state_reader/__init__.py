@@ -1,0 +1,5 @@
+"""Shows what a savepoint or checkpoint holds, as Arrow tables."""
+
+from flowlet.state_reader.saved_state import SavedOperator, SavedState, SavedStateInfo, read_state
+
+__all__ = ["SavedOperator", "SavedState", "SavedStateInfo", "read_state"]

@@ -1,0 +1,360 @@
+"""``SavedState``: what a savepoint or checkpoint holds, operator by operator.
+
+Side:       shared.  Blocking; for people's programs and the command line, not for tasks.
+Invariants: nothing is unpickled before the MAC of the manifest, with the cluster's secret, and the SHA-256 of the state were checked.
+            Nothing is changed.
+Source:     Flink ``SavepointReader``, ``SavepointMetadata``.
+Absent:     data in flight of unaligned checkpoints.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from flowlet.checkpoint.snapshots import OperatorState
+from flowlet.errors import FlowletError, StorageError
+from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, place_of
+from flowlet.operators.aggregation_snapshot import AggregationSnapshot
+from flowlet.rpc.secret import load_secret
+from flowlet.state.incremental_snapshot import IncrementalSnapshot
+from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind
+from flowlet.state.operator_state_snapshot import OperatorStateRows, Redistribution
+from flowlet.state_reader.arrow_columns import arrow_column
+from flowlet.state_reader.incremental_states import full_snapshot_of
+from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.manifest import CheckpointManifest, VertexEntry
+from flowlet.storage.manifest_codec import manifest_key
+from flowlet.storage.savepoint_storage import SavepointStorage
+from flowlet.storage.state_codec import decode_state, operator_sizes
+from flowlet.storage.state_files import StateFiles
+
+AGGREGATE: Final = "aggregate"
+"""The name of what ``sum``, ``reduce``, ``min``, ``max`` and ``count`` keep for each key."""
+POSITION: Final = "position"
+"""The name of what a source knows of its place, and of the elements that an asynchronous function works on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStateInfo:
+    """One state: ``kind`` as users know it, its declared type, and how many entries it has."""
+
+    name: str
+    kind: str
+    type_name: str
+    num_entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedOperator:
+    """One operator of the job; ``uid`` None: it has none.  ``num_bytes``: of all of its state, as written."""
+
+    operator_id: str
+    uid: str | None
+    name: str
+    vertex: str
+    parallelism: int
+    max_parallelism: int
+    num_bytes: int
+    num_timers: int
+    states: tuple[SavedStateInfo, ...]
+
+
+class SavedState:
+    """A savepoint or checkpoint, which was verified; made by ``read_state``.
+
+    Threading: one thread.
+    """
+
+    def __init__(self, path: str, storage: StateFiles, manifest: CheckpointManifest) -> None:
+        self.path = path
+        """Its directory."""
+        self._storage = storage
+        self._manifest = manifest
+        self._sizes: dict[str, int] = {}
+        self._parts: dict[str, list[tuple[int, OperatorState]]] = {}  # by operator id: subtask and state
+        self._is_read = False
+
+    def __repr__(self) -> str:
+        kind = "savepoint" if self.is_savepoint else "checkpoint"
+        return f"<SavedState of {kind} {self._manifest.checkpoint_id} of job {self._manifest.job_name!r}>"
+
+    @property
+    def job_id(self) -> str:
+        """The job that wrote it."""
+        return self._manifest.job_id
+
+    @property
+    def job_name(self) -> str:
+        """The name of that job."""
+        return self._manifest.job_name
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The number of the checkpoint or savepoint within its job."""
+        return self._manifest.checkpoint_id
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it was begun, in milliseconds since the epoch."""
+        return self._manifest.timestamp_ms
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether a user asked for it."""
+        return self._manifest.is_savepoint
+
+    def operators(self) -> list[SavedOperator]:
+        """All operators of the job, also those without state, from the sources on."""
+        return [self._operator(vertex, each) for vertex in self._manifest.vertices for each in vertex.operators]
+
+    def keyed_state(self, uid: str, name: str) -> pa.Table:
+        """The entries of a keyed state: ``key`` and ``value``; of a map, ``key``, ``map_key`` and ``value``.
+
+        A state with a time to live has ``last_used_ms``, too.  ``AGGREGATE`` is the state of ``sum`` and the like.
+
+        Raises:
+            FlowletError: there is no such operator or state; the message names those that there are.
+        """
+        operator_id = self._find(uid)
+        aggregates = [own for _, state in self._parts_of(operator_id) if isinstance(own := state.own, AggregationSnapshot)]
+        if name == AGGREGATE and aggregates:
+            keys = [key for each in aggregates for key in each.keys]
+            return pa.table({"key": arrow_column(keys), "value": arrow_column([value for each in aggregates for value in each.records()])})
+        found = [each for each in self._keyed_parts(operator_id) if name in each.descriptions]
+        if not found:
+            raise self._unknown(uid, operator_id, name)
+        rows = [of_group[name] for part in found for of_group in part.groups.values() if name in of_group]
+        entries = [entry for each in rows for entry in zip(each.keys, each.values, strict=True)]
+        return _keyed_table(entries, found[0].descriptions[name])
+
+    def list_state(self, uid: str, name: str) -> pa.Table:
+        """The elements of a list or union list state: ``subtask`` and ``element``.  Raises FlowletError: there is none."""
+        operator_id = self._find(uid)
+        found = self._rows_of(operator_id, name)
+        if not found or found[0][1].redistribution is Redistribution.BROADCAST:
+            raise self._unknown(uid, operator_id, name)
+        pairs = [(subtask, element) for subtask, rows in found for element in rows.elements]
+        subtasks = pa.array([subtask for subtask, _ in pairs], pa.int32())
+        return pa.table({"subtask": subtasks, "element": arrow_column([element for _, element in pairs])})
+
+    def broadcast_state(self, uid: str, name: str) -> pa.Table:
+        """The entries of a broadcast state, which is the same in every subtask: ``key`` and ``value``.  Raises FlowletError."""
+        operator_id = self._find(uid)
+        found = [rows for _, rows in self._rows_of(operator_id, name) if rows.redistribution is Redistribution.BROADCAST]
+        if not found:
+            raise self._unknown(uid, operator_id, name)
+        elements = found[0].elements
+        return pa.table({"key": arrow_column([key for key, _ in elements]), "value": arrow_column([value for _, value in elements])})
+
+    def timers(self, uid: str) -> pa.Table:
+        """All timers of an operator: ``service``, ``time_domain``, ``key``, ``namespace`` and ``timestamp_ms``.  Raises FlowletError."""
+        found = [
+            (service, domain, timer)
+            for _, state in self._parts_of(self._find(uid))
+            for services in state.timers.values()
+            for service, timers in services.items()
+            for domain in ("event_time", "processing_time")
+            for timer in getattr(timers, domain)
+        ]
+        return pa.table(
+            {
+                "service": pa.array([service for service, _, _ in found], pa.string()),
+                "time_domain": pa.array([domain for _, domain, _ in found], pa.string()),
+                "key": arrow_column([timer.key for _, _, timer in found]),
+                "namespace": arrow_column([timer.namespace for _, _, timer in found]),
+                "timestamp_ms": pa.array([timer.timestamp for _, _, timer in found], pa.int64()),
+            }
+        )
+
+    def positions(self, uid: str) -> pa.Table:
+        """What each subtask of a source, or of an asynchronous function, keeps, as text: ``subtask`` and ``position``."""
+        operator_id = self._find(uid)
+        found = [(subtask, state.own) for subtask, state in self._parts_of(operator_id) if _is_position(state.own)]
+        subtasks = pa.array([subtask for subtask, _ in found], pa.int32())
+        return pa.table({"subtask": subtasks, "position": pa.array([repr(own) for _, own in found], pa.string())})
+
+    def table(self, uid: str, name: str) -> pa.Table:
+        """The entries of a state of any kind.  Raises FlowletError: there is none; the message names those that there are."""
+        operator_id = self._find(uid)
+        rows = next((each for _, each in self._rows_of(operator_id, name)), None)
+        if rows is not None:
+            is_broadcast = rows.redistribution is Redistribution.BROADCAST
+            return self.broadcast_state(uid, name) if is_broadcast else self.list_state(uid, name)
+        if name == POSITION and any(_is_position(state.own) for _, state in self._parts_of(operator_id)):
+            return self.positions(uid)
+        if name == "timers" and any(state.timers for _, state in self._parts_of(operator_id)):
+            return self.timers(uid)
+        return self.keyed_state(uid, name)
+
+    # -- parts
+
+    def _operator(self, vertex: VertexEntry, operator_id: str) -> SavedOperator:
+        parts = self._parts_of(operator_id)
+        return SavedOperator(
+            operator_id,
+            vertex.uids.get(operator_id),
+            vertex.operators[operator_id],
+            vertex.name,
+            vertex.parallelism,
+            vertex.max_parallelism,
+            self._sizes.get(operator_id, 0),
+            sum(_num_timers(state) for _, state in parts),
+            tuple(self._states_of(operator_id)),
+        )
+
+    def _states_of(self, operator_id: str) -> list[SavedStateInfo]:
+        found: list[SavedStateInfo] = []
+        keyed = self._keyed_parts(operator_id)
+        for name, description in {name: each for part in keyed for name, each in part.descriptions.items()}.items():
+            rows = [of_group[name] for part in keyed for of_group in part.groups.values() if name in of_group]
+            found.append(SavedStateInfo(name, description.kind.value, description.type_name, sum(len(each.keys) for each in rows)))
+        by_subtask: dict[str, list[OperatorStateRows]] = {}
+        for _, state in self._parts_of(operator_id):
+            for name, each in ({} if state.by_subtask is None else state.by_subtask.states).items():
+                by_subtask.setdefault(name, []).append(each)
+        for name, each_rows in by_subtask.items():
+            first = each_rows[0]
+            is_broadcast = first.redistribution is Redistribution.BROADCAST
+            number = len(first.elements) if is_broadcast else sum(len(each.elements) for each in each_rows)
+            found.append(SavedStateInfo(name, first.redistribution.value, first.type_name, number))
+        return [*found, *self._own_states(operator_id)]
+
+    def _own_states(self, operator_id: str) -> list[SavedStateInfo]:
+        own = [state.own for _, state in self._parts_of(operator_id) if state.own is not None]
+        aggregates = [each for each in own if isinstance(each, AggregationSnapshot)]
+        found = []
+        if aggregates:
+            found.append(SavedStateInfo(AGGREGATE, "aggregation", "", sum(len(each.keys) for each in aggregates)))
+        if len(own) > len(aggregates):
+            found.append(SavedStateInfo(POSITION, "position", "", len(own) - len(aggregates)))
+        return found
+
+    def _keyed_parts(self, operator_id: str) -> list[KeyedStateSnapshot]:
+        found = []
+        for _, state in self._parts_of(operator_id):
+            match state.keyed:
+                case KeyedStateSnapshot():
+                    found.append(state.keyed)
+                case IncrementalSnapshot():
+                    found.append(full_snapshot_of(state.keyed, self._storage))
+                case _:  # a sequence is made only for a task
+                    pass
+        return found
+
+    def _rows_of(self, operator_id: str, name: str) -> list[tuple[int, OperatorStateRows]]:
+        return [
+            (subtask, state.by_subtask.states[name])
+            for subtask, state in self._parts_of(operator_id)
+            if state.by_subtask is not None and name in state.by_subtask.states
+        ]
+
+    def _parts_of(self, operator_id: str) -> Sequence[tuple[int, OperatorState]]:
+        if not self._is_read:
+            self._read()
+        return self._parts.get(operator_id, ())
+
+    def _read(self) -> None:
+        names = {operator: name for vertex in self._manifest.vertices for operator, name in vertex.operators.items()}
+        for entry in self._manifest.subtasks:
+            if entry.state is None:
+                continue
+            content = self._storage.read_state(entry.state)
+            for operator_id, size in operator_sizes(content).items():
+                self._sizes[operator_id] = self._sizes.get(operator_id, 0) + size
+            for operator_id, state in decode_state(content, names).operators.items():
+                assert isinstance(state, OperatorState), "decode_state makes it"
+                self._parts.setdefault(operator_id, []).append((entry.subtask, state))
+        self._is_read = True
+
+    def _find(self, wanted: str) -> str:
+        """The id of the operator with this uid, id, or name, if only one has it."""
+        names: dict[str, str] = {}
+        for vertex in self._manifest.vertices:
+            for operator_id, name in vertex.operators.items():
+                if wanted in (operator_id, vertex.uids.get(operator_id)):
+                    return operator_id
+                names[operator_id] = name
+        found = [operator_id for operator_id, name in names.items() if name == wanted]
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(repr(each) for each in self._called())
+        what = f"{len(found)} operators are called" if found else "there is no operator"
+        raise FlowletError(f"{self.path}: {what} {wanted!r}; the operators are {known}")
+
+    def _called(self) -> list[str]:
+        return [vertex.uids.get(each, name) for vertex in self._manifest.vertices for each, name in vertex.operators.items()]
+
+    def _unknown(self, uid: str, operator_id: str, name: str) -> FlowletError:
+        known = ", ".join(f"{each.name!r} ({each.kind})" for each in self._states_of(operator_id))
+        return FlowletError(f"{self.path}: operator {uid!r} has no such state {name!r}; its states are {known or 'none'}")
+
+
+def read_state(path: str | Path, *, secret_file: Path | None = None, secret: bytes | None = None) -> SavedState:
+    """Read and verify a savepoint or checkpoint.
+
+    Classes that its values need must be importable.
+
+    Args:
+        path: its directory, or its URL.
+        secret_file: of the cluster that wrote it; None: ``$FLOWLET_SECRET_FILE``, or else ``~/.flowlet/secret``.
+        secret: the secret itself, instead of a file.
+
+    Raises:
+        StorageError: there is none, a file is missing or was changed, or it is of a cluster with another secret.
+        ConfigError: there is no secret.
+    """
+    text = str(path)
+    place = place_of(str(Path(text).absolute()) if "://" not in text and not text.startswith("file:") else text)
+    key = manifest_key(load_secret(secret_file) if secret is None else secret)
+    storage: CheckpointStorage | SavepointStorage
+    if isinstance(place, CheckpointPlace):
+        storage = CheckpointStorage(place.directory, place.job_id, key)
+        manifest = storage.read_manifest(place.checkpoint_id)
+    else:
+        storage = SavepointStorage(place, key)
+        manifest = storage.read_manifest()
+    if not manifest.vertices:
+        raise StorageError(f"{place} names no operators: it is of an older flowlet")
+    return SavedState(str(place), storage, manifest)
+
+
+def _keyed_table(entries: Sequence[tuple[Any, Any]], description: StateDescription) -> pa.Table:
+    """One row per key, or per entry of a map, or per element of a list with a time to live."""
+    form = description.type_form
+    columns: dict[str, Sequence[Any]] = {"key": [key for key, _ in entries]}
+    forms: Mapping[str, Any] = {"value": form}
+    values = [value for _, value in entries]
+    if description.kind is StateKind.MAP:
+        pairs = [(key, inner, value) for key, of_key in entries for inner, value in of_key]
+        columns = {"key": [key for key, _, _ in pairs], "map_key": [inner for _, inner, _ in pairs]}
+        values = [value for _, _, value in pairs]
+        forms = dict(zip(("map_key", "value"), form.parts, strict=True)) if form is not None and form.name == "Map" else {}
+    elif description.kind is StateKind.LIST:
+        values = [list(each) for each in values]
+        if description.has_ttl:
+            elements = [(key, element) for key, of_key in entries for element in of_key]
+            columns, values = {"key": [key for key, _ in elements]}, [element for _, element in elements]
+            forms = {"value": form.parts[0]} if form is not None and form.name == "List" else {}
+    elif description.kind is StateKind.AGGREGATING:
+        forms = {"value": form}
+    if description.has_ttl:
+        columns["last_used_ms"] = [each[1] for each in values]
+        values = [each[0] for each in values]
+    columns["value"] = values
+    return pa.table({name: arrow_column(each, forms.get(name)) for name, each in columns.items()})
+
+
+def _is_position(own: object | None) -> bool:
+    return own is not None and not isinstance(own, AggregationSnapshot)
+
+
+def _num_timers(state: OperatorState) -> int:
+    return sum(
+        len(getattr(timers, domain))
+        for services in state.timers.values()
+        for timers in services.values()
+        for domain in ("event_time", "processing_time")
+    )

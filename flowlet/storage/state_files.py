@@ -1,0 +1,151 @@
+"""``StateFiles``: states and manifests in files, wherever a checkpoint or savepoint has them.
+
+Side:       shared.  Blocking: called on threads of a pool, never on an event loop or a task thread.
+Invariants: a state that was returned is on disk: written, fsynced, renamed, its directory fsynced.  A manifest is written last.  Nothing is
+            returned that does not have the length and the SHA-256 of its handle.
+Source:     Flink ``FsCheckpointStorageAccess``, ``FsCheckpointMetadataOutputStream``.
+Absent:     timeouts: that of the checkpoint covers a slow file system.
+"""
+
+import hashlib
+import hmac
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from flowlet.common.checkpoint_url import check_checkpoint_url, directory_of, is_directory
+from flowlet.errors import StorageError
+from flowlet.rpc.control_messages import StateHandle
+from flowlet.storage.local_files import LocalFiles
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry
+from flowlet.storage.manifest_codec import MAX_MANIFEST_BYTES, StoredManifest, StoredSource, decode_manifest, encode_manifest
+from flowlet.storage.object_files import ObjectFiles
+from flowlet.storage.storage_files import Folder, StorageFiles
+
+INLINE_BYTES = 20 * 1024
+"""A state up to this size stays in its handle."""
+MANIFEST: Final = "_metadata"
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+"""What a file of a checkpoint may be called."""
+
+
+def files_at(url: str) -> StorageFiles:
+    """The files below a directory or URL.  Raises StorageError: it cannot be used; the message says why and what to do."""
+    check_checkpoint_url(url)
+    return LocalFiles(directory_of(url)) if is_directory(url) else ObjectFiles(url)
+
+
+class StateFiles(ABC):
+    """The files of checkpoints or of one savepoint.
+
+    Threading: any thread.  The subtasks of a checkpoint may write from different processes.
+
+    Args:
+        files: where they lie.
+        key: of the MAC of manifests: ``manifest_key`` of the cluster's secret.
+    """
+
+    def __init__(self, files: StorageFiles, key: bytes) -> None:
+        self._files = files
+        self._key = key
+
+    @abstractmethod
+    def _folder(self, checkpoint_id: int) -> Folder:
+        """Where the files of a checkpoint lie."""
+
+    @abstractmethod
+    def _place(self, path: str) -> tuple[Folder, str]:
+        """Folder and name of a handle's path.  Raises StorageError: it would lead out of the storage."""
+
+    @abstractmethod
+    def _path_of(self, folder: Folder, name: str) -> str:
+        """The path that a handle has; the reverse of ``_place``."""
+
+    @abstractmethod
+    def _settle(self, stored: StoredManifest, folder: Folder) -> None:
+        """Make the folders survive a loss of power, whoever made them."""
+
+    @abstractmethod
+    def _check_identity(self, manifest: CheckpointManifest, folder: Folder) -> None:
+        """Raises StorageError: it is not the manifest that belongs into this folder."""
+
+    def write_state(self, checkpoint_id: int, name: str, content: bytes) -> StateHandle:
+        """Keep a subtask's state; ``name`` is unique within the checkpoint.  Raises StorageError."""
+        digest = hashlib.sha256(content).digest()
+        if len(content) <= INLINE_BYTES:
+            return StateHandle(len(content), digest, inline=content)
+        folder = self._folder(checkpoint_id)
+        if NAME.fullmatch(name) is None:
+            raise StorageError(f"{name!r} cannot be the name of a checkpoint's file: use letters, digits and . _ -, at most 200")
+        self._files.write(folder, name, content)
+        return StateHandle(len(content), digest, path=self._path_of(folder, name))
+
+    def read_state(self, handle: StateHandle) -> bytes:
+        """The content of a state.  Raises StorageError: it is missing or changed; the message names the file."""
+        if handle.path is None:
+            what, content = "a state inside a manifest", handle.inline
+        else:
+            folder, name = self._place(handle.path)
+            what = f"checkpoint file {self._files.location(folder, name)}"
+            content = self._files.read(folder, name, handle.num_bytes)
+        if len(content) != handle.num_bytes or not hmac.compare_digest(hashlib.sha256(content).digest(), handle.sha256):
+            how = f"is cut off: it has {len(content)} of {handle.num_bytes} bytes"
+            how = how if len(content) < handle.num_bytes else "was changed after it was written: its SHA-256 is wrong"
+            raise StorageError(f"{what} {how}; put the original back, or restore another checkpoint")
+        return content
+
+    def write_manifest(self, manifest: CheckpointManifest) -> None:
+        """Complete a checkpoint.  Raises StorageError: it cannot be written, or a file of it is gone."""
+        sources = [
+            StoredSource(each.vertex_id, self.write_state(manifest.checkpoint_id, f"source-{index}", each.state))
+            for index, each in enumerate(manifest.sources)
+        ]
+        stored = StoredManifest(msgspec.structs.replace(manifest, sources=[]), sources)
+        self._check_files(stored)
+        content = encode_manifest(stored, self._key)
+        folder = self._folder(manifest.checkpoint_id)
+        if len(content) > MAX_MANIFEST_BYTES:
+            place = self._files.location(folder, MANIFEST)
+            raise StorageError(
+                f"checkpoint file {place} would have {len(content)} bytes, the most is {MAX_MANIFEST_BYTES}; use fewer subtasks"
+            )
+        self._settle(stored, folder)
+        self._files.write(folder, MANIFEST, content)
+
+    def _read_manifest(self, folder: Folder) -> CheckpointManifest:
+        place = self._files.location(folder, MANIFEST)
+        if not self._key:
+            raise StorageError(f"checkpoint file {place} cannot be verified without the cluster's secret: give the key of manifests")
+        stored = decode_manifest(self._files.read(folder, MANIFEST, MAX_MANIFEST_BYTES), self._key, place)
+        self._check_identity(stored.manifest, folder)
+        self._check_files(stored)
+        sources = [SourceEntry(each.vertex_id, self.read_state(each.state)) for each in stored.sources]
+        return msgspec.structs.replace(stored.manifest, sources=sources)
+
+    def _check_files(self, stored: StoredManifest) -> None:
+        """Raises StorageError: a file is missing or has another size."""
+        for handle in _handles(stored):
+            if handle.path is not None:
+                folder, name = self._place(handle.path)
+                found = self._files.size(folder, name)
+                if found != handle.num_bytes:
+                    how = "is missing" if found is None else f"has {found} bytes instead of {handle.num_bytes}"
+                    place = self._files.location(folder, name)
+                    raise StorageError(f"checkpoint file {place} {how}: put the original back, or restore another checkpoint")
+
+
+def has_files(stored: StoredManifest) -> bool:
+    """Whether a part of it is not in the manifest."""
+    return any(each.path is not None for each in _handles(stored))
+
+
+def _handles(stored: StoredManifest) -> Iterator[StateHandle]:
+    for subtask in stored.manifest.subtasks:
+        for each in (subtask.state, subtask.channels, *subtask.shared):
+            if each is not None:
+                yield each
+    for source in stored.sources:
+        yield source.state

@@ -1,0 +1,107 @@
+"""Compares results with what the generator says they must be.
+
+Side:   pure.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tests.chaos.chaos_generator import Result, Scale, expected
+
+_MAX_SAMPLES = 5
+
+
+@dataclass
+class Verdict:
+    """What is wrong with the results; nothing if ``is_right``."""
+
+    lost: int = 0
+    duplicated: int = 0
+    out_of_order: int = 0
+    wrong: int = 0  # windows, totals and records that nobody generated
+    samples: list[str] = field(default_factory=list)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether everything is there once, in order."""
+        return not (self.lost or self.duplicated or self.out_of_order or self.wrong)
+
+    def __str__(self) -> str:
+        counts = f"lost {self.lost}, duplicated {self.duplicated}, out of order {self.out_of_order}, wrong {self.wrong}"
+        return "; ".join([counts, *self.samples])
+
+    def note(self, text: str) -> None:
+        """Keep a few examples."""
+        if len(self.samples) < _MAX_SAMPLES:
+            self.samples.append(text)
+
+
+def judge(scale: Scale, results: Iterable[Result], *, is_exactly_once: bool = True) -> Verdict:
+    """The verdict on results in the order in which each subtask of the sink gave them.
+
+    Unless ``is_exactly_once``, repeated results are right, lost ones are not, and nothing is said about the order.
+    """
+    verdict = Verdict()
+    found: dict[tuple[int, int], list[int]] = {}
+    windows: Counter[Result] = Counter()
+    totals: Counter[Result] = Counter()
+    flushed: Counter[int] = Counter()
+    for result in results:
+        kind, first, second, third, *_ = result
+        if kind == "record":
+            found.setdefault((first, second), []).append(third)
+        elif kind == "window":
+            windows[result] += 1
+        elif kind == "total":
+            totals[result] += 1
+        else:
+            flushed[first] += second
+    _judge_sequences(verdict, scale, found, is_exactly_once=is_exactly_once)
+    _judge_counts(verdict, expected(scale).windows, windows, is_exactly_once=is_exactly_once)
+    right = Counter(expected(scale).totals.values())
+    _judge_counts(verdict, right, totals, is_exactly_once=is_exactly_once)
+    for total in right:
+        _, key, count, *_ = total
+        if flushed[key] != count if is_exactly_once else flushed[key] < count:
+            verdict.wrong += 1
+            verdict.note(f"key {key}: timers of the clock flushed {flushed[key]} of {count}")
+    return verdict
+
+
+def _judge_sequences(verdict: Verdict, scale: Scale, found: dict[tuple[int, int], list[int]], *, is_exactly_once: bool) -> None:
+    sequences = expected(scale).sequences
+    for place, numbers in found.items():
+        if place not in sequences or not set(numbers) <= set(sequences[place]):
+            verdict.wrong += 1
+            verdict.note(f"(source, key) {place} was never generated, or not with these numbers")
+    for place, right in sequences.items():
+        numbers = found.get(place, [])
+        missing = set(right).difference(numbers)
+        verdict.lost += len(missing)
+        if missing:
+            verdict.note(f"(source, key) {place} lost {sorted(missing)[:5]}")
+        if not is_exactly_once:
+            continue
+        repeated = [number for number, count in Counter(numbers).items() if count > 1]
+        verdict.duplicated += sum(numbers.count(number) - 1 for number in repeated)
+        if repeated:
+            verdict.note(f"(source, key) {place} repeats {sorted(repeated)[:5]}")
+        swaps = sum(one > other for one, other in pairwise(numbers))
+        verdict.out_of_order += swaps
+        if swaps:
+            verdict.note(f"(source, key) {place} is out of order {swaps} times")
+
+
+def _judge_counts(verdict: Verdict, right: "Counter[Result]", found: "Counter[Result]", *, is_exactly_once: bool) -> None:
+    missing, extra = right - found, found - right
+    verdict.lost += missing.total()
+    repeated = [each for each in extra if each in right] if is_exactly_once else []
+    verdict.duplicated += sum(extra[each] for each in repeated)
+    # A later window or total may be another one where results repeat, but each must be one that the generator makes.
+    verdict.wrong += sum(extra[each] for each in extra if each not in right)
+    wrong = [each for each in extra if each not in right]
+    for word, results in (("missing", missing), ("repeated", repeated), ("wrong", wrong)):
+        for each in results:
+            verdict.note(f"{word}: {each}")

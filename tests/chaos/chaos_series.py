@@ -1,0 +1,143 @@
+"""Runs one after another, several on one cluster, and what they came to together.
+
+Side:   any.
+Units:  seconds.
+"""
+
+import os
+import shutil
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from tests.chaos.chaos_cluster import ChaosCluster
+from tests.chaos.chaos_generator import Scale
+from tests.chaos.chaos_plan import RunPlan, cluster_of, plan_cluster, plan_run
+from tests.chaos.chaos_run import ChaosRun, RunReport
+from tests.chaos.injections import inject
+
+MakePlan = Callable[[int, bool], RunPlan]  # of a seed, and whether there is a small disk
+SECRET_FILE: Final = "FLOWLET_SECRET_FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a run is: records of each source, rules, and the time in which three quarters of them are emitted."""
+
+    num_records: int = 3000
+    num_rules: int = 40
+    seconds: float = 4.0
+
+
+FULL_PACE: Final = Pace()
+
+
+@dataclass
+class Summary:
+    """The sum of many runs."""
+
+    reports: list[RunReport] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        verdicts = [report.verdict for report in self.reports if report.verdict is not None]
+        recoveries = sorted(each for report in self.reports for each in report.recoveries)
+        kinds = Counter(fault.kind.name for report in self.reports for fault in report.plan.faults)
+        num_failed = sum(not report.is_right for report in self.reports)
+        num_checkpoints = sum(report.num_checkpoints for report in self.reports)
+        p50, p99, longest = (percentile(recoveries, share) for share in (0.5, 0.99, 1.0))
+        lines = [
+            f"{len(self.reports)} runs, {num_failed} failed, {num_checkpoints} checkpoints, {kinds.total()} faults of {len(kinds)} kinds",
+            "lost {}, duplicated {}, out of order {}, wrong {}".format(
+                *(sum(getattr(each, name) for each in verdicts) for name in ("lost", "duplicated", "out_of_order", "wrong"))
+            ),
+            f"recovery: p50 {p50:.2f} s, p99 {p99:.2f} s, the longest {longest:.2f} s, of {len(recoveries)}",
+            f"a run took {sum(report.seconds for report in self.reports) / max(1, len(self.reports)):.1f} s",
+            ", ".join(f"{name} {count}" for name, count in kinds.most_common()),
+        ]
+        return "\n".join(lines)
+
+
+def plan_of_seed(seed: int, has_small_disk: bool) -> RunPlan:
+    """What a run does unless it is told."""
+    return plan_run(seed, has_small_disk=has_small_disk)
+
+
+def run_series(
+    seeds: Sequence[int], folder: Path, tell: Callable[[str], None], make_plan: MakePlan = plan_of_seed, pace: Pace = FULL_PACE
+) -> Summary:
+    """Run every seed; runs of one cluster follow each other on it, and ``tell`` gets a line for each.
+
+    A failed run ends its cluster.  Logs go below ``folder``; those of a cluster without a failure are removed.
+    """
+    summary = Summary()
+    for number, group in groupby(seeds, cluster_of):
+        left = list(group)
+        while left:
+            place = folder / f"cluster-{number}-from-{left[0]}"
+            num_before = len(summary.reports)
+            _run_on_one_cluster(left, number, place, summary, tell, make_plan, pace)
+            done = summary.reports[num_before:]
+            left = left[len(done) :]
+            if all(report.is_right for report in done):
+                shutil.rmtree(place, ignore_errors=True)
+    return summary
+
+
+def _run_on_one_cluster(
+    seeds: Sequence[int], number: int, place: Path, summary: Summary, tell: Callable[[str], None], make_plan: MakePlan, pace: Pace
+) -> None:
+    with ChaosCluster(place, plan_cluster(number)) as cluster, secret_of(cluster):
+        for seed in seeds:
+            report = run_plan(cluster, make_plan(seed, cluster.has_small_disk), pace)
+            summary.reports.append(report)
+            tell(str(report))
+            if not report.is_right:
+                tell(f"    logs: {place}; again: make chaos RUNS=1 SEED={seed}")
+                return
+
+
+def run_plan(cluster: ChaosCluster, plan: RunPlan, pace: Pace = Pace()) -> RunReport:
+    """One run; what went wrong is in the report."""
+    started_s = time.monotonic()
+    cluster.wait_until_free()
+    scale = Scale(plan.seed, pace.num_records, pace.num_rules)
+    run = ChaosRun(cluster, plan, cluster.folder / f"run-{plan.seed}", scale, pace.seconds)
+    try:
+        with cluster.hogs(plan.num_hogs):
+            run.start()
+            for fault in plan.faults:
+                inject(run, fault)
+            run.finish()
+    except Exception as error:  # noqa: BLE001 - the report has it, and the next run goes on
+        run.report.problem = f"{type(error).__name__}: {error}"
+        if not isinstance(error, AssertionError):
+            run.report.problem += f"\n{traceback.format_exc()}"
+    finally:
+        run.close()
+    run.report.seconds = time.monotonic() - started_s
+    return run.report
+
+
+@contextmanager
+def secret_of(cluster: ChaosCluster) -> Iterator[None]:
+    """The client in this process finds the cluster's secret."""
+    former = os.environ.get(SECRET_FILE)
+    os.environ[SECRET_FILE] = str(cluster.secret_file)
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ[SECRET_FILE]
+        else:
+            os.environ[SECRET_FILE] = former
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Of sorted values; 0 if there are none."""
+    return values[min(len(values) - 1, int(share * len(values)))] if values else 0.0

@@ -1,0 +1,50 @@
+"""A commit request that remembers what a committer said about it, and a context without a task."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flowlet.datastream.connectors.committer import CommitRequest
+from flowlet.datastream.connectors.sink_writer import SinkWriterContext
+
+
+@dataclass
+class FakeRequest(CommitRequest[Any]):
+    """``said`` is what the committer said last; None is the same as "committed"."""
+
+    committable: Any
+    retries: int = 0
+    said: str | None = None
+    error: Exception | None = None
+
+    def get_committable(self) -> Any:
+        return self.committable
+
+    def get_number_of_retries(self) -> int:
+        return self.retries
+
+    def retry_later(self) -> None:
+        self.said = "retry"
+        self.retries += 1
+
+    def update_and_retry_later(self, committable: Any) -> None:
+        self.committable = committable
+        self.retry_later()
+
+    def signal_already_committed(self) -> None:
+        self.said = "already"
+
+    def signal_failed_with_known_reason(self, error: Exception) -> None:
+        self.said, self.error = "lost", error
+
+    def signal_failed_with_unknown_reason(self, error: Exception) -> None:
+        self.said, self.error = "failed", error
+
+
+class NoTimeContext(SinkWriterContext):
+    """Records have no timestamps."""
+
+    def timestamp(self) -> int | None:
+        return None
+
+    def current_watermark(self) -> int:
+        return -(2**63)

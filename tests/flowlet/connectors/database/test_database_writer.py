@@ -1,0 +1,297 @@
+"""Rows are written in batches before each checkpoint; a lost connection is made again; errors say what to do and show no password."""
+
+import contextlib
+import datetime
+import decimal
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlet.common import Instant, Row
+from flowlet.common.typeinfo import Types
+from flowlet.connectors.database.database_parts import driver_of, row_values_of, writer_of
+from flowlet.connectors.database.database_session import DatabaseSession
+from flowlet.connectors.database.database_writer import DatabaseWriter
+from flowlet.datastream.connectors.jdbc import DatabaseStatement, JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
+from flowlet.errors import FlowletError
+from flowlet.sinks.sink_operator import SinkOperator
+from flowlet.testing.input_harnesses import OneInputOperatorHarness
+from tests.attack.tcp_proxy import TcpProxy
+from tests.databases import Database, EmptyPostgres, SqliteFile
+from tests.flowlet.connectors.commit_requests import NoTimeContext
+from tests.postgres_server import PostgresServer
+
+on_postgresql = pytest.mark.parametrize("server", [pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
+on_sqlite = pytest.mark.parametrize("server", ["sqlite"], indirect=True)
+CONTEXT = NoTimeContext()
+ROW = Types.ROW_NAMED(["id", "name"], [Types.LONG(), Types.STRING()])
+INSERT = "INSERT INTO t (id, name) VALUES (?, ?)"
+UPSERT = f"{INSERT} ON CONFLICT (id) DO UPDATE SET name = excluded.name"
+
+
+def sink(url: str, sql: str = INSERT, row: Any = ROW, **options: int) -> JdbcSink:
+    builder = JdbcExecutionOptions.builder()
+    for name, value in options.items():
+        getattr(builder, f"with_{name}")(value)
+    return JdbcSink.sink(sql, row, JdbcConnectionOptions.JdbcConnectionOptionsBuilder().with_url(url).build(), builder.build())
+
+
+def writer(statement: DatabaseStatement, pause: Callable[[float], None]) -> DatabaseWriter:
+    driver, connection = driver_of(statement), statement.connection
+    session = DatabaseSession(driver, statement.parsed, connection.get_db_url(), connection.get_password())
+    return DatabaseWriter(session, row_values_of(statement), statement.execution, None, pause)
+
+
+def write(kept: DatabaseWriter, *records: Any) -> None:
+    """Write records, and wait until the database has them."""
+    kept.write_all(records, CONTEXT)
+    kept.flush(end_of_input=False)
+
+
+def no_pause(seconds: float) -> None:
+    raise AssertionError("there is nothing to try again")
+
+
+def count(database: Database) -> int:
+    return int(database.execute("SELECT count(*) FROM t")[0][0])
+
+
+@pytest.fixture
+def table(database: Database) -> Database:
+    database.execute("CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)")
+    return database
+
+
+def test_full_batches_are_written_at_once_and_the_rest_before_a_checkpoint(table: Database) -> None:
+    with OneInputOperatorHarness(SinkOperator(sink(table.url, batch_size=3))) as harness:
+        harness.open()
+        harness.process_chunk([(number, "a") for number in range(7)])
+        assert count(table) == 6
+
+        harness.snapshot(1)
+
+        assert count(table) == 7
+
+
+def test_rows_that_wait_are_written_when_the_interval_has_passed(table: Database) -> None:
+    with OneInputOperatorHarness(SinkOperator(sink(table.url, batch_size=3, batch_interval_ms=50))) as harness:
+        harness.open()
+        harness.process_chunk([(0, "a"), (1, "b")])
+        harness.advance_processing_time(49)
+        assert count(table) == 0
+
+        harness.advance_processing_time(2)
+        assert count(table) == 2
+
+        harness.process_chunk([(2, "c")])
+        harness.advance_processing_time(51)
+        assert count(table) == 3
+
+
+def test_an_upsert_writes_rows_that_come_again_once(table: Database) -> None:
+    for name in ("old", "new"):
+        with OneInputOperatorHarness(SinkOperator(sink(table.url, UPSERT))) as harness:
+            harness.open()
+            harness.process_chunk([(1, name), (2, name)])
+            harness.end_input()
+            harness.finish()
+
+    assert table.execute("SELECT * FROM t ORDER BY id") == [(1, "new"), (2, "new")]
+
+
+def test_rows_tuples_and_names_in_another_order(table: Database) -> None:
+    with contextlib.closing(writer_of(sink(table.url).statement, None)) as kept:  # type: ignore[arg-type]  # no interval: no clock
+        kept.write(Row(1, "a"), CONTEXT)
+        kept.write_all([(2, "b"), Row(name="c", id=3), [4, None]], CONTEXT)
+        kept.flush(end_of_input=True)
+
+    assert table.execute("SELECT * FROM t ORDER BY id") == [(1, "a"), (2, "b"), (3, "c"), (4, None)]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ((1,), r"the record \(1,\) has 1 fields, the type of the sink has 2"),
+        ("ab", "the record 'ab' is no row of the fields id, name"),
+        ((1, {"a": 2}), r"field 'name' of the record \(1, {'a': 2}\) cannot be written: "),
+        ((7, "twice"), r"refused the row \(7, 'twice'\): .*after a restart rows come again: use an upsert"),
+    ],
+)
+def test_a_record_that_cannot_be_written_is_named(table: Database, record: Any, reason: str) -> None:
+    table.execute("INSERT INTO t VALUES (7, 'there')")
+    kept = writer(sink(table.url).statement, no_pause)
+
+    with contextlib.closing(kept), pytest.raises(FlowletError, match=reason):
+        write(kept, *[(number, "fine") for number in range(5)], record, (6, "fine"))
+
+    assert count(table) == 1
+
+
+@on_sqlite
+def test_numbers_beyond_64_bits_and_dates_in_sqlite(table: Database) -> None:
+    table.execute("DROP TABLE t")
+    table.execute("CREATE TABLE t (id BIGINT, name TEXT, at, price)")
+    row = Types.ROW([Types.LONG(), Types.SQL_DATE(), Types.SQL_TIMESTAMP(), Types.BIG_DEC()])
+    kept = writer(sink(table.url, "INSERT INTO t VALUES (?, ?, ?, ?)", row).statement, no_pause)
+
+    with contextlib.closing(kept):
+        kept.write((1, datetime.date(2024, 7, 1), datetime.datetime(2024, 7, 1, 12), decimal.Decimal("1.50")), CONTEXT)  # noqa: DTZ001
+        kept.write((2, datetime.time(12), Instant(5, 1_000_000), True), CONTEXT)
+        kept.flush(end_of_input=True)
+        with pytest.raises(FlowletError, match=r"field 'f0' of the record .* cannot be written: SQLite has integers of 64 bits"):
+            kept.write((2**63, None, None, None), CONTEXT)
+
+    assert table.execute("SELECT * FROM t") == [(1, "2024-07-01", "2024-07-01 12:00:00", "1.50"), (2, "12:00:00", 5001, 1)]
+
+
+@on_postgresql
+def test_types_of_postgresql(postgres: EmptyPostgres) -> None:
+    postgres.execute("CREATE TABLE t (a NUMERIC, b TIMESTAMP, c TIMESTAMPTZ, d BYTEA, e INT[], f DOUBLE PRECISION, g TEXT)")
+    row = Types.ROW([Types.BIG_DEC(), Types.SQL_TIMESTAMP(), Types.INSTANT(), Types.PRIMITIVE_ARRAY(Types.BYTE()), Types.LIST(Types.INT()),
+                     Types.DOUBLE(), Types.STRING()])  # fmt: skip
+    noon = datetime.datetime(2024, 7, 1, 12)  # noqa: DTZ001
+    kept = writer(sink(postgres.url, "INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?)", row).statement, no_pause)
+
+    with contextlib.closing(kept):
+        kept.write((decimal.Decimal("1.50"), noon, Instant(5, 1_000_000), b"\0\xff", [1, None], float("inf"), "100 % ?"), CONTEXT)
+        kept.flush(end_of_input=True)
+
+    ((a, b, c, d, e, f, g),) = postgres.execute("SELECT * FROM t")
+    assert (a, b, bytes(d), e, f, g) == (decimal.Decimal("1.50"), noon, b"\0\xff", [1, None], float("inf"), "100 % ?")
+    assert c == datetime.datetime(1970, 1, 1, 0, 0, 5, 1000, datetime.UTC)
+
+
+@on_postgresql
+def test_a_value_that_only_the_server_refuses_is_named(postgres: EmptyPostgres) -> None:
+    postgres.execute("CREATE TABLE t (id SMALLINT, name VARCHAR(5))")
+    kept = writer(sink(postgres.url).statement, no_pause)
+
+    with contextlib.closing(kept), pytest.raises(FlowletError, match=r"refused the row \(3, 'too long'\): value too long for type"):
+        write(kept, (1, "a"), (2, "b"), (3, "too long"), (4, "c"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("INSERT INTO missing VALUES (?, ?)", "missing.*; create it first: the sink creates no tables but its own"),
+        ("INSERT INTO t (id, nome) VALUES (?, ?)", "nome"),
+        ("INSRT INTO t VALUES (?, ?)", "syntax error"),
+    ],
+)
+def test_a_statement_that_can_never_run_fails_before_the_first_record(table: Database, sql: str, reason: str) -> None:
+    with pytest.raises(FlowletError, match=reason):
+        writer(sink(table.url, sql).statement, no_pause)
+
+
+@on_postgresql
+def test_a_connection_that_the_server_ends_is_made_again(postgres: EmptyPostgres) -> None:
+    postgres.execute("CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)")
+    pauses: list[float] = []
+    kept = writer(sink(postgres.url).statement, pauses.append)
+
+    with contextlib.closing(kept):
+        kept.write((1, "a"), CONTEXT)
+        kept.flush(end_of_input=False)
+        postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'flowlet'")
+        kept.write((2, "b"), CONTEXT)
+        kept.flush(end_of_input=False)
+
+    assert (count(postgres), pauses) == (2, [1.0])
+
+
+@on_postgresql
+def test_a_server_that_stays_away_fails_after_the_retries(postgres: EmptyPostgres, server: PostgresServer) -> None:
+    postgres.execute("CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)")
+    pauses: list[float] = []
+    with TcpProxy(server.port) as proxy:
+        url = postgres.url.replace(str(server.port), str(proxy.port))
+        kept = writer(sink(url, max_retries=2).statement, pauses.append)
+
+    with contextlib.closing(kept), pytest.raises(FlowletError, match=r"database postgresql://flowlet@.*; tried 3 times"):
+        write(kept, (1, "a"))
+
+    assert pauses == [1.0, 2.0]
+
+
+@on_sqlite
+def test_a_locked_file_is_tried_again(table: SqliteFile) -> None:
+    other = sqlite3.connect(table.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        other.execute("ROLLBACK")
+
+    kept = writer(sink(f"sqlite://{table.path}?timeout=0").statement, pause)
+
+    with contextlib.closing(kept), contextlib.closing(other):
+        kept.write((1, "a"), CONTEXT)
+        kept.flush(end_of_input=False)
+
+    assert (count(table), pauses) == (1, [1.0])
+
+
+@on_sqlite
+def test_a_file_that_cannot_be_opened(tmp_path: Path, server: None) -> None:
+    with pytest.raises(FlowletError, match="unable to open database file; does the folder exist on the machine of this TaskManager"):
+        writer(sink(f"sqlite://{tmp_path}/missing/file.db").statement, no_pause)
+
+
+@on_postgresql
+def test_a_commit_is_on_the_disk_of_the_server_even_if_the_user_has_asked_for_less(postgres: EmptyPostgres) -> None:
+    """A crash of the server must not take rows whose checkpoint is complete."""
+    url = f"{postgres.url}?options=-c%20synchronous_commit%3Doff"
+
+    with contextlib.closing(driver_of(sink(url).statement).connect()) as connection:
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+
+
+@pytest.fixture
+def guarded(postgres: EmptyPostgres, server: PostgresServer) -> str:
+    """The URL of a user who needs the password s3cret, and who may write the table t."""
+    postgres.execute("CREATE TABLE t (id BIGINT, name TEXT)")
+    postgres.execute("DROP ROLE IF EXISTS guarded")
+    postgres.execute("CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 's3cret'")
+    server.require_password("guarded")
+    return postgres.url.replace("flowlet@", "guarded@")
+
+
+@on_postgresql
+@pytest.mark.parametrize("place", ["url", "option", "environment"])
+def test_a_password_is_taken_from_the_url_the_options_or_the_environment(
+    postgres: EmptyPostgres, guarded: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = JdbcConnectionOptions.JdbcConnectionOptionsBuilder()
+    builder.with_url(guarded.replace("guarded@", "guarded:s3cret@") if place == "url" else guarded)
+    if place == "option":
+        builder.with_password("s3cret")
+    if place == "environment":
+        monkeypatch.setenv("PGPASSWORD", "s3cret")
+    kept = writer(JdbcSink.sink(INSERT, ROW, builder.build()).statement, no_pause)
+
+    with contextlib.closing(kept):
+        write(kept, (1, "a"))
+
+    assert count(postgres) == 1
+
+
+@on_postgresql
+def test_a_wrong_password_is_final_and_is_never_shown(guarded: str) -> None:
+    wrong = sink(guarded.replace("guarded@", "guarded:wr0ng@"))
+
+    with pytest.raises(FlowletError, match='password authentication failed for user "guarded"') as raised:
+        writer(wrong.statement, no_pause)
+
+    assert "wr0ng" not in f"{raised.value!r} {raised.value} {raised.value.__cause__} {wrong!r} {wrong.statement!r}"
+
+
+def test_without_its_driver_postgresql_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+
+    with pytest.raises(FlowletError, match=r"install flowlet\[postgres\] for every TaskManager"):
+        driver_of(sink("postgresql://h/db").statement)

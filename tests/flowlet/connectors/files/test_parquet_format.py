@@ -1,0 +1,105 @@
+"""Records in a Parquet file: exactly what was declared."""
+
+import datetime
+import io
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ListColumn, Shape
+from flowlet.common.typeinfo import RowTypeInfo, Types
+from flowlet.common.types import Row
+from flowlet.connectors.files.parquet_format import ROWS_PER_GROUP, ParquetFormatWriter
+from flowlet.datastream.formats.parquet import ParquetWriterFactory
+from flowlet.records import Chunk
+from flowlet.sinks.bad_record import BadRecordError
+
+SALE = Types.ROW_NAMED(["user", "amount"], [Types.LONG(), Types.DOUBLE()])
+NOON = datetime.datetime(2024, 7, 1, 12)  # noqa: DTZ001 - a time on the wall
+
+
+class Writing:
+    """A writer, and the file that it writes."""
+
+    def __init__(self, row_type: RowTypeInfo = SALE, *, utc_timestamp: bool = False) -> None:
+        self.file = io.BytesIO()
+        self.writer = ParquetFormatWriter(ParquetWriterFactory(row_type, utc_timestamp=utc_timestamp), self.file)
+
+    def write(self, *values: Any) -> None:
+        self.writer.write(Chunk(list(values)))
+
+    def ended(self) -> pq.ParquetFile:
+        self.writer.end()
+        return pq.ParquetFile(io.BytesIO(self.file.getvalue()))
+
+
+def test_tuples_and_rows_become_rows_of_the_declared_columns() -> None:
+    writing = Writing()
+
+    writing.write((1, 0.5), (2, None))
+    writing.write(Row(user=3, amount=1.5), [None, -0.0])
+
+    table = writing.ended().read()
+    assert table.schema.names == ["user", "amount"]
+    assert table.to_pydict() == {"user": [1, 2, 3, None], "amount": [0.5, None, 1.5, -0.0]}
+
+
+def test_columns_are_written_as_they_are() -> None:
+    writing = Writing(Types.ROW_NAMED(["a", "b", "c"], [Types.LONG(), Types.STRING(), Types.DOUBLE()]))
+    fields = (ArrayColumn(np.array([1, 2])), ArrowColumn(pa.array(["x", None])), ListColumn([1.5, None]))
+
+    writing.writer.write(Chunk.of_columns(Columns(2, fields, Shape.ROW, ("a", "b", "c"))))
+    writing.writer.write(Chunk.of_columns(Columns(2, (ListColumn([3, 4]), *fields[1:]), Shape.TUPLE)))
+
+    assert writing.ended().read().to_pydict() == {"a": [1, 2, 3, 4], "b": ["x", None] * 2, "c": [1.5, None] * 2}
+
+
+def test_rows_are_written_in_groups() -> None:
+    """Memory holds one group."""
+    writing = Writing()
+    num_rows = 67 * 1000
+    for start in range(0, num_rows, 1000):
+        writing.write(*((number, 0.0) for number in range(start, start + 1000)))
+
+    file = writing.ended()
+    assert file.num_row_groups == 2
+    assert num_rows > ROWS_PER_GROUP
+    assert file.read().column("user").to_pylist() == list(range(num_rows))
+
+
+@pytest.mark.parametrize(("utc_timestamp", "wanted"), [(False, pa.timestamp("us")), (True, pa.timestamp("us", "UTC"))])
+def test_timestamps_are_points_in_time_if_wanted(utc_timestamp: bool, wanted: pa.DataType) -> None:
+    writing = Writing(Types.ROW_NAMED(["at"], [Types.SQL_TIMESTAMP()]), utc_timestamp=utc_timestamp)
+
+    writing.write((NOON,))
+
+    column = writing.ended().read().column("at")
+    assert column.type == wanted
+    assert column.cast(pa.timestamp("us")).to_pylist() == [NOON]
+
+
+def test_a_value_of_another_type_is_refused_with_its_record_and_field() -> None:
+    """1.5 is not cut to 1."""
+    writing = Writing()
+
+    with pytest.raises(BadRecordError) as caught:
+        writing.write((1, 0.5), (1.5, 0.5))
+    writing.writer.drop()
+
+    assert caught.value.record == (1.5, 0.5)
+    assert "field 'user': 1.5 of type float is no int64" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("wrong", ["ab", (1,), (1, 2, 3), None, 5], ids=repr)
+def test_a_record_that_is_no_row_of_the_type_is_shown(wrong: Any) -> None:
+    writing = Writing()
+
+    with pytest.raises(BadRecordError) as caught:
+        writing.write((1, 0.5), wrong)
+    writing.writer.drop()
+
+    assert caught.value.record == wrong
+    assert "no row of the fields user, amount" in str(caught.value.__cause__)

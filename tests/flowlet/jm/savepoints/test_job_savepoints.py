@@ -1,0 +1,150 @@
+"""Tests of ``flowlet.jm.savepoints.job_savepoints``: the file system and the coordinator answer when the test says so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from flowlet.common.job_status import JobStatus
+from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.errors import StorageError
+from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
+from flowlet.jm.savepoints.job_savepoints import JobSavepoints, SavepointRefusedError
+from netstack.wire.events import SnapshotType
+
+JOB_ID = f"{1:032x}"
+SETTINGS = CheckpointSettings(None, "", savepoint_directory="/savepoints")
+SAVEPOINT, SUSPEND = SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND
+
+
+@dataclass
+class Directory:
+    location: str
+
+
+class Rig:
+    """Implements ``SavepointTaker``."""
+
+    def __init__(self, settings: CheckpointSettings | None = SETTINGS) -> None:
+        self.calls: list[Callable[[], None]] = []
+        self.requests: list[tuple[SavepointRequest, Callable[[str | None], object]]] = []
+        self.created: list[str] = []
+        self.error: Exception | None = None
+        self.num_cancelled = 0
+        self.savepoints = JobSavepoints(JOB_ID, settings, self, call_in_background=self._call, cancel=self._cancel, create=self._create)
+
+    def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
+        self.requests.append((request, on_end))
+
+    def _call(
+        self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
+    ) -> None:
+        def finish() -> None:
+            try:
+                result = function()
+            except StorageError as error:
+                on_error(error)
+            else:
+                on_result(result)
+
+        self.calls.append(finish)
+
+    def _create(self, directory: str, job_id: str) -> Directory:
+        if self.error is not None:
+            raise self.error
+        self.created.append(directory)
+        return Directory(f"{directory}/savepoint-{len(self.created)}")
+
+    def _cancel(self) -> None:
+        self.num_cancelled += 1
+
+    def make_directories(self) -> None:
+        while self.calls:
+            self.calls.pop(0)()
+
+
+async def test_no_task_hears_of_it_before_its_directory_is_there() -> None:
+    rig = Rig()
+
+    operation = rig.savepoints.trigger("r", None, SAVEPOINT)
+    before = list(rig.requests)
+    rig.make_directories()
+
+    ((request, end),) = rig.requests
+    assert before == []
+    assert request == SavepointRequest("/savepoints/savepoint-1", SAVEPOINT)
+    end(None)
+    assert operation.document()["operation"] == {"location": "/savepoints/savepoint-1"}
+    assert rig.num_cancelled == 0
+
+
+async def test_a_directory_that_cannot_be_written_is_its_failure() -> None:
+    rig = Rig()
+    rig.error = StorageError("the disk is full")
+
+    operation = rig.savepoints.trigger("r", "/elsewhere/", SUSPEND)
+    rig.make_directories()
+
+    assert (operation.failure, rig.requests) == ("the disk is full", [])
+
+
+async def test_the_job_is_cancelled_when_that_was_wanted_and_the_savepoint_is_complete() -> None:
+    rig = Rig()
+    rig.savepoints.trigger("bad", None, SAVEPOINT, cancels_job=True)
+    rig.savepoints.trigger("good", None, SAVEPOINT, cancels_job=True)
+    rig.make_directories()
+
+    rig.requests[0][1]("it was not complete in time")
+    after_failure = rig.num_cancelled
+    rig.requests[1][1](None)
+
+    assert (after_failure, rig.num_cancelled) == (0, 1)
+
+
+async def test_the_same_request_begins_nothing_new() -> None:
+    """A client that got no answer sends it again."""
+    rig = Rig()
+
+    assert rig.savepoints.trigger("r", None, SAVEPOINT) is rig.savepoints.trigger("r", None, SAVEPOINT)
+
+    rig.make_directories()
+    assert len(rig.requests) == 1
+
+
+async def test_a_job_that_is_being_stopped_takes_no_other() -> None:
+    rig = Rig()
+    rig.savepoints.trigger("r", None, SUSPEND)
+
+    with pytest.raises(SavepointRefusedError, match=r"is being stopped .* \(request r\)"):
+        rig.savepoints.trigger("s", None, SAVEPOINT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "target", "message"),
+    [
+        (None, "/there", "takes neither checkpoints nor savepoints: set execution.checkpointing.savepoint-dir"),
+        (CheckpointSettings(None, ""), None, "name a directory, or set execution.checkpointing.savepoint-dir"),
+        (SETTINGS, "relative", "a savepoint cannot be written to 'relative'"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_at_once(settings: CheckpointSettings | None, target: str | None, message: str) -> None:
+    """The message says what to set."""
+    with pytest.raises(SavepointRefusedError, match=message):
+        Rig(settings).savepoints.trigger("r", target, SAVEPOINT)
+
+
+async def test_who_waits_is_told_of_the_end() -> None:
+    rig = Rig()
+    rig.savepoints.trigger("r", None, SUSPEND)
+    rig.make_directories()
+
+    unknown = await rig.savepoints.wait("x", 0)
+    pending = await rig.savepoints.wait("r", 0)
+    rig.requests[0][1](None)
+    rig.savepoints.job_changed(JobStatus.FINISHED, None)
+    ended = await rig.savepoints.wait("r", 0)
+
+    assert unknown is None
+    assert pending is ended is not None
+    assert ended.has_ended

@@ -1,0 +1,29 @@
+"""Snapshots of the subtasks of an operator, dealt out to another number of subtasks as a restore does it."""
+
+from collections.abc import Sequence
+
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.checkpoint.snapshots import OperatorState
+from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states
+from flowlet.serde.types.data_view import DataInput, DataOutput
+from flowlet.serde.types.pickled_serializer import PickledSerializer
+from flowlet.testing.operator_harness import OperatorSnapshot
+
+
+def dealt_out(snapshots: Sequence[OperatorSnapshot], parallelism: int, operator: StreamOperator) -> list[OperatorSnapshot]:
+    """What each of ``parallelism`` subtasks begins with."""
+    states = {subtask: {"id": _state_of(each)} for subtask, each in enumerate(snapshots)}
+    former = FormerVertex(len(snapshots), frozenset(["id"]), states)
+    found = [assigned_states({"id": operator}, [former], NewSubtask(each, parallelism, 128)) for each in range(parallelism)]
+    return [_snapshot_of(each.get("id", OperatorState())) for each in found]
+
+
+def _state_of(snapshot: OperatorSnapshot) -> OperatorState:
+    own, timers, keyed, by_subtask = PickledSerializer().deserialize(DataInput(snapshot.payload))
+    return OperatorState(own, timers, keyed=keyed, by_subtask=by_subtask)
+
+
+def _snapshot_of(state: OperatorState) -> OperatorSnapshot:
+    output = DataOutput()
+    PickledSerializer().serialize((state.own, state.timers, state.keyed, state.by_subtask), output)
+    return OperatorSnapshot(bytes(output.buffer))

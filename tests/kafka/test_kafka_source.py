@@ -1,0 +1,148 @@
+"""Kafka sources in jobs of one process, on real clients: where they begin and end, what they find later, and what goes wrong."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flowlet.common.serialization import SimpleStringSchema
+from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource, KafkaSourceBuilder, KafkaTopicPartition
+from flowlet.errors import FlowletError, JobExecutionError
+from flowlet.splits.kafka_brokers import KafkaBrokers
+from flowlet.splits.kafka_split import KafkaTopics, OffsetKind, OffsetRule
+from tests.kafka.brokers import TestCluster
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
+
+
+def reading(cluster: TestCluster, *topics: str) -> KafkaSourceBuilder:
+    builder = KafkaSource.builder().set_bootstrap_servers(cluster.servers).set_value_only_deserializer(SimpleStringSchema())
+    return builder.set_topics(*topics) if topics else builder
+
+
+def results(builder: KafkaSourceBuilder, parallelism: int = 1) -> Iterator[Any]:
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
+    stream = env.from_source(builder.build(), WatermarkStrategy.for_monotonous_timestamps(), "kafka")
+    return iter(stream.execute_and_collect())
+
+
+def test_a_bounded_source_reads_up_to_the_end_that_was_there_at_its_start(mocked: TestCluster) -> None:
+    """All four partitions of two topics, with two subtasks."""
+    topics = [mocked.new_topic(), mocked.new_topic()]
+    for topic in topics:
+        mocked.produce(topic, [f"{topic} {number}" for number in range(900)], partitions=4)
+
+    found = list(results(reading(mocked, *topics).set_bounded(KafkaOffsetsInitializer.latest()), 2))
+
+    assert sorted(found) == sorted(f"{topic} {number}" for topic in topics for number in range(900))
+
+
+def test_offsets_say_what_is_read(tansu: TestCluster) -> None:
+    """From what a group has committed in one partition, and from the beginning in the other, up to given ends."""
+    topic = tansu.new_topic(2)
+    tansu.produce(topic, map(str, range(20)), partitions=2)
+    tansu.commit("reader", topic, [6])
+    ends = {KafkaTopicPartition(topic, 0): 9, KafkaTopicPartition(topic, 1): 2}
+    start = {KafkaTopicPartition(topic, 0): 6}
+    builder = reading(tansu, topic).set_bounded(KafkaOffsetsInitializer.offsets(ends))
+
+    found = list(results(builder.set_starting_offsets(KafkaOffsetsInitializer.offsets(start))))
+
+    assert sorted(map(int, found)) == [1, 3, 12, 14, 16]
+
+
+def test_a_source_goes_on_when_something_comes_and_finds_new_topics(tansu: TestCluster) -> None:
+    """It was idle: its thread waits for the message, and its task sleeps."""
+    first = tansu.new_topic(1)
+    tansu.produce(first, ["a"])
+    builder = reading(tansu).set_topic_pattern(f"{first}.*").set_property("partition.discovery.interval.ms", "200")
+    found = results(builder)
+    assert next(found) == "a"
+
+    tansu.produce(first, ["b"])
+    assert next(found) == "b"
+    tansu.produce(tansu.new_topic(1, f"{first}-more"), ["c"])
+
+    assert next(found) == "c"
+    found.close()  # type: ignore[attr-defined]  # a CloseableIterator: cancels the job
+
+
+def test_an_offset_that_is_not_there_fails_and_says_so(mocked: TestCluster) -> None:
+    topic = mocked.new_topic()
+    mocked.produce(topic, ["a"])
+    start = KafkaOffsetsInitializer.offsets({KafkaTopicPartition(topic, 0): 5})
+    builder = reading(mocked).set_partitions({KafkaTopicPartition(topic, 0)}).set_starting_offsets(start)
+
+    with pytest.raises(JobExecutionError, match=rf"partition {topic}-0 does not have offset 5 any more, or not yet"):
+        list(results(builder))
+
+
+def test_an_offset_that_is_not_there_is_replaced_if_the_program_says_so(mocked: TestCluster) -> None:
+    topic = mocked.new_topic()
+    mocked.produce(topic, ["a", "b"])
+    partition = KafkaTopicPartition(topic, 0)
+    builder = reading(mocked).set_partitions({partition}).set_property("auto.offset.reset", "earliest")
+    builder.set_starting_offsets(KafkaOffsetsInitializer.offsets({partition: 50}))
+
+    found = results(builder.set_unbounded(KafkaOffsetsInitializer.offsets({partition: 60})))
+
+    assert [next(found), next(found)] == ["a", "b"]
+    found.close()  # type: ignore[attr-defined]  # a CloseableIterator: cancels the job
+
+
+def test_a_topic_that_does_not_exist_is_named(tansu: TestCluster) -> None:
+    with pytest.raises(JobExecutionError, match=rf"Kafka at {tansu.servers}: there is no topic 'nothing', or the client may not see it"):
+        list(results(reading(tansu, "nothing").set_bounded(KafkaOffsetsInitializer.latest())))
+
+
+def test_a_partition_that_does_not_exist_is_named(tansu: TestCluster) -> None:
+    topic = tansu.new_topic(1)
+
+    with pytest.raises(JobExecutionError, match=f"topic '{topic}' has no partition 7"):
+        list(results(reading(tansu).set_partitions({KafkaTopicPartition(topic, 7)})))
+
+
+def test_no_broker_within_the_time_fails_with_the_address() -> None:
+    builder = reading(TestCluster("127.0.0.1:1"), "t").set_property("default.api.timeout.ms", "300")
+
+    with pytest.raises(JobExecutionError, match=r"Kafka at 127.0.0.1:1: no list of the partitions of t within 0.3 s: .*refused"):
+        list(results(builder))
+
+
+def test_a_property_that_does_not_exist_is_named(tansu: TestCluster) -> None:
+    builder = reading(tansu, "t").set_property("request.timeout.seconds", "5")
+
+    with pytest.raises(JobExecutionError, match=r'No such configuration property: "request.timeout.seconds"; properties are those of libr'):
+        list(results(builder))
+
+
+def test_a_property_that_loads_code_is_refused() -> None:
+    topics = KafkaTopics({"bootstrap.servers": "a:1", "plugin.library.paths": "/tmp/evil.so"}, OffsetRule(OffsetKind.EARLIEST), ("t",))
+
+    with pytest.raises(FlowletError, match=r"plugin.library.paths loads code and cannot be set in a job"):
+        KafkaBrokers(topics)
+
+
+def test_brokers_tell_offsets(mocked: TestCluster, tansu: TestCluster) -> None:
+    """What the group committed and both ends; where no record is late enough, the end."""
+    topic, other = mocked.new_topic(), tansu.new_topic(2)
+    mocked.produce(topic, map(str, range(8)), partitions=4)
+    tansu.produce(other, map(str, range(8)), partitions=2)
+    tansu.commit("g", other, [3])
+    mock = KafkaBrokers(KafkaTopics({"bootstrap.servers": mocked.servers}, OffsetRule(OffsetKind.EARLIEST)))
+    real = KafkaBrokers(KafkaTopics({"bootstrap.servers": tansu.servers, "group.id": "g"}, OffsetRule(OffsetKind.EARLIEST)))
+    partitions = [(topic, number) for number in range(4)]
+
+    assert mock.edges(partitions, OffsetKind.EARLIEST) == dict.fromkeys(partitions, 0)
+    assert mock.edges(partitions, OffsetKind.LATEST) == dict.fromkeys(partitions, 2)
+    assert mock.at_time(partitions, 10**15) == dict.fromkeys(partitions, 2)
+    assert real.committed([(other, 0), (other, 1)]) == {(other, 0): 3}
+    mock.close()
+    real.close()
