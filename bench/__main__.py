@@ -66,6 +66,7 @@ CASES: Final[dict[str, Case]] = {
     "state": Case(3, QUICK),
     "checkpoint": Case(5, QUICK),
     "database-sink": Case(3, QUICK),
+    "kafka-ends": Case(3, QUICK),
 }
 
 
