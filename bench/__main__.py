@@ -67,6 +67,7 @@ CASES: Final[dict[str, Case]] = {
     "checkpoint": Case(5, QUICK),
     "sinks": Case(3, QUICK),
     "database-sink": Case(3, QUICK),
+    "kafka-ends": Case(3, QUICK),
 }
 
 

@@ -10,15 +10,17 @@ from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.common.not_yet import missing_names
-from flowlet.common.serialization import Encoder
+from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, Encoder, SerializationSchema, SimpleStringSchema
 from flowlet.common.time import Duration, Instant, Time
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row, RowKind
 from flowlet.common.watermark_strategy import WatermarkStrategy
 
 __all__ = [
+    "ByteArraySchema",
     "CompletableFuture",
     "Configuration",
+    "DeserializationSchema",
     "Duration",
     "Encoder",
     "ExecutionConfig",
@@ -29,6 +31,8 @@ __all__ = [
     "JobStatus",
     "Row",
     "RowKind",
+    "SerializationSchema",
+    "SimpleStringSchema",
     "Time",
     "TypeInformation",
     "Types",

@@ -15,7 +15,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.splits.file_split import FileSet, FileSplit
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
 
-PROTOCOL_VERSION: Final = 2  # 1: no marks, no signed messages, no reports of stuck tasks
+PROTOCOL_VERSION: Final = 3  # 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages, no reports of stuck tasks
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
 

@@ -18,7 +18,7 @@ from tests.integration.killing_sink import deaths, die, environment, recovery_fr
 
 pytestmark = pytest.mark.slow
 
-NUM_RECORDS = 6_000
+NUM_RECORDS = 12_000
 ROW = Types.TUPLE([Types.LONG(), Types.STRING()])
 
 
@@ -41,11 +41,11 @@ class Deadly:
 def sequence(env: StreamExecutionEnvironment, evidence: Path, deadly: int | None) -> DataStream:
     numbers = env.from_source(NumberSequenceSource(0, NUM_RECORDS - 1), WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
     # On chunks of 1,000 numbers: a barrier passes between them, and behind each.
-    return numbers.uid("numbers").map(Deadly(evidence, deadly, 0.05), output_type=ROW).uid("rows")
+    return numbers.uid("numbers").map(Deadly(evidence, deadly, 0.04), output_type=ROW).uid("rows")
 
 
 def generator(env: StreamExecutionEnvironment, evidence: Path, deadly: int | None) -> DataStream:
-    source = DataGeneratorSource(Deadly(evidence, deadly), NUM_RECORDS, RateLimiterStrategy.per_second(3_000), ROW)
+    source = DataGeneratorSource(Deadly(evidence, deadly), NUM_RECORDS, RateLimiterStrategy.per_second(6_000), ROW)
     return env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers").uid("numbers")
 
 
@@ -57,7 +57,7 @@ def test_a_source_is_exact_when_it_is_killed_and_goes_on_with_other_readers(
     database = SqliteFile(tmp_path)
     database.execute("CREATE TABLE t (id BIGINT, name TEXT)")
     retained = ""
-    for parallelism, deadly in ((2, 1_800), (3, NUM_RECORDS - 1), (1, None)):
+    for parallelism, deadly in ((2, 3_800), (3, NUM_RECORDS - 1), (1, None)):
         env = environment(tmp_path / str(parallelism), attempts=0, parallelism=parallelism)
         if retained:
             env.configure(recovery_from(retained))
@@ -71,5 +71,5 @@ def test_a_source_is_exact_when_it_is_killed_and_goes_on_with_other_readers(
         assert found, failed.value
         retained = found[1]
 
-    assert deaths(tmp_path) == ["1800", str(NUM_RECORDS - 1)]
+    assert deaths(tmp_path) == ["3800", str(NUM_RECORDS - 1)]
     assert checksums(database.execute("SELECT id, name FROM t")) == checksums(map(row_of, range(NUM_RECORDS)))

@@ -55,6 +55,7 @@ class KafkaTarget(WriteAheadTarget):
         properties: of librdkafka.
         prefix: of the ids of transactions and groups.
         marker_topic: an existing topic, to which the offsets that serve as markers belong.
+        timeout_s: of one call.
         create_producer: for tests.
         create_consumer: for tests.
     """
@@ -65,6 +66,7 @@ class KafkaTarget(WriteAheadTarget):
         prefix: str,
         marker_topic: str,
         *,
+        timeout_s: float = _TIMEOUT_S,
         create_producer: Callable[[dict[str, Any]], Any] | None = None,
         create_consumer: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
@@ -72,6 +74,7 @@ class KafkaTarget(WriteAheadTarget):
         self._properties = dict(properties)
         self._servers = self._properties.get("bootstrap.servers", "")
         self._prefix = prefix
+        self._timeout_s = timeout_s
         self._marker_topic = marker_topic
         self._create_producer = self._kafka.Producer if create_producer is None else create_producer
         self._create_consumer = self._kafka.Consumer if create_consumer is None else create_consumer
@@ -91,7 +94,7 @@ class KafkaTarget(WriteAheadTarget):
         clients = self._connected(writer)
         marker = self._kafka.TopicPartition(self._marker_topic, 0)
         with self._failures(writer, "the marker of a writer"):
-            (found,) = clients.consumer.committed([marker], timeout=_TIMEOUT_S)
+            (found,) = clients.consumer.committed([marker], timeout=self._timeout_s)
             if found.error is not None:
                 raise self._kafka.KafkaException(found.error)
         return max(int(found.offset), -1)
@@ -112,11 +115,11 @@ class KafkaTarget(WriteAheadTarget):
         with self._failures(writer, f"transaction {number}"):
             clients.producer.begin_transaction()
             clients.delivery.send(rows)
-            clients.delivery.wait()
+            clients.delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms
             clients.producer.send_offsets_to_transaction(
-                [self._kafka.TopicPartition(self._marker_topic, 0, number)], clients.consumer.consumer_group_metadata(), _TIMEOUT_S
+                [self._kafka.TopicPartition(self._marker_topic, 0, number)], clients.consumer.consumer_group_metadata(), self._timeout_s
             )
-            clients.producer.commit_transaction(_TIMEOUT_S)
+            clients.producer.commit_transaction(self._timeout_s)
         self._clients[writer] = self._clients.pop(writer)
 
     def close(self) -> None:
@@ -131,7 +134,7 @@ class KafkaTarget(WriteAheadTarget):
         clients = _WriterClients(self._kafka, self._properties, name, self._create_producer, self._create_consumer)
         self._clients[writer] = clients
         with self._failures(writer, "the start of transactions"):
-            clients.producer.init_transactions(_TIMEOUT_S)
+            clients.producer.init_transactions(self._timeout_s)
         return clients
 
     def _drop(self, writer: str) -> None:

@@ -116,7 +116,7 @@ class KafkaWriter(SinkWriter[Any]):
     def flush(self, *, end_of_input: bool) -> None:
         """Wait for all acknowledgements."""
         if self._flushes or end_of_input:
-            self._delivery.wait()
+            self._delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms
 
     def close(self) -> None:
         """Drop what is still on its way: after a failure it is sent again, and at the end nothing is left."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,8 +21,7 @@ from flowlet.connectors import text_line_source
 from flowlet.connectors.text_line_source import TextLineReader
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.file_split import FileSet, FileSplit
-from flowlet.splits.kafka_split import KafkaSplit
+from flowlet.splits.file_split import FileSet
 
 NUM_READERS = 2
 
@@ -74,9 +74,8 @@ class Source:
                 self.lines[subtask] = list(lines)
             reader.start(partial(self.requests.append, subtask))
 
-    def _add_splits(self, subtask: int, splits: Sequence[FileSplit | KafkaSplit], waiting_bytes: int) -> None:
-        files = [each for each in splits if isinstance(each, FileSplit)]
-        self.orders[subtask].append(lambda: self.readers[subtask].add_splits(files, waiting_bytes))
+    def _add_splits(self, subtask: int, splits: Sequence[Any], waiting_bytes: int) -> None:
+        self.orders[subtask].append(lambda: self.readers[subtask].add_splits(splits, waiting_bytes))
 
     def _fail(self, error: Exception) -> None:
         raise error
