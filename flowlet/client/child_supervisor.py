@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
-from flowlet.client.interrupts import DeferredSignals
+from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.client.respawn_policy import RespawnPolicy
 from netstack.log_lines import LogLines
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from flowlet.client.interrupts import Latch
+from flowlet.client.program.interrupts import Latch
 from flowlet.errors import FlowletError
 from netstack.log_lines import LogLines
 

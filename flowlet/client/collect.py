@@ -21,9 +21,17 @@ from concurrent.futures import Future
 from itertools import chain
 from typing import Any, Final, Protocol
 
-from flowlet.client.interrupts import DeferredSignals, Latch
+from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.remote import ClusterClient, RunChannels
-from flowlet.client.result_buffer import BarrierReceived, Event, Guarantee, JobFinished, JobRestarted, LostResultsError, ResultBuffer
+from flowlet.client.result_buffer import (
+    BarrierReceived,
+    Event,
+    Guarantee,
+    JobFinished,
+    JobRestarted,
+    LostResultsError,
+    ResultBuffer,
+)
 from flowlet.client.run_follower import RunNews, follow_runs
 from flowlet.client.run_reader import RunReader
 from flowlet.common.job_status import JobStatus

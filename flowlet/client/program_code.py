@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from flowlet.client.user_frames import Owner, owner_of
+from flowlet.client.program.user_frames import Owner, owner_of
 from flowlet.errors import JobSubmissionError
 from flowlet.rpc.control_messages import ModuleSource, UserCode
 from flowlet.serde.pickles.program_pickle import ProgramPickler

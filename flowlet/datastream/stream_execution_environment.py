@@ -69,7 +69,7 @@ __all__ = ["StreamExecutionEnvironment"]
 
 DEFAULT_JOB_NAME = "Flink Streaming Job"  # PyFlink's
 NO_BUFFER_TIMEOUT = -1
-_CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.user_frames"
+_CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.program.user_frames"
 
 # What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this process.
 Submit = Callable[[StreamGraph, tuple[str, int] | None, bool], SubmittedJob]

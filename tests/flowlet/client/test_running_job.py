@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowlet.client.interrupts import Latch
+from flowlet.client.program.interrupts import Latch
 from flowlet.client.running_job import RunningJob, describe_end, failure_of
 from flowlet.common.job_status import JobStatus
 from flowlet.connectors.sinks import DiscardSink

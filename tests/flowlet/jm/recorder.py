@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.control_messages import CheckpointOrder, MarkOrder, TaskDeploymentDescriptor
-from flowlet.splits.file_split import FileSplit
-from flowlet.splits.kafka_split import KafkaSplit
+from flowlet.splits.enumerator import AnySplit
 
 PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
 
@@ -39,7 +38,7 @@ class Recorder:
         assert tm_id == "tm-1"
         self.finished_gates.append(attempt)
 
-    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[FileSplit | KafkaSplit], waiting_bytes: int) -> None:
+    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
         assert tm_id == "tm-1"
         self.splits.append((attempt, [split.split_id for split in splits], waiting_bytes))
         self.was_told.set()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flowlet.client import user_frames
-from flowlet.client.interrupts import Latch
-from flowlet.client.user_frames import Owner, from_user_frame, owner_of, show_interrupts_in_one_line
+from flowlet.client.program import user_frames
+from flowlet.client.program.interrupts import Latch
+from flowlet.client.program.user_frames import Owner, from_user_frame, owner_of, show_interrupts_in_one_line
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from flowlet.client import interrupts
+from flowlet.client.program import interrupts
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute, to_message
-from flowlet.client.interrupts import DeferredSignals, Latch
+from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.program_code import NeededCode
 from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
 from flowlet.client.running_job import RunningJob
