@@ -123,7 +123,12 @@ class JobMaster:
             may_trigger=lambda checkpoint_id: owner.may_trigger(self, checkpoint_id),
         )
         self.savepoints = JobSavepoints(
-            job.job_id, job.settings.checkpoints, self._checkpoints, call_in_background=call_in_background, cancel=self.cancel
+            job.job_id,
+            job.settings.checkpoints,
+            self._checkpoints,
+            call_in_background=call_in_background,
+            cancel=self.cancel,
+            gates=[each.remote_gate.name for each in job.vertices if each.remote_gate is not None],
         )
         self._restored_checkpoint_id = -1  # what the newest run began with; -1: from nothing
         self._restored_ids: dict[bytes, int] = {}  # the same, by attempt: regions begin with different ones

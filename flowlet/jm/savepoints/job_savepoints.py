@@ -7,7 +7,7 @@ Source:     Flink ``DefaultScheduler.triggerSavepoint``, ``stopWithSavepoint``.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from flowlet.common.job_status import JobStatus
@@ -56,6 +56,7 @@ class JobSavepoints:
         taker: takes them.
         call_in_background: for the file system.
         cancel: the job, once a savepoint is complete, if that was asked for.
+        gates: the remote gates of the job, by name; with any it takes no savepoints.
         create: makes the directory; blocking.
     """
 
@@ -67,6 +68,7 @@ class JobSavepoints:
         *,
         call_in_background: CallInBackground,
         cancel: Callable[[], object],
+        gates: Sequence[str] = (),
         create: Callable[[str, str], Located] = SavepointStorage.create,
     ) -> None:
         self._job_id = job_id
@@ -74,6 +76,7 @@ class JobSavepoints:
         self._taker = taker
         self._call_in_background = call_in_background
         self._cancel = cancel
+        self._gates = gates
         self._create = create
         self._operations = SavepointOperations()
         self._changed = asyncio.Event()  # set and replaced at every change
@@ -106,6 +109,11 @@ class JobSavepoints:
         return operation
 
     def _directory(self, target: str | None) -> str:
+        if self._gates:
+            raise SavepointRefusedError(
+                f"a job with a remote gate ({self._gates[0]!r}) takes no savepoints yet: cancel it with "
+                "execution.checkpointing.externalized-checkpoint-retention set to RETAIN_ON_CANCELLATION, and start from that checkpoint"
+            )
         if self._settings is None:
             raise SavepointRefusedError(_NO_MACHINERY)
         directory = target or self._settings.savepoint_directory

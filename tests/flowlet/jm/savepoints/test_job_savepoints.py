@@ -1,6 +1,6 @@
 """Tests of ``flowlet.jm.savepoints.job_savepoints``: the file system and the coordinator answer when the test says so."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,15 @@ class Directory:
 class Rig:
     """Implements ``SavepointTaker``."""
 
-    def __init__(self, settings: CheckpointSettings | None = SETTINGS) -> None:
+    def __init__(self, settings: CheckpointSettings | None = SETTINGS, gates: Sequence[str] = ()) -> None:
         self.calls: list[Callable[[], None]] = []
         self.requests: list[tuple[SavepointRequest, Callable[[str | None], object]]] = []
         self.created: list[str] = []
         self.error: Exception | None = None
         self.num_cancelled = 0
-        self.savepoints = JobSavepoints(JOB_ID, settings, self, call_in_background=self._call, cancel=self._cancel, create=self._create)
+        self.savepoints = JobSavepoints(
+            JOB_ID, settings, self, call_in_background=self._call, cancel=self._cancel, gates=gates, create=self._create
+        )
 
     def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
         self.requests.append((request, on_end))
@@ -132,6 +134,12 @@ async def test_what_cannot_be_done_is_refused_at_once(settings: CheckpointSettin
     """The message says what to set."""
     with pytest.raises(SavepointRefusedError, match=message):
         Rig(settings).savepoints.trigger("r", target, SAVEPOINT)
+
+
+async def test_a_job_with_a_remote_gate_takes_none() -> None:
+    """Its producers would go on with the job that is no longer there."""
+    with pytest.raises(SavepointRefusedError, match=r"a job with a remote gate \('clicks'\) takes no savepoints yet: cancel it"):
+        Rig(gates=["clicks"]).savepoints.trigger("r", "/there", SAVEPOINT)
 
 
 async def test_who_waits_is_told_of_the_end() -> None:
