@@ -24,10 +24,10 @@ from typing import Final
 from flowlet.client.child_supervisor import ChildSupervisor
 from flowlet.client.children import OutputForwarder, TaskManagerOptions
 from flowlet.client.program.interrupts import DeferredSignals
+from flowlet.client.program.user_frames import show_interrupts_in_one_line
 from flowlet.client.program_code import NeededCode
 from flowlet.client.remote import ClusterClient
 from flowlet.client.respawn_policy import RespawnPolicy
-from flowlet.client.program.user_frames import show_interrupts_in_one_line
 from flowlet.errors import ConfigError
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig

@@ -10,10 +10,10 @@ import msgspec
 
 from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.job_heartbeat import keep_job_alive
+from flowlet.client.program.user_frames import from_user_frame
 from flowlet.client.program_code import NeededCode, user_code
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
-from flowlet.client.program.user_frames import from_user_frame
 from flowlet.connectors.remote_gate_source import RemoteGateSource
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientHeartbeat

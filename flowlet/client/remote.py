@@ -18,11 +18,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.patient_requests import PatientRequests
+from flowlet.client.program.interrupts import DeferredSignals, Latch
+from flowlet.client.program.user_frames import show_interrupts_in_one_line
 from flowlet.client.program_code import NeededCode
 from flowlet.client.savepoint_requests import begin_savepoint, begin_stop, wait_for_savepoint
-from flowlet.client.program.user_frames import show_interrupts_in_one_line
 from flowlet.errors import ConfigError, FlowletError, JobSubmissionError
 from flowlet.graph.client_retry import ClientRetry
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
+from flowlet.client.collect import CollectedValues
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError
-from flowlet.client.collect import CollectedValues
 from flowlet.client.result_buffer import guarantee_of
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID

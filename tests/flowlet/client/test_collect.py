@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flowlet.client.program.interrupts import Latch
 from flowlet.client.collect import CollectedValues
+from flowlet.client.program.interrupts import Latch
 from flowlet.client.running_job import RunningJob
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flowlet.client.program import interrupts
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute, to_message
+from flowlet.client.program import interrupts
 from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.program_code import NeededCode
 from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
