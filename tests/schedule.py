@@ -27,6 +27,7 @@ CLUSTERS: Final = (
     "tests/chaos/test_failed_seeds.py",
     "tests/attack/",
     "tests/integration/",
+    "tests/kafka/",
     "tests/test_packaging.py",
     "tests/flowlet/cli/test_main.py",
 )
