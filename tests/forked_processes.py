@@ -39,11 +39,16 @@ class ForkServer:
         return code, out, err
 
 
+def users_environment() -> dict[str, str]:
+    """Without asyncio's debug mode, which logs each step that takes long on a busy machine, among the lines that a test reads."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONASYNCIODEBUG"}
+
+
 @contextmanager
 def fork_server(*imported: str) -> Iterator[ForkServer]:
     """A child that has imported these modules; not the ones that it shall run."""
     command = [sys.executable, "-m", "tests.forked_processes", *imported]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as popen:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=users_environment()) as popen:
         yield ForkServer(popen)
 
 

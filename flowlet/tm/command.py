@@ -142,6 +142,7 @@ def taskmanager(
     switch_interval = policy.begin()
     jm_host, jm_port = parse_address(jobmanager, "--jobmanager")
     secret = load_or_create_secret(secret_file)
+    advertised = None if advertise is None else parse_address(advertise, "--advertise")
     process = ProcessOptions(jm_host, jm_port, secret, parent_pid, GarbageCollectorTuning(gc_threshold), switch_interval)
     network = NetstackConfig(
         network_memory_bytes=parse_memory_size(network_memory, "--network-memory"),
@@ -159,7 +160,7 @@ def taskmanager(
         num_slots=slots,
         host=host,
         data_port=data_port,
-        advertised=None if advertise is None else parse_address(advertise, "--advertise"),
+        advertised=advertised,
         network=network,
         reconnect=ReconnectConfig(give_up_after_s=registration_timeout_s),
         cancellation=CancellationConfig(cancellation_interval / 1000, cancellation_timeout / 1000),

@@ -51,7 +51,7 @@ CHECKPOINT_BUGS: Final = (
         "28984",
         "the file of an aborted checkpoint stays until the job ends",
         _COORDINATOR,
-        "            self._effects.append(DiscardCheckpoint(message.checkpoint_id))",
+        "            self._effects.append(DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))",
         "            pass",
         f"{_COORDINATED}::TestReportsThatDoNotFit::test_flink_28984_a_state_that_is_written_late_is_removed",
     ),
@@ -69,8 +69,8 @@ CHECKPOINT_BUGS: Final = (
         "18533",
         "a checkpoint that failed while its manifest was written looks complete on the disk",
         _COORDINATOR,
-        "            self._effects.append(DiscardCheckpoint(checkpoint_id))\n            return\n        self._last_end_ms,",
-        "            return\n        self._last_end_ms,",
+        "            self._effects.append(DiscardCheckpoint(checkpoint_id, location))\n            return\n        self._last_end_ms =",
+        "            return\n        self._last_end_ms =",
         f"{_COORDINATED}::TestManifestThatOutlivesItsCheckpoint::test_the_run_ends_meanwhile",
     ),
     Mutant(
@@ -87,8 +87,8 @@ CHECKPOINT_BUGS: Final = (
         "2491",
         "no checkpoint is complete once a task has finished",
         _COORDINATOR,
-        "dict(run.unfinished), tuple(run.finished))",
-        "dict(run.subtasks), ())",
+        "dict(run.unfinished), tuple(run.finished), savepoint)",
+        "dict(run.subtasks), (), savepoint)",
         f"{_COORDINATED}::TestTasksThatFinish::test_they_count_as_acknowledged_and_their_consumers_are_triggered",
     ),
     Mutant(
@@ -96,8 +96,8 @@ CHECKPOINT_BUGS: Final = (
         "coordinator",
         "a store that is slow gets the next checkpoint at once",
         _COORDINATOR,
-        "        self._last_end_ms = self._now_ms\n",
-        "",
+        "        self._last_end_ms = self._now_ms\n        held_up_by",
+        "        held_up_by",
         f"{_COORDINATED}::TestPeriod::test_the_pause_begins_at_the_end_of_one",
     ),
     Mutant(
@@ -369,9 +369,9 @@ CHECKPOINT_BUGS: Final = (
         "restore",
         "what records behind the barrier changed is in the snapshot",
         _SNAPSHOTS,
-        "            keyed = None if each.keyed_state is None else each.keyed_state.snapshot(metadata.checkpoint_id)\n",
+        "            keyed = None if each.keyed_state is None else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)\n",
         "            backend = each.keyed_state\n"
-        "            keyed = None if backend is None else (lambda backend=backend: backend.snapshot()())\n",
+        "            keyed = None if backend is None else (lambda backend=backend: backend.snapshot(0, is_full=is_full)())\n",
         f"{_OPERATORS}::test_keyed_state_is_taken_with_the_barrier_and_comes_back",
     ),
     Mutant(

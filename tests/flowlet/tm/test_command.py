@@ -19,7 +19,7 @@ from flowlet.graph.job_graph import JobGraph
 from flowlet.operators.map_operator import MapOperator
 from flowlet.tm.command import parse_address, parse_memory_size
 from tests.flowlet.client.jobs import endless_shuffle, mapped, source, vertex
-from tests.forked_processes import ForkServer, fork_server
+from tests.forked_processes import ForkServer, fork_server, users_environment
 from tests.waiting import PATIENCE_S, Stopwatch
 
 STOP_S = 2.0
@@ -31,7 +31,12 @@ class Process:
 
     def __init__(self, module: str, arguments: list[str]) -> None:
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            [sys.executable, "-m", module, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=users_environment(),
         )
 
     @property

@@ -273,7 +273,7 @@ def test_the_end_of_a_partition_is_committed_once(driven: Any) -> None:
     for checkpoint_id in (1, 2):
         driver.reader.snapshot_position()
         driver.reader.position_taken(checkpoint_id)
-        driver.reader.notify_checkpoint_complete(checkpoint_id)
+        driver.reader.position_kept(checkpoint_id)
 
     assert [each for name, each in driver.consumer.log if name == "commit"] == [[(1, 3), (0, 1)], [(1, 3)]]
 
