@@ -7,6 +7,7 @@ Rules: every function raises JobGraphError if its demands are not met.  The mess
 import inspect
 from typing import Any
 
+from flowlet.common.conversion import to_declared_shape
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.datastream.functions import FlatMapFunction, Function
 from flowlet.errors import JobGraphError
@@ -79,3 +80,17 @@ def _check_arguments(func: Any, method: str, num_arguments: int) -> None:
         raise JobGraphError(
             f"{method}() calls its function with {records}, but {name_of(func)}{signature} does not take that: {error}"
         ) from None
+
+
+def check_type_information(type_info: TypeInformation, method: str) -> None:
+    """``type_info`` must be a declared type."""
+    if not isinstance(type_info, TypeInformation):
+        raise JobGraphError(f"{method}() needs type information such as Types.STRING(), got {type_info!r}")
+
+
+def declared_element(index: int, element: Any, type_info: TypeInformation) -> Any:
+    """The element of ``from_collection`` in the shape of its declared type, which it must have."""
+    try:
+        return to_declared_shape(element, type_info)
+    except TypeError as error:
+        raise JobGraphError(f"from_collection(): element {index} is not a {type_info!r}: {error}") from None

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.configuration import Configuration
-from flowlet.common.conversion import to_declared_shape
 from flowlet.common.execution_config import ExecutionConfig, check_parallelism
 from flowlet.common.job_client import JobClient, RunningJob, SubmittedJob
 from flowlet.common.job_execution_result import DetachedJobExecutionResult, JobExecutionResult
@@ -38,6 +37,7 @@ from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
 from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.datastream.argument_checks import check_type_information, declared_element
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.connectors.base import BuiltInSource, Source
@@ -307,8 +307,8 @@ class StreamExecutionEnvironment:
             raise JobGraphError(f"from_collection() needs a list of elements, got {collection!r} of type {type(collection).__name__}")
         elements = list(collection)
         if type_info is not None:
-            _check_type(type_info, "from_collection")
-            elements = [_shaped(index, element, type_info) for index, element in enumerate(elements)]
+            check_type_information(type_info, "from_collection")
+            elements = [declared_element(index, element, type_info) for index, element in enumerate(elements)]
         return self._source(
             CollectionSourceTransformation(
                 name="Collection Source",
@@ -332,7 +332,7 @@ class StreamExecutionEnvironment:
         if not is_name(source_name):
             raise JobGraphError(f"add_source() needs a name that is not empty, got {source_name!r}")
         if type_info is not None:
-            _check_type(type_info, "add_source")
+            check_type_information(type_info, "add_source")
         output_type = type_info or PickledBytesTypeInfo()
         return self._source(
             SourceTransformation(
@@ -353,7 +353,7 @@ class StreamExecutionEnvironment:
         if not is_name(source_name):
             raise JobGraphError(f"from_source() needs a name that is not empty, got {source_name!r}")
         if type_info is not None:
-            _check_type(type_info, "from_source")
+            check_type_information(type_info, "from_source")
         if not isinstance(watermark_strategy, WatermarkStrategy):
             raise JobGraphError(
                 f"from_source() needs a WatermarkStrategy such as WatermarkStrategy.no_watermarks(), got {watermark_strategy!r}"
@@ -404,7 +404,7 @@ class StreamExecutionEnvironment:
             JobGraphError: an argument is not of its kind, or the type needs ``allow_pickle``.
         """
         if type_info is not None:
-            _check_type(type_info, "from_remote_gate")
+            check_type_information(type_info, "from_remote_gate")
         if watermark_strategy is not None and not isinstance(watermark_strategy, WatermarkStrategy):
             raise JobGraphError(f"from_remote_gate() needs a WatermarkStrategy or None, got {watermark_strategy!r}")
         output_type = type_info or PickledBytesTypeInfo()
@@ -595,15 +595,3 @@ def _submit_with_client(stream_graph: StreamGraph, address: tuple[str, int] | No
 def _local_checkpoints() -> str:
     """Where jobs of clusters on this machine keep checkpoints: each user has an own directory."""
     return os.path.join(tempfile.gettempdir(), f"flowlet-checkpoints-{os.getuid()}")
-
-
-def _check_type(type_info: TypeInformation, method: str) -> None:
-    if not isinstance(type_info, TypeInformation):
-        raise JobGraphError(f"{method}() needs type information such as Types.STRING(), got {type_info!r}")
-
-
-def _shaped(index: int, element: Any, type_info: TypeInformation) -> Any:
-    try:
-        return to_declared_shape(element, type_info)
-    except TypeError as error:
-        raise JobGraphError(f"from_collection(): element {index} is not a {type_info!r}: {error}") from None
