@@ -29,7 +29,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 OLDEST: Final = (3, 11)
-QUICK: Final = ("-m", "not slow")
+QUICK: Final = ("-m", "not slow and not long")
 READ: Final = ("--collect-only", "-qq")
 _PROBE_TIMEOUT_S: Final = 30.0  # a start takes 0.05 s; a command of this name may be anything
 _PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--quiet", "install")

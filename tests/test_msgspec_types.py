@@ -34,6 +34,7 @@ def _late_uses(tree: ast.Module) -> Iterator[ast.Call]:
                     yield node
 
 
+@pytest.mark.slow
 def test_types_are_learned_while_modules_are_imported() -> None:
     found = {
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:80]}"

@@ -11,6 +11,8 @@ import pytest
 from tests import pythons
 from tests.pythons import Interpreter, candidates, choose, probe, requirements_digest
 
+QUICK = "-m pytest -m not slow and not long -q"
+
 
 def script(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +108,12 @@ def test_the_quick_tests_run_in_an_environment_that_is_made_once(only: Path, cap
     assert pythons.main(["--newest", "-q"]) == 0
 
     asked = [line.split(" install ")[-1] for line in (only / "asked").read_text().splitlines()]
-    assert asked == ["--upgrade pip>=25.1", "--editable . --group test", "-m pytest -m not slow -q", "-m pytest -m not slow -q"]
+    assert asked == [
+        "--upgrade pip>=25.1",
+        "--editable . --group test",
+        QUICK,
+        QUICK,
+    ]
     out = capfd.readouterr().out
     assert out.count("setting up .venv-3.99") == 1
     assert "the quick tests on Python 3.99.0" in out
@@ -120,7 +127,12 @@ def test_an_environment_may_be_set_up_before_its_tests_run(only: Path, capfd: py
     assert pythons.main(["--newest", "-q"]) == 1
 
     asked = [line.split(" install ")[-1] for line in (only / "asked").read_text().splitlines()]
-    assert asked == ["--upgrade pip>=25.1", "--editable . --group test", "-m pytest --collect-only -qq", "-m pytest -m not slow -q"]
+    assert asked == [
+        "--upgrade pip>=25.1",
+        "--editable . --group test",
+        "-m pytest --collect-only -qq",
+        QUICK,
+    ]
     assert capfd.readouterr().out.count("noise") == 1
 
 

@@ -10,6 +10,8 @@ from bench.jobs.keyed_states import BACKENDS, KEYS, VALUES, Content, measure
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_state_is_restored_from_its_snapshot(keys: str, values: str, backend: str) -> None:
+    if backend == "rocksdb":
+        pytest.importorskip("rocksdict")
     times = measure(Content(keys, values, 300), BACKENDS[backend])
 
     assert times.num_bytes > 300
@@ -17,6 +19,7 @@ def test_a_state_is_restored_from_its_snapshot(keys: str, values: str, backend: 
 
 @pytest.mark.long
 def test_words_counted_in_state_are_right() -> None:
+    pytest.importorskip("rocksdict")
     results = state.run(1, quick=True, parts=["words"])
 
     assert {result.name for result in results} >= {"wordcount state, produced", "wordcount state, produced / wordcount called, produced"}

@@ -15,6 +15,7 @@ from flowlet.ingest import close_producers
 from tests.spark.conftest import EXECUTORS, LOCAL
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
 def test_the_results_are_equal_row_by_row(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures and alerts; the data has late, double, broken and unknown rows, and bursts."""

@@ -16,6 +16,8 @@ from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolErr
 from tests.flowlet.client.scripted_job import EDGE, ScriptedJob
 from tests.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 EXACTLY_ONCE, AT_LEAST_ONCE, NONE = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.NONE
 
 

@@ -36,6 +36,8 @@ from flowlet.datastream.state import (
 from flowlet.errors import JobExecutionError, JobGraphError
 from tests.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 NUM_RECORDS = 900
 RULES = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
 

@@ -29,6 +29,8 @@ from flowlet.datastream.state import (
 )
 from flowlet.errors import JobExecutionError
 
+pytestmark = pytest.mark.slow
+
 
 def ran(stream: Any) -> list[Any]:
     with stream.execute_and_collect() as results:

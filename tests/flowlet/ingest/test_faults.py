@@ -57,6 +57,8 @@ from tests.flowlet.ingest.cut import Cut
 from tests.flowlet.ingest.producer_process import producer_process
 from tests.waiting import PATIENCE_S, Stopwatch, spin_until
 
+pytestmark = pytest.mark.slow
+
 PROMISED_S = 5.0  # every refusal comes within this time
 
 

@@ -1,5 +1,6 @@
 """Shared files: none that a checkpoint needs is given out as unused, in any order of what happens."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def test_a_late_acknowledgement_of_an_old_checkpoint_shortens_no_life() -> None:
     assert registry.take_unused(3) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(data=st.data(), num_retained=st.integers(1, 3))
 def test_no_checkpoint_that_is_kept_or_can_still_be_complete_lacks_a_file(*, data: st.DataObject, num_retained: int) -> None:
