@@ -142,7 +142,7 @@ class EmbeddedCluster(ClusterClient):
     ) -> "EmbeddedCluster":
         """A cluster whose TaskManagers, ``num_slots`` slots each, are registered; ``config`` is for TaskManagers in this process alone.
 
-        ``checkpoint_secret``: of the manifests of checkpoints; None: one that nobody else has.
+        ``checkpoint_secret``: of the manifests of checkpoints; None: a new one, for this cluster alone.
 
         Raises:
             FlowletError: a TaskManager could not be started.

@@ -146,7 +146,7 @@ class JobManagerApi:
         """
         answer = await self._patient.request("POST", "/jobs", body=msgspec.msgpack.encode(job), timeout_s=_SUBMIT_TIMEOUT_S)
         if answer.num_retries and answer.response.status == _CONFLICT:
-            return  # nobody else has this id: the JobManager took the job before it was lost
+            return  # the id is new with this job: the JobManager took the job before it was lost
         try:
             answer.response.raise_for_status()
         except RpcStatusError as error:

@@ -108,7 +108,7 @@ class SlotPool:
 
     def __init__(self) -> None:
         self._task_managers: dict[str, _TaskManagerSlots] = {}  # by TaskManager id, in the order of registration
-        self._taken: dict[str, list[str | None]] = {}  # by job id: the TaskManager id of each of its slots; None: that one is lost
+        self._taken: dict[str, list[str | None]] = {}  # by job id: the TaskManager id of each of its slots; None: the slot is lost
 
     def __repr__(self) -> str:
         return f"<SlotPool {self.num_free} of {self.num_slots} slots free, {len(self._task_managers)} TaskManagers>"

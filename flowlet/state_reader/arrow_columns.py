@@ -35,7 +35,7 @@ def arrow_column(values: Sequence[Any], form: TypeForm | None = None) -> pa.Arra
         try:
             return pa.array([_plain(each, form) for each in values], type=declared)
         except _UNFIT:
-            pass  # a pickled value of another type than the declared one; nobody checks that when it is stored
+            pass  # a value has another type than the declared one, which no check refuses when it is stored: Arrow infers one
     try:
         return pa.array([_plain(each, None) for each in values])
     except _UNFIT:

@@ -26,7 +26,7 @@ class CheckpointSettings:
     """What ``enable_checkpointing`` and ``execution.checkpointing.*`` decide.
 
     Args:
-        interval_ms: from one trigger to the next; None: only savepoints are taken, when somebody asks for one.
+        interval_ms: from one trigger to the next; None: only savepoints are taken, on request.
         directory: an absolute path, its ``file:`` URL, or a URL of fsspec, that all TaskManagers and the JobManager reach; empty if only
             savepoints are taken.
         is_exactly_once: barriers are aligned; otherwise they are only counted (at least once).

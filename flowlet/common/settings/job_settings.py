@@ -47,7 +47,7 @@ class JobSettings:
 
     @property
     def takes_checkpoints(self) -> bool:
-        """Whether checkpoints are taken by themselves; no: at most savepoints, when somebody asks for one."""
+        """Whether checkpoints are taken by themselves; no: at most savepoints, on request."""
         return self.checkpoints is not None and self.checkpoints.is_periodic
 
     @property

@@ -19,7 +19,7 @@ class SavepointRequest:
     """One savepoint.
 
     Args:
-        location: its own directory, which nobody else has.
+        location: its directory, which is new and empty.
         type: whether the job goes on, is suspended, or is drained.
     """
 
