@@ -5,9 +5,9 @@ Side: shared.
 
 from collections.abc import Iterator
 
-from flowlet.datastream.function import CheckpointedFunction
 from flowlet.datastream.remote_gate import RemoteGate
-from flowlet.datastream.source_function import SourceFunction, can_be_replayed
+from flowlet.datastream.user_functions.function import CheckpointedFunction
+from flowlet.datastream.user_functions.source_function import SourceFunction, can_be_replayed
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.graph.transformation import SourceTransformation
 from netstack.log_lines import LogLines

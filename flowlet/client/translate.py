@@ -25,7 +25,7 @@ from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.datastream.connectors.base import BuiltInSource, DiscardingSink, Sink
 from flowlet.datastream.connectors.file_system import FileSink, FileSource
 from flowlet.datastream.remote_gate import RemoteGate
-from flowlet.datastream.source_function import SourceFunction
+from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.chaining import build_job_graph
 from flowlet.graph.job_graph import JobGraph

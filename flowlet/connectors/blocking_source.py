@@ -21,8 +21,8 @@ from typing import Any, Final
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.connectors.checkpoint_lock import CheckpointLock
-from flowlet.datastream.function import CheckpointedFunction
-from flowlet.datastream.source_function import SourceContext, SourceFunction, can_be_replayed
+from flowlet.datastream.user_functions.function import CheckpointedFunction
+from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction, can_be_replayed
 from flowlet.errors import FlowletError, JobGraphError, TaskCancelled
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source, SourceReader
 from flowlet.operators.user_function import Checkpoints

@@ -7,7 +7,7 @@ from flowlet.datastream.async_data_stream import AsyncDataStream
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
-from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataStreamSink, KeyedStream
+from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataStreamSink
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 from flowlet.datastream.functions import (
@@ -40,14 +40,15 @@ from flowlet.datastream.functions import (
     SinkContext,
     SinkFunction,
 )
+from flowlet.datastream.keyed_stream import KeyedStream
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
-from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
+from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 
 __all__ = [
     "AggregateFunction",

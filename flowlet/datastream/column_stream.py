@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, overload
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.datastream import data_stream
 from flowlet.datastream.aggregations import Aggregation, Total, extreme_of
-from flowlet.datastream.argument_checks import checked_batch_function
 from flowlet.datastream.arrow_schemas import check_comparable, check_key, check_schema, check_summable, declared_schema, schema_with_sum
-from flowlet.datastream.data_stream import EMIT_ROWS, DataStream, KeyedStream
+from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.functions import KeySelector
+from flowlet.datastream.keyed_stream import EMIT_ROWS, KeyedStream, emits_batches_of
+from flowlet.datastream.user_functions.argument_checks import checked_batch_function
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
@@ -91,7 +92,7 @@ class ColumnStream(DataStream):
         return self if schema is None else to_columns(self, schema)
 
     def _partitioned(self, partitioner: StreamPartitioner) -> "ColumnStream":
-        return ColumnStream(self._environment, data_stream._partition(self, partitioner), self.schema)
+        return ColumnStream(self._environment, data_stream.partition(self, partitioner), self.schema)
 
     def _columns(self, transformation: Transformation, schema: Any) -> "ColumnStream":
         self._environment._add_operator(transformation)
@@ -131,7 +132,7 @@ class KeyedColumnStream(KeyedStream):
         transformation = CountTransformation(
             name="Count",
             field_names=(key, "count"),
-            emits_batches=data_stream._emits_batches("count", emit),
+            emits_batches=emits_batches_of("count", emit),
             **self._inherited(PickledBytesTypeInfo()),
         )
         return self._columns(transformation, schema)
@@ -170,7 +171,7 @@ class KeyedColumnStream(KeyedStream):
         return self._aggregated(method.replace("_", " ").title(), extreme_of(method, column, skips_nulls=True), emit, self.schema)
 
     def _aggregated(self, name: str, function: Aggregation, emit: str, schema: Any) -> ColumnStream:
-        emits_batches = data_stream._emits_batches(name, emit)
+        emits_batches = emits_batches_of(name, emit)
         inherited = self._inherited(PickledBytesTypeInfo())
         step = ReduceTransformation(name=name, function=function, emits_batches=emits_batches, is_declared=True, **inherited)
         return self._columns(step, schema)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowlet.common.typeinfo import TypeInformation
-from flowlet.datastream.argument_checks import checked_object, declared_type
 from flowlet.datastream.functions import (
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -18,6 +17,7 @@ from flowlet.datastream.functions import (
     KeyedCoProcessFunction,
     KeySelector,
 )
+from flowlet.datastream.user_functions.argument_checks import checked_object, declared_type
 from flowlet.errors import JobGraphError
 from flowlet.graph.transformation import (
     BroadcastProcessTransformation,

@@ -8,15 +8,13 @@ Absent: what ``flowlet.common.not_yet`` names: windows, project, cache, ``set_ui
 import importlib
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, overload
 
-from flowlet.common.checks import is_name, is_whole_number
-from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
-from flowlet.common.not_yet import missing_attribute
-from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
+from flowlet.common.checks import is_whole_number
+from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism
+from flowlet.common.not_yet import missing_attribute, missing_names
+from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.datastream.aggregations import Aggregation, extreme_of
-from flowlet.datastream.argument_checks import checked_function, checked_object, declared_type
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from flowlet.datastream.connectors.base import Sink, SupportsGlobalCommitter
@@ -24,25 +22,23 @@ from flowlet.datastream.functions import (
     FilterFunction,
     FlatMapFunction,
     Function,
-    KeyedProcessFunction,
     KeySelector,
     MapFunction,
     Partitioner,
     ProcessFunction,
-    ReduceFunction,
     SinkFunction,
 )
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.split_stream import SplitStream
 from flowlet.datastream.state import MapStateDescriptor
+from flowlet.datastream.stream_settings import DataStreamSink, StreamSettings, checked_text
+from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
 from flowlet.errors import JobGraphError
-from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Rebalance, Rescale, Shuffle
+from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, Rebalance, Rescale, Shuffle
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
     ChainingStrategy,
     CollectTransformation,
-    CountTransformation,
     FilterTransformation,
     FlatMapTransformation,
     GlobalCommitTransformation,
@@ -50,12 +46,10 @@ from flowlet.graph.transformation import (
     PartitionTransformation,
     PrintTransformation,
     ProcessTransformation,
-    ReduceTransformation,
     SideOutputTransformation,
     SinkFunctionTransformation,
     SinkTransformation,
     SplitTransformation,
-    SumTransformation,
     TimestampsAndWatermarksTransformation,
     Transformation,
     UnionTransformation,
@@ -63,6 +57,7 @@ from flowlet.graph.transformation import (
 
 if TYPE_CHECKING:
     from flowlet.datastream.column_stream import ColumnStream
+    from flowlet.datastream.keyed_stream import KeyedStream
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 
 __all__ = [
@@ -78,82 +73,18 @@ __all__ = [
 
 # Called on a stream without keys, these raise NotKeyedError, which says what to do.
 _KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count"})
-# What keyed aggregations emit: a result per record, or one per key and chunk.
-EMIT_ROWS, EMIT_BATCHES = "row", "batch"
-# That module imports this one, so it is loaded by name.
-_COLUMNS_MODULE = "flowlet.datastream.column_stream"
+# These modules import this one, so they are loaded when they are needed.  What they define is part of this module, as in PyFlink.
+_MODULES_BEHIND: Final = {
+    "ColumnStream": "flowlet.datastream.column_stream",
+    "KeyedStream": "flowlet.datastream.keyed_stream",
+}
 
 
 class NotKeyedError(JobGraphError, AttributeError):
     """A method of keyed streams was called on a stream without keys."""
 
 
-class _Operator:
-    """The settings of streams and sinks.
-
-    Each setter returns its object.  It raises ``JobGraphError``, naming the operator, if the value is invalid, or if the object stands for
-    a partitioning (``rebalance()``, ``key_by()``, ...), which has no settings.
-    """
-
-    __slots__ = ("_transformation",)
-
-    def __init__(self, transformation: Transformation) -> None:
-        self._transformation = transformation
-
-    def name(self, name: str) -> Self:
-        """Name the operator, for tasks, logs and metrics."""
-        self._settings("name").name = _checked_text(name, "name")
-        return self
-
-    def uid(self, uid: str) -> Self:
-        """Give the operator an id that survives changes of the program around it; unique in the job."""
-        self._settings("uid").uid = _checked_text(uid, "uid")
-        return self
-
-    def set_parallelism(self, parallelism: int) -> Self:
-        """Set the number of subtasks of the operator."""
-        transformation = self._settings("set_parallelism")
-        check_parallelism(parallelism, f"operator {transformation.operator_name!r}: its")
-        if transformation.is_non_parallel and parallelism != 1:
-            raise JobGraphError(
-                f"operator {transformation.operator_name!r} cannot run in parallel: its parallelism must be 1, got {parallelism}; "
-                "set the parallelism of the operators behind it"
-            )
-        transformation.parallelism = parallelism
-        return self
-
-    def set_description(self, description: str) -> Self:
-        """Describe the operator in the execution plan."""
-        self._settings("set_description").description = _checked_text(description, "set_description")
-        return self
-
-    def disable_chaining(self) -> Self:
-        """Run the operator in its own task."""
-        self._settings("disable_chaining").chaining = ChainingStrategy.NEVER
-        return self
-
-    def slot_sharing_group(self, slot_sharing_group: str | SlotSharingGroup) -> Self:
-        """Put the operator, and operators behind it without a group, into a slot sharing group."""
-        transformation = self._settings("slot_sharing_group")
-        if not isinstance(slot_sharing_group, SlotSharingGroup):
-            slot_sharing_group = SlotSharingGroup(slot_sharing_group)
-        transformation.slot_sharing_group = slot_sharing_group.get_name()
-        return self
-
-    def _settings(self, method: str) -> Transformation:
-        """The transformation, if it stands for an operator."""
-        if isinstance(self._transformation, UnionTransformation | SideOutputTransformation):
-            what = "union" if isinstance(self._transformation, UnionTransformation) else "side output"
-            raise JobGraphError(f"{method}() on a {what}, which is no operator; call it on the operator before or after it")
-        if isinstance(self._transformation, PartitionTransformation):
-            strategy = self._transformation.partitioner.ship_strategy
-            raise JobGraphError(
-                f"{method}() on a {strategy} partitioning, which is no operator; call it on the operator before or after the partitioning"
-            )
-        return self._transformation
-
-
-class DataStream(_Operator):
+class DataStream(StreamSettings):
     """A stream of records; its methods add operators and return new streams.  One thread."""
 
     __slots__ = ("_environment",)
@@ -241,7 +172,8 @@ class DataStream(_Operator):
         _check_has_no_life_cycle(selector)
         if key_type is not None:
             declared_type(key_type)
-        return KeyedStream(self, selector)
+        stream: KeyedStream = _behind("KeyedStream")(self, selector)
+        return stream
 
     def process(self, func: ProcessFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a process function; ``yield tag, value`` with an ``OutputTag`` emits to that side output."""
@@ -323,7 +255,7 @@ class DataStream(_Operator):
         Raises:
             JobGraphError: there is no schema, and the type has none.
         """
-        stream: ColumnStream = importlib.import_module(_COLUMNS_MODULE).to_columns(self, schema)
+        stream: ColumnStream = importlib.import_module(_MODULES_BEHIND["ColumnStream"]).to_columns(self, schema)
         return stream
 
     def rebalance(self) -> "DataStream":
@@ -383,7 +315,7 @@ class DataStream(_Operator):
     def print(self, sink_identifier: str | None = None) -> "DataStreamSink":
         """Print each record on the standard output of its TaskManager."""
         if sink_identifier is not None:
-            _checked_text(sink_identifier, "print")
+            checked_text(sink_identifier, "print")
         return self._into(PrintTransformation(name="Print to Std. Out", identifier=sink_identifier, **self._inherited(self.get_type())))
 
     def sink_to(self, sink: Sink) -> "DataStreamSink":
@@ -440,7 +372,7 @@ class DataStream(_Operator):
         return DataStreamSink(transformation)
 
     def _partitioned(self, partitioner: StreamPartitioner) -> "DataStream":
-        return DataStream(self._environment, _partition(self, partitioner))
+        return DataStream(self._environment, partition(self, partitioner))
 
     if not TYPE_CHECKING:
 
@@ -450,94 +382,7 @@ class DataStream(_Operator):
             raise missing_attribute(self, name)
 
 
-class KeyedStream(DataStream):
-    """A stream whose records with the same key are in the same subtask; made by ``key_by``.
-
-    It is no operator: it has no name, parallelism or other settings, and its partitioning is fixed.
-    """
-
-    __slots__ = ("_origin",)
-
-    def __init__(self, origin: DataStream, key_selector: Any) -> None:
-        super().__init__(origin._environment, _partition(origin, KeyGroups(key_selector)))
-        self._origin = origin
-
-    def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction) -> DataStream:
-        """Combine the records of each key: a result per record, or in BATCH mode one per key at the end."""
-        function = checked_function(func, ReduceFunction, "reduce", 2)
-        is_declared = isinstance(function, Aggregation)
-        return self._then(
-            ReduceTransformation(name="Reduce", function=function, is_declared=is_declared, **self._inherited(self.get_type()))
-        )
-
-    def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The first record of each key, its field replaced by the sum so far.
-
-        Args:
-            position_to_sum: position or name of the field; for records that are numbers, 0.
-            emit: ``"row"``: one result per record; ``"batch"``: one per key and chunk.  The size of chunks depends on the network; the last
-                result of each key does not.
-        """
-        _check_position("sum", position_to_sum)
-        emits_batches = _emits_batches("sum", emit)
-        return self._then(
-            SumTransformation(name="Sum", position=position_to_sum, emits_batches=emits_batches, **self._inherited(self.get_type()))
-        )
-
-    def count(self, *, emit: str = EMIT_ROWS) -> DataStream:
-        """Pairs of each key and the number of its records so far; ``emit``: see ``sum``.  Not in PyFlink."""
-        return self._then(
-            CountTransformation(name="Count", emits_batches=_emits_batches("count", emit), **self._inherited(PickledBytesTypeInfo()))
-        )
-
-    def min(self, position_to_min: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The first record of each key, its field replaced by the lowest value so far; arguments as for ``sum``."""
-        return self._extreme("min", position_to_min, emit)
-
-    def max(self, position_to_max: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The first record of each key, its field replaced by the highest value so far; arguments as for ``sum``."""
-        return self._extreme("max", position_to_max, emit)
-
-    def min_by(self, position_to_min_by: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The record of each key with the lowest value so far in a field, of equal ones the first; arguments as for ``sum``."""
-        return self._extreme("min_by", position_to_min_by, emit)
-
-    def max_by(self, position_to_max_by: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The record of each key with the highest value so far in a field, of equal ones the first; arguments as for ``sum``."""
-        return self._extreme("max_by", position_to_max_by, emit)
-
-    def process(self, func: KeyedProcessFunction | ProcessFunction, output_type: TypeInformation | None = None) -> DataStream:
-        """As for any stream, with keys and timers."""
-        function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
-        has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
-        declared = self._inherited(declared_type(output_type))
-        return self._then(ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared))
-
-    def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
-        """The records keyed in another way, which replaces this key."""
-        return self._origin.key_by(key_selector, key_type)
-
-    def _extreme(self, method: str, position: int | str, emit: str) -> DataStream:
-        _check_position(method, position)
-        function = extreme_of(method, position)
-        name, emits_batches = method.replace("_", " ").title(), _emits_batches(method, emit)
-        inherited = self._inherited(self.get_type())
-        return self._then(ReduceTransformation(name=name, function=function, emits_batches=emits_batches, is_declared=True, **inherited))
-
-    def _partitioned(self, partitioner: StreamPartitioner) -> DataStream:
-        raise JobGraphError(
-            f"a keyed stream keeps its partitioning, it cannot become {partitioner.ship_strategy}: "
-            "partition before key_by(), or behind the next operator"
-        )
-
-
-class DataStreamSink(_Operator):
-    """The end of a stream, whose settings can still be changed."""
-
-    __slots__ = ()
-
-
-def _partition(stream: DataStream, partitioner: StreamPartitioner) -> PartitionTransformation:
+def partition(stream: DataStream, partitioner: StreamPartitioner) -> PartitionTransformation:
     upstream = stream._transformation
     return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type)
 
@@ -555,17 +400,6 @@ def _checked_descriptors(descriptors: list[Any]) -> list[MapStateDescriptor]:
     return descriptors
 
 
-def _emits_batches(method: str, emit: Any) -> bool:
-    if emit not in (EMIT_ROWS, EMIT_BATCHES):
-        raise JobGraphError(f"{method}() emits {EMIT_ROWS!r} or {EMIT_BATCHES!r}, got emit={emit!r}")
-    return bool(emit == EMIT_BATCHES)
-
-
-def _check_position(method: str, position: Any) -> None:
-    if not is_whole_number(position) and not is_name(position):
-        raise JobGraphError(f"{method}() needs the position or the name of a field, got {position!r}")
-
-
 def _check_has_no_life_cycle(selector: Any) -> None:
     if isinstance(selector, KeySelector) and (type(selector).open, type(selector).close) != (Function.open, Function.close):
         raise JobGraphError(
@@ -574,7 +408,13 @@ def _check_has_no_life_cycle(selector: Any) -> None:
         )
 
 
-def _checked_text(text: str, method: str) -> str:
-    if not is_name(text):
-        raise JobGraphError(f"{method}() needs a text that is not empty, got {text!r}")
-    return text
+def _behind(name: str) -> Any:
+    return getattr(importlib.import_module(_MODULES_BEHIND[name]), name)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES_BEHIND:
+            return _behind(name)
+        return missing_names(__name__)(name)

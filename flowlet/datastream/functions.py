@@ -3,15 +3,15 @@
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``.
 Absent: window functions; Java-backed functions; metrics of a ``RuntimeContext``.
+Defined: in ``user_functions``, which imports nothing of this package.
 """
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowlet.common.not_yet import missing_names
-from flowlet.datastream.async_function import AsyncFunction
-from flowlet.datastream.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
-from flowlet.datastream.function import (
+from flowlet.datastream.user_functions.async_function import AsyncFunction
+from flowlet.datastream.user_functions.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
+from flowlet.datastream.user_functions.function import (
     CheckpointedFunction,
     CheckpointListener,
     Function,
@@ -20,7 +20,7 @@ from flowlet.datastream.function import (
     KeyedStateStore,
     RuntimeContext,
 )
-from flowlet.datastream.process_functions import (
+from flowlet.datastream.user_functions.process_functions import (
     BaseBroadcastProcessFunction,
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -30,6 +30,17 @@ from flowlet.datastream.process_functions import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     ProcessFunction,
+)
+from flowlet.datastream.user_functions.record_functions import (
+    AggregateFunction,
+    FilterFunction,
+    FlatMapFunction,
+    KeySelector,
+    MapFunction,
+    Partitioner,
+    ReduceFunction,
+    SinkContext,
+    SinkFunction,
 )
 
 __all__ = [
@@ -62,104 +73,6 @@ __all__ = [
     "SinkContext",
     "SinkFunction",
 ]
-
-
-class MapFunction(Function):
-    """Returns one record for each record."""
-
-    @abstractmethod
-    def map(self, value: Any) -> Any:
-        """The record that replaces ``value``."""
-
-
-class FlatMapFunction(Function):
-    """Returns any number of records for each record."""
-
-    @abstractmethod
-    def flat_map(self, value: Any) -> Any:
-        """An iterable of the records that replace ``value``; often a generator."""
-
-
-class FilterFunction(Function):
-    """Decides which records to keep."""
-
-    @abstractmethod
-    def filter(self, value: Any) -> bool:
-        """Whether to keep ``value``."""
-
-
-class ReduceFunction(Function):
-    """Combines two records of one key."""
-
-    @abstractmethod
-    def reduce(self, value1: Any, value2: Any) -> Any:
-        """The result so far (``value1``) combined with the next record; neither may be changed in place."""
-
-
-class AggregateFunction(Function):
-    """Combines the values of one key by means of an accumulator."""
-
-    @abstractmethod
-    def create_accumulator(self) -> Any:
-        """The accumulator before the first value."""
-
-    @abstractmethod
-    def add(self, value: Any, accumulator: Any) -> Any:
-        """The accumulator with one more value; may be the same object, changed."""
-
-    @abstractmethod
-    def get_result(self, accumulator: Any) -> Any:
-        """The result so far."""
-
-    @abstractmethod
-    def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        """The accumulator of the values of both; may be either of them, changed."""
-
-
-class Partitioner(Function):
-    """Chooses the subtask for a key."""
-
-    @abstractmethod
-    def partition(self, key: Any, num_partitions: int) -> int:
-        """The index of the subtask, 0 to ``num_partitions - 1``."""
-
-
-class KeySelector(Function):
-    """Returns the key of a record."""
-
-    @abstractmethod
-    def get_key(self, value: Any) -> Any:
-        """The key, for example a str, an int or a tuple of these; see ``key_by``."""
-
-
-class SinkContext(ABC):
-    """The record that a ``SinkFunction`` gets; valid during one call of ``invoke``."""
-
-    @abstractmethod
-    def timestamp(self) -> int | None:
-        """The timestamp of the record, in milliseconds; None: it has none."""
-
-    @abstractmethod
-    def current_watermark(self) -> int:
-        """The watermark, in milliseconds."""
-
-    @abstractmethod
-    def current_processing_time(self) -> int:
-        """What the clock shows, in milliseconds since the epoch."""
-
-
-class SinkFunction(Function):
-    """Called with each record; argument of ``add_sink``.
-
-    With ``CheckpointedFunction`` or ``CheckpointListener`` as a second base class it takes part in checkpoints.
-    """
-
-    @abstractmethod
-    def invoke(self, value: Any, context: SinkContext) -> None:
-        """Take one record."""
-
-    def finish(self) -> None:
-        """Write out what waits: no record follows.  Not called after a failure, as ``close`` is."""
 
 
 if not TYPE_CHECKING:

@@ -37,7 +37,6 @@ from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.datastream.argument_checks import check_type_information, declared_element
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.connectors.base import BuiltInSource, Source
@@ -47,8 +46,9 @@ from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.job_manager_address import is_in_process, job_manager_address
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
-from flowlet.datastream.source_function import SourceFunction
 from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
+from flowlet.datastream.user_functions.argument_checks import check_type_information, declared_element
+from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.errors import ConfigError, FlowletError, JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.client_retry import ClientRetry

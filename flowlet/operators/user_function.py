@@ -17,13 +17,6 @@ from flowlet.chain.preview import last_of, preview
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.not_yet import missing_attribute
-from flowlet.datastream.function import (
-    CheckpointedFunction,
-    CheckpointListener,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
-    KeyedStateStore,
-)
 from flowlet.datastream.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -37,6 +30,13 @@ from flowlet.datastream.state import (
     StateDescriptor,
     ValueState,
     ValueStateDescriptor,
+)
+from flowlet.datastream.user_functions.function import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    KeyedStateStore,
 )
 from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
 from flowlet.records import Chunk

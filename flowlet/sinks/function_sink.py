@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.datastream.function import CheckpointedFunction, CheckpointListener
 from flowlet.datastream.functions import SinkContext, SinkFunction
 from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
+from flowlet.datastream.user_functions.function import CheckpointedFunction, CheckpointListener
 from flowlet.errors import StateRestoreError
 from flowlet.operators.user_function import RecordOperator
 from flowlet.records import MIN_TIMESTAMP, Watermark

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from flowlet.datastream.state import ListState, MapState, ValueState
-from flowlet.datastream.state_ttl_config import StateTtlConfig
+from flowlet.datastream.states.state_ttl_config import StateTtlConfig
 from flowlet.state.frozen_rows import MapEntry
 from flowlet.state.keyed_state_snapshot import StateKind
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.datastream.async_function import AsyncFunction
 from flowlet.datastream.functions import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -21,6 +20,7 @@ from flowlet.datastream.functions import (
     ProcessFunction,
     ReduceFunction,
 )
+from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import JobGraphError
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
 from flowlet.operators.filter_operator import FilterOperator

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner
-from flowlet.datastream.source_function import SourceContext, SourceFunction
+from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from tests.differential.worlds import TICK_MS, Boom, Logged, touch
 
 

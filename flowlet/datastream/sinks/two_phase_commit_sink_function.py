@@ -9,9 +9,14 @@ Absent:     timeouts of transactions, the user context.
 from abc import abstractmethod
 from typing import Any, Final
 
-from flowlet.datastream.function import CheckpointedFunction, CheckpointListener, FunctionInitializationContext, FunctionSnapshotContext
 from flowlet.datastream.functions import SinkContext, SinkFunction
 from flowlet.datastream.state import ListState, ListStateDescriptor
+from flowlet.datastream.user_functions.function import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+)
 
 __all__ = ["TwoPhaseCommitSinkFunction"]
 

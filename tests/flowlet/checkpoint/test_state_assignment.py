@@ -18,7 +18,7 @@ from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, Restor
 from flowlet.columns import columns_of
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.connectors.text_line_source import SplitPosition, TextLineSource, TextPosition
-from flowlet.datastream.async_function import AsyncFunction
+from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.key_groups import key_group, operator_index

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowlet.connectors.blocking_source import MAX_PENDING_RECORDS, BlockingSourceReader, SourceFunctionPosition
-from flowlet.datastream.source_function import SourceContext, SourceFunction
+from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 from tests.waiting import PATIENCE_S, spin_until

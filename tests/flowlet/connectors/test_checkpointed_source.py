@@ -7,8 +7,8 @@ from flowlet.chain.stream_operator import OperatorContext
 from flowlet.connectors.blocking_source import MAX_PENDING_RECORDS, BlockingSourceReader
 from flowlet.connectors.checkpoint_lock import CheckpointLock
 from flowlet.datastream import CheckpointedFunction, FunctionInitializationContext, FunctionSnapshotContext
-from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.datastream.state import ListStateDescriptor
+from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.records import Chunk
 from flowlet.state.operator_state_backend import OperatorStateBackend
 from tests.waiting import PATIENCE_S, spin_until

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowlet.datastream import FilterFunction, FlatMapFunction, MapFunction, ReduceFunction
-from flowlet.datastream.argument_checks import checked_function
+from flowlet.datastream.user_functions.argument_checks import checked_function
 from flowlet.errors import JobGraphError
 
 

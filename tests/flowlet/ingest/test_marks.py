@@ -21,8 +21,8 @@ from flowlet.common.typeinfo import Types
 from flowlet.datastream.async_data_stream import AsyncDataStream
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.functions import CoMapFunction
-from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
+from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.ingest import GateEndedError, GateError, PartitionOffer, close_producers, open_gate
 from tests.flowlet.client.jobs import hold, reached, released
 from tests.flowlet.ingest.conftest import GateCluster, push, write_secret

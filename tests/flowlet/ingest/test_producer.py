@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowlet.common.typeinfo import Types
-from flowlet.datastream.process_functions import KeyedProcessFunction, ProcessFunction
+from flowlet.datastream.user_functions.process_functions import KeyedProcessFunction, ProcessFunction
 from flowlet.errors import JobSubmissionError
 from flowlet.ingest import AttemptRefusedError, GateClient, GateEndedError, GateWriteError, PartitionOffer
 from flowlet.ingest.runtime import producer_runtime

@@ -22,7 +22,7 @@ from flowlet.datastream.functions import (
     MapFunction,
     ProcessFunction,
 )
-from flowlet.datastream.source_function import SourceContext, SourceFunction
+from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.errors import JobExecutionError
 from flowlet.testing.mini_cluster import MiniCluster
 

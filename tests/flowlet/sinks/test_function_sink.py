@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from flowlet.datastream.function import CheckpointedFunction, CheckpointListener, FunctionInitializationContext, FunctionSnapshotContext
 from flowlet.datastream.functions import RuntimeContext, SinkContext, SinkFunction
 from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
+from flowlet.datastream.user_functions.function import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+)
 from flowlet.errors import StateRestoreError, UserFunctionError
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.testing.harness_environment import SubtaskPlace

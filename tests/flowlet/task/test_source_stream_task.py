@@ -14,8 +14,8 @@ from flowlet.common.typeinfo import Types
 from flowlet.connectors.blocking_source import BlockingSource
 from flowlet.connectors.text_line_source import TextLineSource, TextPosition
 from flowlet.datastream import CheckpointedFunction, FunctionInitializationContext, FunctionSnapshotContext
-from flowlet.datastream.source_function import SourceContext, SourceFunction
 from flowlet.datastream.state import ListStateDescriptor
+from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark

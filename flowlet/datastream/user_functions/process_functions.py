@@ -9,12 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from flowlet.datastream.function import Function
-from flowlet.datastream.time_domain import TimeDomain
-from flowlet.datastream.timerservice import TimerService
+from flowlet.datastream.user_functions.function import Function
 
 if TYPE_CHECKING:
-    from flowlet.datastream.state import BroadcastState, MapStateDescriptor, ReadOnlyBroadcastState, StateDescriptor
+    from flowlet.datastream.states.state_descriptors import BroadcastState, MapStateDescriptor, ReadOnlyBroadcastState, StateDescriptor
+    from flowlet.datastream.time_domain import TimeDomain
+    from flowlet.datastream.timerservice import TimerService
 
 __all__ = [
     "BaseBroadcastProcessFunction",
@@ -61,7 +61,7 @@ class _Context(ABC):
         """Event time of the record or timer in milliseconds since the epoch; None if it has none."""
 
     @abstractmethod
-    def timer_service(self) -> TimerService:
+    def timer_service(self) -> "TimerService":
         """The clock, and the timers of the present key."""
 
 
@@ -77,7 +77,7 @@ class _OnTimerContext(_KeyedContext):
     """The context of a timer that fires."""
 
     @abstractmethod
-    def time_domain(self) -> TimeDomain:
+    def time_domain(self) -> "TimeDomain":
         """Whether the timer fires by event time or by processing time."""
 
 
@@ -218,7 +218,7 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction):
         """The context of a record of the keyed stream."""
 
         @abstractmethod
-        def timer_service(self) -> TimerService:
+        def timer_service(self) -> "TimerService":
             """The clock, and the timers of the present key."""
 
         @abstractmethod
@@ -229,7 +229,7 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction):
         """The context of a timer that fires."""
 
         @abstractmethod
-        def time_domain(self) -> TimeDomain:
+        def time_domain(self) -> "TimeDomain":
             """Whether the timer fires by event time or by processing time."""
 
     @abstractmethod

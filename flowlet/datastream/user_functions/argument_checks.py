@@ -9,7 +9,8 @@ from typing import Any
 
 from flowlet.common.conversion import to_declared_shape
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
-from flowlet.datastream.functions import FlatMapFunction, Function
+from flowlet.datastream.user_functions.function import Function
+from flowlet.datastream.user_functions.record_functions import FlatMapFunction
 from flowlet.errors import JobGraphError
 
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowlet.datastream.state import (
+    from flowlet.datastream.states.state_descriptors import (
         AggregatingState,
         AggregatingStateDescriptor,
         ListState,

@@ -7,7 +7,7 @@ Source: PyFlink ``pyflink.datastream.functions.AsyncFunction``.
 from abc import abstractmethod
 from typing import Any
 
-from flowlet.datastream.function import Function
+from flowlet.datastream.user_functions.function import Function
 
 __all__ = ["AsyncFunction"]
 

@@ -1,0 +1,116 @@
+"""``KeyedStream``: what can be done per key.
+
+Side:   pure.
+Source: PyFlink ``pyflink.datastream.data_stream``, which exports it, too.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from flowlet.common.checks import is_name, is_whole_number
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.datastream.aggregations import Aggregation, extreme_of
+from flowlet.datastream.data_stream import DataStream, partition
+from flowlet.datastream.functions import KeyedProcessFunction, KeySelector, ProcessFunction, ReduceFunction
+from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
+from flowlet.errors import JobGraphError
+from flowlet.graph.partitioner import KeyGroups
+from flowlet.graph.partitioner import Partitioner as StreamPartitioner
+from flowlet.graph.transformation import CountTransformation, ProcessTransformation, ReduceTransformation, SumTransformation
+
+__all__ = ["EMIT_BATCHES", "EMIT_ROWS", "KeyedStream"]
+
+# What keyed aggregations emit: a result per record, or one per key and chunk.
+EMIT_ROWS, EMIT_BATCHES = "row", "batch"
+
+
+class KeyedStream(DataStream):
+    """A stream whose records with the same key are in the same subtask; made by ``key_by``.
+
+    It is no operator: it has no name, parallelism or other settings, and its partitioning is fixed.
+    """
+
+    __slots__ = ("_origin",)
+
+    def __init__(self, origin: DataStream, key_selector: Any) -> None:
+        super().__init__(origin._environment, partition(origin, KeyGroups(key_selector)))
+        self._origin = origin
+
+    def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction) -> DataStream:
+        """Combine the records of each key: a result per record, or in BATCH mode one per key at the end."""
+        function = checked_function(func, ReduceFunction, "reduce", 2)
+        is_declared = isinstance(function, Aggregation)
+        return self._then(
+            ReduceTransformation(name="Reduce", function=function, is_declared=is_declared, **self._inherited(self.get_type()))
+        )
+
+    def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
+        """The first record of each key, its field replaced by the sum so far.
+
+        Args:
+            position_to_sum: position or name of the field; for records that are numbers, 0.
+            emit: ``"row"``: one result per record; ``"batch"``: one per key and chunk.  The size of chunks depends on the network; the last
+                result of each key does not.
+        """
+        _check_position("sum", position_to_sum)
+        emits_batches = emits_batches_of("sum", emit)
+        return self._then(
+            SumTransformation(name="Sum", position=position_to_sum, emits_batches=emits_batches, **self._inherited(self.get_type()))
+        )
+
+    def count(self, *, emit: str = EMIT_ROWS) -> DataStream:
+        """Pairs of each key and the number of its records so far; ``emit``: see ``sum``.  Not in PyFlink."""
+        return self._then(
+            CountTransformation(name="Count", emits_batches=emits_batches_of("count", emit), **self._inherited(PickledBytesTypeInfo()))
+        )
+
+    def min(self, position_to_min: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
+        """The first record of each key, its field replaced by the lowest value so far; arguments as for ``sum``."""
+        return self._extreme("min", position_to_min, emit)
+
+    def max(self, position_to_max: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
+        """The first record of each key, its field replaced by the highest value so far; arguments as for ``sum``."""
+        return self._extreme("max", position_to_max, emit)
+
+    def min_by(self, position_to_min_by: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
+        """The record of each key with the lowest value so far in a field, of equal ones the first; arguments as for ``sum``."""
+        return self._extreme("min_by", position_to_min_by, emit)
+
+    def max_by(self, position_to_max_by: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
+        """The record of each key with the highest value so far in a field, of equal ones the first; arguments as for ``sum``."""
+        return self._extreme("max_by", position_to_max_by, emit)
+
+    def process(self, func: KeyedProcessFunction | ProcessFunction, output_type: TypeInformation | None = None) -> DataStream:
+        """As for any stream, with keys and timers."""
+        function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
+        has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
+        declared = self._inherited(declared_type(output_type))
+        return self._then(ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared))
+
+    def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
+        """The records keyed in another way, which replaces this key."""
+        return self._origin.key_by(key_selector, key_type)
+
+    def _extreme(self, method: str, position: int | str, emit: str) -> DataStream:
+        _check_position(method, position)
+        function = extreme_of(method, position)
+        name, emits_batches = method.replace("_", " ").title(), emits_batches_of(method, emit)
+        inherited = self._inherited(self.get_type())
+        return self._then(ReduceTransformation(name=name, function=function, emits_batches=emits_batches, is_declared=True, **inherited))
+
+    def _partitioned(self, partitioner: StreamPartitioner) -> DataStream:
+        raise JobGraphError(
+            f"a keyed stream keeps its partitioning, it cannot become {partitioner.ship_strategy}: "
+            "partition before key_by(), or behind the next operator"
+        )
+
+
+def emits_batches_of(method: str, emit: Any) -> bool:
+    if emit not in (EMIT_ROWS, EMIT_BATCHES):
+        raise JobGraphError(f"{method}() emits {EMIT_ROWS!r} or {EMIT_BATCHES!r}, got emit={emit!r}")
+    return bool(emit == EMIT_BATCHES)
+
+
+def _check_position(method: str, position: Any) -> None:
+    if not is_whole_number(position) and not is_name(position):
+        raise JobGraphError(f"{method}() needs the position or the name of a field, got {position!r}")

@@ -1,0 +1,1 @@
+"""States, their descriptors, and the lifetime of their entries."""

@@ -1,0 +1,1 @@
+"""The classes and callables that users write, and their checks."""
