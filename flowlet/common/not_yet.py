@@ -28,7 +28,6 @@ _SHIPPING: Final = "files and requirements are not shipped yet; install them whe
 _ACCUMULATORS: Final = "accumulators are not supported yet; metrics() has the counters of the job"
 _RESTARTS: Final = "restart strategies are options: set restart-strategy.type in a Configuration"
 _CHANGELOG: Final = "changelogs of state are not supported yet; leave them out"
-_METRICS: Final = "metrics of users are not supported yet"
 _FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
 _SCHEMAS: Final = "type serializers cannot be set; declare the type of the records"
 _SOURCES: Final = "this source is not supported yet; use from_collection() or a SourceFunction"
@@ -44,11 +43,7 @@ _FEATURES: Final = {
     "count_window_all": _WINDOWS,
     "enable_changelog_state_backend": _CHANGELOG,
     "is_changelog_state_backend_enabled": _CHANGELOG,
-    "get_metrics_group": _METRICS,
-    "get_metric_group": _METRICS,
-    "get_job_parameter": "job parameters are not supported yet; give values to the function's constructor",
-    "set_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
-    "get_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
+    "get_metric_group": "PyFlink calls it get_metrics_group()",
     "set_restart_strategy": _RESTARTS,
     "get_restart_strategy": _RESTARTS,
     "get_accumulators": _ACCUMULATORS,
@@ -80,7 +75,6 @@ MISSING_MODULES: Final = {
         _OPTIONS: "common.config_options",
         _RESTARTS: "common.restart_strategy",
         _SCHEMAS: "common.serializer",
-        _METRICS: "metrics",
         "the Table API is not part of flowlet; use the DataStream API": "table",
     }.items()
     for name in names.split()

@@ -4,7 +4,7 @@ Side:       task.
 Invariants: an error message about a record can itself never fail; nothing is counted per record to know which one failed.
 Source:     PyFlink's function objects (``MapFunction.map`` and so on), Flink ``StreamingRuntimeContext``, ``FunctionUtils``,
             ``StreamingFunctionUtils``, ``AbstractUdfStreamOperator``.
-Absent:     coroutine functions; metrics in the runtime context.
+Absent:     coroutine functions.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,11 +34,13 @@ from flowlet.datastream.state import (
 from flowlet.datastream.user_functions.function import (
     CheckpointedFunction,
     CheckpointListener,
+    DistributedCache,
     FunctionInitializationContext,
     FunctionSnapshotContext,
     KeyedStateStore,
 )
 from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
+from flowlet.metrics import MetricGroup
 from flowlet.records import Chunk
 
 _NEEDS_KEYS: Final = "keyed state needs a keyed stream: call key_by(...) before the operator"
@@ -77,6 +79,18 @@ class RuntimeContext(KeyedStateStore):
     def get_attempt_number(self) -> int:
         """How often the subtask was started before."""
         return self._ctx.attempt
+
+    def get_job_parameter(self, key: str, default_value: str) -> str:
+        """The job's parameter of that name, or the default."""
+        return self._ctx.job_parameters.get(key, default_value)
+
+    def get_metrics_group(self) -> MetricGroup:
+        """The metrics of the operator in this subtask."""
+        return self._ctx.metrics.group
+
+    def get_distributed_cache(self) -> DistributedCache:
+        """The files that travelled with the job."""
+        return DistributedCache(self._ctx.cached_files)
 
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState[Any]:
         """A value per key.

@@ -179,6 +179,7 @@ class StreamTask(ABC):
         self._flush_pending()
         # A failing close fails the task while its consumers still wait, so that they hear of it.
         self._is_closed = True
+        self._services.sample_metrics()
         self._chain.close()
         for partition in self._partitions:
             partition.finish()
