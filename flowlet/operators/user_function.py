@@ -43,6 +43,7 @@ from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
 from flowlet.metrics import MetricGroup
 from flowlet.records import Chunk
 
+_NOT_FOR_SELECTORS: Final = "key selectors have no keyed state"
 _NEEDS_KEYS: Final = "keyed state needs a keyed stream: call key_by(...) before the operator"
 
 
@@ -264,6 +265,34 @@ class UserFunction:
                 raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error
 
 
+class FunctionOnDemand(UserFunction):
+    """A function that is opened when it is first needed: a key selector is not where the sender of the records took the keys."""
+
+    def __init__(self, function: Any, method: str) -> None:
+        super().__init__(function, method)
+        self._ctx: OperatorContext | None = None  # while the operator is open
+        self._is_open = False
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        """What to call with the record; opens the function."""
+        if self._ctx is not None and not self._is_open:
+            self._is_open = True  # before the call: what a failing open() took must be given back, too
+            self.run("open", RuntimeContext(self._ctx, _NOT_FOR_SELECTORS), ctx=self._ctx)
+        return super().call
+
+    def open(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
+        """Remember what the function is to be opened with."""
+        self._ctx = ctx
+
+    def close(self, ctx: OperatorContext) -> None:
+        """Close the function if it was opened."""
+        self._ctx = None
+        if self._is_open:
+            self._is_open = False
+            super().close(ctx)
+
+
 class UserFunctionOperator(StreamOperator):
     """An operator around one user function, or several.
 
@@ -315,6 +344,11 @@ class UserFunctionOperator(StreamOperator):
 
     def _add(self, function: Any, method: str, *more: str) -> UserFunction:
         added = UserFunction(function, method, *more)
+        self._functions.append(added)
+        return added
+
+    def _add_on_demand(self, function: Any, method: str) -> UserFunction:
+        added = FunctionOnDemand(function, method)
         self._functions.append(added)
         return added
 

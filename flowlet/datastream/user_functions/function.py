@@ -131,6 +131,11 @@ class Function(ABC):  # noqa: B024  # open and close may, but need not be overri
         """Release what ``open`` acquired."""
 
 
+def has_life_cycle(function: Any) -> bool:
+    """Whether it is a function object that overrides ``open`` or ``close``."""
+    return isinstance(function, Function) and (type(function).open, type(function).close) != (Function.open, Function.close)
+
+
 class FunctionSnapshotContext(ABC):
     """The checkpoint that is being taken; argument of ``snapshot_state``."""
 

@@ -157,3 +157,15 @@ class Cached(MapFunction):
 def test_a_file_that_was_not_registered_is_named(environment: StreamExecutionEnvironment) -> None:
     with pytest.raises(Exception, match="no cached file 'model'; registered are: none"):
         list(environment.from_collection([1]).map(Cached()).execute_and_collect())
+
+
+def test_functions_in_python_have_no_accumulators(environment: StreamExecutionEnvironment) -> None:
+    """As in PyFlink, whose answers are empty, too."""
+    environment.from_collection([1]).sink_to(DiscardingSink())
+
+    client = environment.execute_async("no accumulators")
+    result = client.get_job_execution_result().result()
+
+    assert client.get_accumulators().result() == {}
+    assert result.get_all_accumulator_results() == {}
+    assert result.get_accumulator_result("none") is None

@@ -125,5 +125,5 @@ def test_attempts_need_an_end() -> None:
 
 
 def test_the_default_answer_to_a_timeout_is_an_error() -> None:
-    with pytest.raises(TimeoutError, match=r"Lookup.async_invoke\(\) had no result in time"):
+    with pytest.raises(TimeoutError, match="Async function call has timed out for input: 3"):
         Lookup().timeout(3)
