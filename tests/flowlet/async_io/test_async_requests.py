@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flowlet.async_io.async_wait_operator import AsyncWaitStatistics
-from flowlet.datastream.user_functions.async_retry_predicates import empty_result_predicate, has_exception_predicate
-from flowlet.datastream.user_functions.async_retry_strategies import AsyncRetryStrategy
+from flowlet.datastream.async_retry_predicates import empty_result_predicate, has_exception_predicate
+from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import UserFunctionError
 from flowlet.records import Watermark
 from tests.flowlet.async_io.async_harness import AsyncHarness, Doubler

@@ -11,7 +11,7 @@ from flowlet.common import Time, Types
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.time import Duration
 from flowlet.datastream import AsyncDataStream, AsyncFunction, AsyncRetryStrategy, DataStream, StreamExecutionEnvironment
-from flowlet.datastream.user_functions.async_retry_predicates import empty_result_predicate
+from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.errors import FlowletError, JobGraphError
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.graph.transformation import AsyncWaitTransformation
