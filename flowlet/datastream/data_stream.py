@@ -178,7 +178,7 @@ class DataStream(StreamSettings):
         _check_has_no_life_cycle(selector)
         if key_type is not None:
             declared_type(key_type)
-        stream: KeyedStream = _behind("KeyedStream")(self, selector)
+        stream: KeyedStream = _behind("KeyedStream")(self, selector, key_type)
         return stream
 
     def process(self, func: ProcessFunction, output_type: TypeInformation | None = None) -> "DataStream":
