@@ -2,7 +2,7 @@
 
 Side:   pure.  The client package is loaded by name when a job starts, so that building a program needs no runtime.
 Source: PyFlink ``pyflink.datastream.stream_execution_environment``; defaults from Flink's ``PipelineOptions`` and ``ExecutionOptions``.
-Absent: Python dependency management, cached files, ``add_source`` (Java functions only).
+Absent: jars and input formats, which run in a Java virtual machine.
 """
 
 import contextlib
@@ -32,11 +32,13 @@ from flowlet.common.options.job_options import (
     state_settings,
 )
 from flowlet.common.options.option import Option
+from flowlet.common.options.python_options import dependency_settings
 from flowlet.common.options.run_options import is_detached, run_options
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
+from flowlet.datastream.environment.python_dependencies import PythonDependencies
 from flowlet.datastream.environment_sources import EnvironmentSources
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.job_manager_address import is_in_process, job_manager_address
@@ -67,7 +69,7 @@ _CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.pro
 Submit = Callable[[StreamGraph, tuple[str, int] | None, bool], SubmittedJob]
 
 
-class StreamExecutionEnvironment(EnvironmentSources):
+class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies):
     """Makes streams and runs the job that they form.
 
     Threading: one thread.
@@ -363,6 +365,7 @@ class StreamExecutionEnvironment(EnvironmentSources):
             client_heartbeat=client_heartbeat,
             client_retry=ClientRetry.of_options(self._configuration),
             job=self._job_settings(),
+            dependencies=dependency_settings(self._configuration),
         )
         graph = build_stream_graph(self._next_attempt(collect).roots(), job_name or self._job_name or DEFAULT_JOB_NAME, settings)
         sources = [node.transformation for node in graph.nodes.values() if isinstance(node.transformation, SourceTransformation)]
