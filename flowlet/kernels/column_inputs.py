@@ -44,7 +44,8 @@ class ColumnInputs:
 
     def column(self, name: str) -> Column:
         """A column as it came."""
-        return self.columns.fields[self._schema.get_field_index(name)]
+        position: int = self._schema.get_field_index(name)
+        return self.columns.fields[position]
 
     def array(self, name: str) -> Any:
         """A column as a ``pyarrow.Array`` of its declared type; codes of a dictionary as their values."""

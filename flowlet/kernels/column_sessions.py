@@ -74,17 +74,19 @@ class ColumnSessions:
             return AddedRows()
         merged_codes = self._merge()[-len(run) :]
         late_rows = self._drop_late(merged_codes, codes)
-        changed = tuple(self._take_changed(self._progress.emitted)) if self._lateness_ms else ()
-        return AddedRows(late_rows, changed)
+        if not self._lateness_ms or not self._runs:
+            return AddedRows(late_rows)
+        return AddedRows(late_rows, tuple(self._take_changed(self._progress.of(self._runs[0].slots))))
 
     def fire(self, watermark: int, num_slots: int) -> Iterator[EmittedWindows]:
         """The sessions that end at or before a watermark and were not emitted as they are; forgets those that take no more rows."""
         before = self._progress.emitted
         self._progress.advance(watermark)
-        if not self._runs or watermark <= before:
+        if watermark <= before:
             return
         # A session may end later than each of its parts, but not earlier than the earliest.
-        if min(int(run.marks[0].min()) for run in self._runs) - 1 > watermark:
+        first_end = self.next_end()
+        if first_end is None or first_end > watermark:
             return
         self._merge()
         yield from self._take_changed(watermark)
@@ -94,10 +96,7 @@ class ColumnSessions:
 
     def next_end(self) -> int | None:
         """A time before which no session ends; None: there are none."""
-        return min((int(run.marks[0].min()) for run in self._runs), default=None) and self._first_end()
-
-    def _first_end(self) -> int:
-        return min(int(run.marks[0].min()) for run in self._runs) - 1
+        return min((int(run.marks[0].min()) - 1 for run in self._runs), default=None)
 
     # -- sessions
 
@@ -136,15 +135,16 @@ class ColumnSessions:
         if not is_late.any():
             return None
         self._keep((~is_late).nonzero()[0])
-        return is_late.take(merged_codes).take(codes).nonzero()[0]
+        rows: IndexArray = is_late.take(merged_codes).take(codes).nonzero()[0]
+        return rows
 
     def _keep(self, rows: IndexArray) -> None:
         run = self._runs[0]
         if len(rows) < len(run):
             self._runs, self._num_rows = [run.take(rows)] if len(rows) else [], len(rows)
 
-    def _take_changed(self, watermark: int) -> Iterator[EmittedWindows]:
-        """Emit the sessions that ended and changed; the state is merged."""
+    def _take_changed(self, watermark: Any) -> Iterator[EmittedWindows]:
+        """Emit the sessions that ended by a watermark, or one for each, and changed; the state is merged."""
         if not self._runs:
             return
         run = self._runs[0]

@@ -26,7 +26,6 @@ from flowlet.kernels.window_shapes import AlignedWindows, SessionWindows, Window
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
 WINDOW_TIME_TYPE: Final = pa.timestamp("ms")
-_NO_FLOOR: Final = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class WindowedAggregation:
 class WindowsState:
     """The state at one moment, which nobody changes.
 
-    ``keys``: of each slot.  ``floors``: by slot, how far its windows were emitted, if not as ``emitted`` says.
+    ``keys``: of each slot; None: there are none.  ``floors``: by slot, how far its windows were emitted, if not as ``emitted`` says.
     """
 
     keys: Any
@@ -133,7 +132,8 @@ class ColumnarWindows:
         Raises:
             TypeError: the keys are not those of this aggregation.
         """
-        self._keys.load(state.keys)
+        if state.keys is not None:
+            self._keys.load(state.keys)
         self._progress.emitted = state.emitted
         self._progress.floors = state.floors
         for run in state.runs:

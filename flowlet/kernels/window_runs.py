@@ -37,7 +37,9 @@ class Run:
 
     def take(self, rows: IndexArray) -> "Run":
         """These rows."""
-        return Run(self.slots.take(rows), self.starts.take(rows), _taken(self.marks, rows), tuple([_taken(part, rows) for part in self.parts]))
+        return Run(
+            self.slots.take(rows), self.starts.take(rows), _taken(self.marks, rows), tuple([_taken(part, rows) for part in self.parts])
+        )
 
     def with_slots(self, slots: Int64Array) -> "Run":
         """The same rows with other slots."""

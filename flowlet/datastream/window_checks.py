@@ -1,0 +1,81 @@
+"""Checks what windows of columns are given while a program is built.
+
+Side:  pure.
+Rules: as ``arrow_schemas``.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from flowlet.common.checks import is_name
+from flowlet.datastream.arrow_schemas import check_comparable, column_of
+from flowlet.errors import JobGraphError
+from flowlet.kernels.window_aggregates import AGGREGATES, WindowAggregate
+from flowlet.kernels.window_shapes import AlignedWindows, SessionWindows, WindowShape
+
+_SUPPORTED: Final = "tumbling, sliding and session windows of event or processing time"
+
+
+def window_shape(assigner: Any) -> WindowShape:
+    """The windows of an assigner.
+
+    Raises:
+        JobGraphError: its windows are not computed on columns.
+    """
+    from flowlet.datastream import window
+
+    match assigner:
+        case window.TumblingEventTimeWindows() | window.TumblingProcessingTimeWindows():
+            return AlignedWindows(assigner._size, assigner._size, assigner._offset, is_event_time=assigner.is_event_time())
+        case window.SlidingEventTimeWindows() | window.SlidingProcessingTimeWindows():
+            return AlignedWindows(assigner._size, assigner._slide, assigner._offset, is_event_time=assigner.is_event_time())
+        case window.EventTimeSessionWindows() | window.ProcessingTimeSessionWindows():
+            return SessionWindows(assigner._session_gap, is_event_time=assigner.is_event_time())
+        case _:
+            raise JobGraphError(
+                f"columns have {_SUPPORTED}, got {assigner!r}; call to_records() before key_by() and window() for other windows"
+            )
+
+
+def checked_aggregates(schema: Any, named: Mapping[str, Any], taken: Iterable[str]) -> tuple[WindowAggregate, ...]:
+    """The aggregations of ``agg(...)``.
+
+    Args:
+        schema: of the rows.
+        named: for each result ``(column, kind)``, or ``"count"``.
+        taken: names that the results have besides.
+
+    Raises:
+        JobGraphError: there is none, or one of them cannot be computed.
+    """
+    if not named:
+        raise JobGraphError('agg() needs at least one aggregation, such as total=("amount", "sum") or n="count"')
+    for name in named:
+        if name in taken:
+            raise JobGraphError(f"agg(): the results have a column {name!r} already; give the aggregation another name")
+    return tuple(_checked(schema, name, wanted) for name, wanted in named.items())
+
+
+def _checked(schema: Any, name: str, wanted: Any) -> WindowAggregate:
+    if wanted == "count":
+        return WindowAggregate(name, "count")
+    if not (isinstance(wanted, tuple) and len(wanted) == 2 and is_name(wanted[1])):
+        raise JobGraphError(f'agg({name}=...) needs a column and an aggregation, such as ("amount", "sum"), or "count", got {wanted!r}')
+    column, kind = wanted
+    method = f"agg({name}=({column!r}, {kind!r})): {kind}"
+    if kind not in AGGREGATES:
+        raise JobGraphError(f"{method} is not one of {', '.join(AGGREGATES)}")
+    column = column_of(schema, column, kind)
+    column_type = schema.field(column).type
+    if kind in ("sum", "mean"):
+        _check_number(method, column, column_type)
+    elif kind in ("min", "max"):
+        check_comparable(schema, column, kind)
+    return WindowAggregate(name, kind, column, column_type)
+
+
+def _check_number(method: str, column: str, kind: Any) -> None:
+    import pyarrow as pa
+
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise JobGraphError(f"{method} needs integers or floats, column {column!r} is a {kind}; cast it to float64 by map_batches(...)")
