@@ -5,6 +5,7 @@ Side:   shared.  Loaded by name for jobs that have any: only these need pyarrow,
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.graph.column_transformations import JoinColumnsTransformation, SelectColumnsTransformation, WindowColumnsTransformation
+from flowlet.operators.join_columns_operator import JoinColumnsOperator
 from flowlet.operators.record_batches import SelectColumnsOperator
 from flowlet.operators.window_columns_operator import WindowColumnsOperator
 
@@ -19,4 +20,4 @@ def operator_on_columns(step: ColumnStep, name: str) -> StreamOperator:
         case WindowColumnsTransformation():
             return WindowColumnsOperator(step.aggregation, step.schema, step.late_tag, name=name)
         case JoinColumnsTransformation():
-            raise NotImplementedError
+            return JoinColumnsOperator(step.function, name=name)

@@ -25,6 +25,7 @@ from flowlet.datastream.arrow_schemas import (
 )
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.functions import KeySelector
+from flowlet.datastream.joined_columns import JoinedColumnStreams
 from flowlet.datastream.keyed_stream import EMIT_ROWS, KeyedStream, emits_batches_of
 from flowlet.datastream.user_functions.argument_checks import checked_batch_function
 from flowlet.datastream.windowed_columns import WindowedColumnStream
@@ -118,6 +119,23 @@ class ColumnStream(DataStream):
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "ColumnStream":
         """As for any stream; a function that is called for each row gets a ``Row``, which ``with_event_time`` saves."""
         return ColumnStream(self._environment, super().assign_timestamps_and_watermarks(watermark_strategy)._transformation, self.schema)
+
+    def join(self, other: "ColumnStream", how: str = "inner") -> JoinedColumnStreams:
+        """Join the rows of two streams of columns with equal keys in the same window.
+
+        Args:
+            other: the right side.
+            how: ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``: whose rows come out alone where the other side has none.
+
+        Raises:
+            JobGraphError: it is no stream of columns of the same environment.
+        """
+        if not isinstance(other, ColumnStream):
+            raise JobGraphError(
+                f"join() of columns needs another stream of columns, got {other!r}; use to_arrow() there, or to_records() here"
+            )
+        self._check_companion(other, "join")
+        return JoinedColumnStreams(self, other, how)
 
     def window_all(self, window_assigner: Any) -> WindowedColumnStream:
         """All rows of the stream in windows of event or processing time, in one subtask."""

@@ -10,6 +10,8 @@ from typing import Any, Final
 from flowlet.common.checks import is_name
 from flowlet.datastream.arrow_schemas import check_comparable, column_of
 from flowlet.errors import JobGraphError
+from flowlet.kernels.columnar_join import LEFT, RIGHT, JoinedColumn
+from flowlet.kernels.columnar_windows import WINDOW_END, WINDOW_START
 from flowlet.kernels.window_aggregates import AGGREGATES, WindowAggregate
 from flowlet.kernels.window_shapes import AlignedWindows, SessionWindows, WindowShape
 
@@ -79,3 +81,64 @@ def _check_number(method: str, column: str, kind: Any) -> None:
 
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise JobGraphError(f"{method} needs integers or floats, column {column!r} is a {kind}; cast it to float64 by map_batches(...)")
+
+
+def checked_key_types(schemas: tuple[Any, Any], keys: tuple[str, str]) -> Any:
+    """The Arrow type of the keys of a join, which must be of one kind on both sides; that of plain values on the left one.
+
+    Raises:
+        JobGraphError: the kinds differ.
+    """
+    import pyarrow as pa
+
+    types = [schema.field(key).type for schema, key in zip(schemas, keys, strict=True)]
+    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in types]
+    if _key_kind(plain[0]) != _key_kind(plain[1]):
+        raise JobGraphError(
+            f"where({keys[0]!r}) is a {types[0]} and equal_to({keys[1]!r}) a {types[1]}: their values never are the same key; "
+            "cast one of them by map_batches(...)"
+        )
+    return pa.int64() if pa.types.is_integer(plain[0]) and plain[0] != plain[1] else plain[0]
+
+
+def _key_kind(kind: Any) -> str:
+    import pyarrow as pa
+
+    for name in ("integer", "floating", "boolean", "timestamp", "date"):
+        if getattr(pa.types, f"is_{name}")(kind):
+            return f"{name} {kind.tz}" if name == "timestamp" else name
+    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "bytes"
+
+
+def checked_joined_columns(schemas: tuple[Any, Any], keys: tuple[str, str], chosen: Mapping[str, Any]) -> tuple[JoinedColumn, ...]:
+    """The columns of ``select(...)``.
+
+    Raises:
+        JobGraphError: a column is missing, or its name is taken.
+    """
+    if not chosen:
+        found = [(name, side, name) for side in (LEFT, RIGHT) for name in schemas[side].names if name != keys[side]]
+    else:
+        found = [(name, *_checked_side(name, wanted)) for name, wanted in chosen.items()]
+    names = [keys[LEFT], WINDOW_START, WINDOW_END, *[name for name, _, _ in found]]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise JobGraphError(
+            f"the results of the join would have several columns {', '.join(map(repr, twice))}; "
+            'choose their names, as in select(page=("left", "url"), target=("right", "url"))'
+        )
+    return tuple(_joined_column(schemas, *each) for each in found)
+
+
+def _joined_column(schemas: tuple[Any, Any], name: str, side: int, column: Any) -> JoinedColumn:
+    import pyarrow as pa
+
+    found = column_of(schemas[side], column, "select")
+    kind = schemas[side].field(found).type
+    return JoinedColumn(name, side, found, kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+
+def _checked_side(name: str, wanted: Any) -> tuple[int, Any]:
+    if not (isinstance(wanted, tuple) and len(wanted) == 2 and wanted[0] in ("left", "right")):
+        raise JobGraphError(f'select({name}=...) needs ("left", column) or ("right", column), got {wanted!r}')
+    return (LEFT if wanted[0] == "left" else RIGHT), wanted[1]

@@ -58,13 +58,14 @@ class WindowedAggregation:
 class WindowsState:
     """The state at one moment, which nobody changes.
 
-    ``keys``: of each slot; None: there are none.  ``floors``: by slot, how far its windows were emitted, if not as ``emitted`` says.
+    ``keys``: of each slot; None: there are none.  ``floors``: by slot, how far its windows were emitted, if not as ``emitted`` says.  ``tables``: of the windows; of a
+    join, for each side.
     """
 
     keys: Any
     emitted: int
     floors: Int64Array | None
-    runs: tuple[Run, ...]
+    tables: tuple[tuple[Run, ...], ...]
 
 
 class ColumnarWindows:
@@ -124,7 +125,7 @@ class ColumnarWindows:
         """What a snapshot needs."""
         keys = pa.nulls(1) if self._aggregation.key is None else self._keys.array()
         floors = None if self._progress.floors is None else self._progress.of(np.arange(self._keys.num_slots))
-        return WindowsState(keys, self._progress.emitted, floors, self._windows.runs)
+        return WindowsState(keys, self._progress.emitted, floors, (self._windows.runs,))
 
     def load(self, state: WindowsState) -> None:
         """Go on from there; before the first rows.
@@ -136,8 +137,9 @@ class ColumnarWindows:
             self._keys.load(state.keys)
         self._progress.emitted = state.emitted
         self._progress.floors = state.floors
-        for run in state.runs:
-            self._windows.load(run)
+        for table in state.tables:
+            for run in table:
+                self._windows.load(run)
 
     def _new_windows(self, shape: WindowShape) -> PaneWindows | ColumnSessions:
         lateness_ms = self._aggregation.lateness_ms

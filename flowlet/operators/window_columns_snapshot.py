@@ -1,12 +1,12 @@
 """What windows of columns put into a checkpoint: Arrow streams of keys and parts.
 
 Side:       pure.
-Format:     two Arrow IPC streams.  Keys: ``key``, and ``emitted``, the watermark up to which the windows of the key were emitted.  Runs:
+Format:     Arrow IPC streams.  Keys: ``key``, and ``emitted``, the watermark up to which the windows of the key were emitted.  Rows:
             ``slot``, ``start``, the marks, and the arrays of the parts; the names of columns that come back as numpy arrays begin with "n".
 Invariants: a key is in one subtask's state; all its rows are there, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -16,7 +16,6 @@ import pyarrow as pa
 from flowlet.errors import StateRestoreError
 from flowlet.kernels.column_inputs import Int64Array
 from flowlet.kernels.columnar_windows import WindowsState
-from flowlet.kernels.window_partials import Part
 from flowlet.kernels.window_runs import Run, joined_runs
 from flowlet.keys.column_key import column_key_hashes
 from flowlet.keys.key_columns import groups_of_hashes
@@ -34,35 +33,31 @@ class WindowColumnsSnapshot:
     Args:
         description: of the aggregation; state of another one is refused.
         emitted: the watermark up to which windows were emitted.
-        keys: a stream.
-        runs: a stream; empty: no rows.
-        layout: the number of marks, and of arrays of each part.
+        keys: a stream; empty: there are no rows.
+        tables: a stream for each table of rows (a join has two); empty: it has no rows.
+        layouts: of each table the number of marks, and of arrays of each part.
     """
 
     is_by_key: ClassVar[bool] = True  # see state_assignment
     description: str
     emitted: int
     keys: bytes
-    runs: bytes
-    layout: tuple[int, ...]
+    tables: tuple[bytes, ...]
+    layouts: tuple[tuple[int, ...], ...]
 
 
 def encoded(state: WindowsState, description: str) -> WindowColumnsSnapshot:
     """The snapshot of a state; only keys with rows are in it."""
-    filled = [run for run in state.runs if len(run)]
+    tables = [joined_runs(runs) if runs else None for runs in state.tables]
+    filled = [run.slots for run in tables if run is not None]
     if not filled:
-        return WindowColumnsSnapshot(description, state.emitted, b"", b"", ())
-    run = joined_runs(filled)
-    live, slots = np.unique(run.slots, return_inverse=True)
+        return _without_rows(description, state.emitted)
+    live = np.unique(np.concatenate(filled))
     floors = np.full(len(live), max(state.emitted, _LOWEST)) if state.floors is None else state.floors.take(live)
     keys = pa.record_batch({"key": state.keys.take(pa.array(live)), "emitted": pa.array(floors)})
-    arrays: dict[str, Any] = {"slot": pa.array(slots.astype(np.int64)), "start": pa.array(run.starts)}
-    for number, part in enumerate((run.marks, *run.parts)):
-        for index, values in enumerate(part):
-            kind = _NUMPY if isinstance(values, np.ndarray) else _ARROW
-            arrays[f"{kind}{number}.{index}"] = pa.array(values) if kind == _NUMPY else values
-    layout = (len(run.marks), *[len(part) for part in run.parts])
-    return WindowColumnsSnapshot(description, state.emitted, _written(keys), _written(pa.record_batch(arrays)), layout)
+    written = [b"" if run is None else _written(_batch_of(run.with_slots(np.searchsorted(live, run.slots)))) for run in tables]
+    layouts = [() if run is None else (len(run.marks), *[len(part) for part in run.parts]) for run in tables]
+    return WindowColumnsSnapshot(description, state.emitted, _written(keys), tuple(written), tuple(layouts))
 
 
 def decoded(snapshot: WindowColumnsSnapshot, description: str, operator: str) -> WindowsState:
@@ -76,56 +71,73 @@ def decoded(snapshot: WindowColumnsSnapshot, description: str, operator: str) ->
             f"the state of operator {operator!r} is of {snapshot.description}, the program has {description}; "
             "restore it with the former windows and aggregations, or give the operator another uid and start without its state"
         )
-    if not snapshot.runs:
+    if not snapshot.keys:
         return WindowsState(None, snapshot.emitted, None, ())
-    keys, run = _read(snapshot.keys), _run_of(snapshot)
+    keys = _read(snapshot.keys)
     floors = keys.column("emitted").to_numpy()
     is_needed = bool((floors > max(snapshot.emitted, _LOWEST)).any())
-    return WindowsState(keys.column("key"), snapshot.emitted, floors if is_needed else None, (run,))
+    return WindowsState(keys.column("key"), snapshot.emitted, floors if is_needed else None, tuple(map(_runs, _tables(snapshot))))
 
 
 def of_key_groups(snapshot: WindowColumnsSnapshot, groups: range, max_parallelism: int) -> WindowColumnsSnapshot:
     """The part with the keys of these groups."""
-    if not snapshot.runs:
+    if not snapshot.keys:
         return snapshot
     keys = _read(snapshot.keys)
     found = groups_of_hashes(column_key_hashes(keys.column("key")), max_parallelism)
     is_ours = (found >= groups.start) & (found < groups.stop)
-    run = _run_of(snapshot)
-    rows = is_ours.take(run.slots).nonzero()[0]
-    if not len(rows):
-        return WindowColumnsSnapshot(snapshot.description, snapshot.emitted, b"", b"", ())
+    ours = [None if run is None else run.take(is_ours.take(run.slots).nonzero()[0]) for run in _tables(snapshot)]
     floors = keys.column("emitted").to_numpy()
-    state = WindowsState(keys.column("key"), snapshot.emitted, floors, (run.take(rows),))
-    return encoded(state, snapshot.description)
+    return encoded(WindowsState(keys.column("key"), snapshot.emitted, floors, tuple(map(_runs, ours))), snapshot.description)
 
 
 def merged(snapshots: Sequence[WindowColumnsSnapshot]) -> WindowColumnsSnapshot | None:
     """One snapshot of several, of which no two have a key in common; None: there is none."""
     if not snapshots:
         return None
-    first, emitted = snapshots[0], min(each.emitted for each in snapshots)
-    filled = [each for each in snapshots if each.runs]
+    description, emitted = snapshots[0].description, min(each.emitted for each in snapshots)
+    filled = [each for each in snapshots if each.keys]
     if not filled:
-        return WindowColumnsSnapshot(first.description, emitted, b"", b"", ())
-    keys, runs, num_keys = [], [], 0
+        return _without_rows(description, emitted)
+    keys, num_keys = [], 0
+    tables: list[list[Run]] = [[] for _ in filled[0].tables]
     for each in filled:
-        table = _read(each.keys)
-        run = _run_of(each)
-        runs.append(run.with_slots(run.slots + num_keys))
-        keys.append(table)
-        num_keys += table.num_rows
+        for runs, run in zip(tables, _tables(each), strict=True):
+            if run is not None:
+                runs.append(run.with_slots(run.slots + num_keys))
+        keys.append(_read(each.keys))
+        num_keys += keys[-1].num_rows
     every = pa.concat_arrays([each.column("key") for each in keys])
     floors: Int64Array = np.concatenate([each.column("emitted").to_numpy() for each in keys])
-    return encoded(WindowsState(every, emitted, floors, (joined_runs(runs),)), first.description)
+    return encoded(WindowsState(every, emitted, floors, tuple(map(tuple, tables))), description)
 
 
-def _run_of(snapshot: WindowColumnsSnapshot) -> Run:
-    batch = _read(snapshot.runs)
+def _without_rows(description: str, emitted: int) -> WindowColumnsSnapshot:
+    return WindowColumnsSnapshot(description, emitted, b"", (), ())
+
+
+def _runs(run: Run | None) -> tuple[Run, ...]:
+    return () if run is None or not len(run) else (run,)
+
+
+def _batch_of(run: Run) -> Any:
+    arrays: dict[str, Any] = {"slot": pa.array(run.slots.astype(np.int64, copy=False)), "start": pa.array(run.starts)}
+    for number, part in enumerate((run.marks, *run.parts)):
+        for index, values in enumerate(part):
+            is_numpy = isinstance(values, np.ndarray)
+            arrays[f"{_NUMPY if is_numpy else _ARROW}{number}.{index}"] = pa.array(values) if is_numpy else values
+    return pa.record_batch(arrays)
+
+
+def _tables(snapshot: WindowColumnsSnapshot) -> Iterator[Run | None]:
+    for written, layout in zip(snapshot.tables, snapshot.layouts, strict=True):
+        yield _run_of(_read(written), layout) if written else None
+
+
+def _run_of(batch: Any, layout: tuple[int, ...]) -> Run:
     names = iter(batch.schema.names[2:])
-    marks, *parts = [tuple([_values(batch, next(names)) for _ in range(size)]) for size in snapshot.layout]
-    parted: list[Part] = list(parts)
-    return Run(batch.column("slot").to_numpy(), batch.column("start").to_numpy(), marks, tuple(parted))
+    marks, *parts = [tuple([_values(batch, next(names)) for _ in range(size)]) for size in layout]
+    return Run(batch.column("slot").to_numpy(), batch.column("start").to_numpy(), marks, tuple(parts))
 
 
 def _values(batch: Any, name: str) -> Any:
