@@ -5,9 +5,9 @@ Side:   shared.  Loaded by name for jobs that have any: only these need pyarrow,
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.graph.column_transformations import JoinColumnsTransformation, SelectColumnsTransformation, WindowColumnsTransformation
-from flowlet.operators.join_columns_operator import JoinColumnsOperator
 from flowlet.operators.record_batches import SelectColumnsOperator
-from flowlet.operators.window_columns_operator import WindowColumnsOperator
+from flowlet.windows.join_columns_operator import JoinColumnsOperator
+from flowlet.windows.window_columns_operator import WindowColumnsOperator
 
 ColumnStep = SelectColumnsTransformation | WindowColumnsTransformation | JoinColumnsTransformation
 

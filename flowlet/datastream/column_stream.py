@@ -137,7 +137,7 @@ class ColumnStream(DataStream):
         self._check_companion(other, "join")
         return JoinedColumnStreams(self, other, how)
 
-    def window_all(self, window_assigner: Any) -> WindowedColumnStream:
+    def window_all(self, window_assigner: Any) -> WindowedColumnStream:  # type: ignore[override]  # has the methods of the other, too
         """All rows of the stream in windows of event or processing time, in one subtask."""
         return WindowedColumnStream(self, None, window_assigner)
 
@@ -169,7 +169,7 @@ class KeyedColumnStream(KeyedStream):
         super().__init__(origin, key)
         self.schema = schema
 
-    def window(self, window_assigner: Any) -> WindowedColumnStream:
+    def window(self, window_assigner: Any) -> WindowedColumnStream:  # type: ignore[override]  # has the methods of the other, too
         """The rows of each key in windows of event or processing time."""
         assert isinstance(self._origin, ColumnStream), "made of one"
         return WindowedColumnStream(self._origin, self._key_name, window_assigner)

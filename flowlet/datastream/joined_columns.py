@@ -14,8 +14,8 @@ from flowlet.datastream.windowed_columns import selected_columns
 from flowlet.errors import JobGraphError
 from flowlet.graph.column_transformations import JoinColumnsTransformation
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.kernels.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnJoin
-from flowlet.kernels.window_shapes import AlignedWindows
+from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnJoin
+from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.keys.column_key import ColumnKey
 
 if TYPE_CHECKING:

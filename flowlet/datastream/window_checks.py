@@ -10,10 +10,10 @@ from typing import Any, Final
 from flowlet.common.checks import is_name
 from flowlet.datastream.arrow_schemas import check_comparable, column_of
 from flowlet.errors import JobGraphError
-from flowlet.kernels.columnar_join import LEFT, RIGHT, JoinedColumn
-from flowlet.kernels.columnar_windows import WINDOW_END, WINDOW_START
-from flowlet.kernels.window_aggregates import AGGREGATES, WindowAggregate
-from flowlet.kernels.window_shapes import AlignedWindows, SessionWindows, WindowShape
+from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, JoinedColumn
+from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START
+from flowlet.kernels.windows.window_aggregates import AGGREGATES, WindowAggregate
+from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 
 _SUPPORTED: Final = "tumbling, sliding and session windows of event or processing time"
 

@@ -17,7 +17,7 @@ from flowlet.errors import JobGraphError
 from flowlet.graph.column_transformations import SelectColumnsTransformation, WindowColumnsTransformation
 from flowlet.graph.partitioner import Global, KeyGroups
 from flowlet.graph.transformation import Transformation
-from flowlet.kernels.columnar_windows import WINDOW_END, WINDOW_START, WindowedAggregation
+from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WindowedAggregation
 from flowlet.keys.column_key import ColumnKey
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class WindowedColumnStream:
         if self._key is None:
             stream: Any = rows.window_all(self._assigner)
         else:
-            stream = rows.key_by(ColumnKey(self._key)).window(self._assigner)
+            stream = rows.key_by(ColumnKey(self._key).get_key).window(self._assigner)
         if self._lateness_ms:
             stream = stream.allowed_lateness(self._lateness_ms)
         return stream if self._late_tag is None else stream.side_output_late_data(self._late_tag)

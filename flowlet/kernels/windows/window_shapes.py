@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.kernels.column_inputs import Int64Array
+from flowlet.kernels.windows.column_inputs import Int64Array
 
 # Timestamps beyond this would not leave room for the ends of windows and sessions.
 MAX_WINDOW_TIMESTAMP: Final = 1 << 61

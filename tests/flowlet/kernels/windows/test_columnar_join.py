@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from flowlet.columns.arrow_batches import columns_of_batch
-from flowlet.kernels import columnar_join
-from flowlet.kernels.column_inputs import ColumnInputs
-from flowlet.kernels.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnarJoin, ColumnJoin, JoinedColumn
-from flowlet.kernels.window_shapes import AlignedWindows
-from flowlet.operators.window_columns_snapshot import decoded, encoded, merged, of_key_groups
+from flowlet.kernels.windows import columnar_join
+from flowlet.kernels.windows.column_inputs import ColumnInputs
+from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnarJoin, ColumnJoin, JoinedColumn
+from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from tests.flowlet.kernels.windows_by_hand import windows_of
+from flowlet.windows.window_columns_snapshot import decoded, encoded, merged, of_key_groups
+from tests.flowlet.kernels.windows.windows_by_hand import windows_of
 
 LEFT_SCHEMA = pa.schema([("k", pa.string()), ("a", pa.int64())])
 RIGHT_SCHEMA = pa.schema([("key", pa.string()), ("b", pa.int64())])

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from flowlet.kernels.column_inputs import Int64Array
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.window_partials import Part, Partial, join_values, take_values
+from flowlet.kernels.windows.column_inputs import Int64Array
+from flowlet.kernels.windows.window_partials import Part, Partial, join_values, take_values
 from flowlet.records import MIN_TIMESTAMP
 
 # Above the smallest timestamps, so that nothing that is computed from it wraps around.

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from flowlet.columns.numbers import INT64_MAX, INT64_MIN
 from flowlet.kernels.bounds import magnitude
-from flowlet.kernels.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.grouping import IndexArray
+from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 
 Part = tuple[Any, ...]  # numpy arrays or Arrow arrays of one length
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.kernels.cell_groups import are_cells_dense, group_cells
-from flowlet.kernels.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.window_partials import Part, Partial
-from flowlet.kernels.window_runs import Progress, Run, combined_parts, joined_runs
-from flowlet.kernels.window_shapes import AlignedWindows
+from flowlet.kernels.windows.cell_groups import are_cells_dense, group_cells
+from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+from flowlet.kernels.windows.window_partials import Part, Partial
+from flowlet.kernels.windows.window_runs import Progress, Run, combined_parts, joined_runs
+from flowlet.kernels.windows.window_shapes import AlignedWindows
 
 # More rows than this wait to be merged only if as many are merged already: so each row is merged a few times at most.
 _MIN_PENDING_ROWS: Final = 1 << 16

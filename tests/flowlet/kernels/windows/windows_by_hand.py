@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowlet.kernels.window_shapes import AlignedWindows, SessionWindows, WindowShape
+from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 from flowlet.records import MIN_TIMESTAMP
 
 Window = tuple[int, int]  # start, and end (exclusive)

@@ -16,15 +16,15 @@ import numpy as np
 from flowlet.chain.state_share import StateShare
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
-from flowlet.kernels.column_inputs import ColumnInputs, Int64Array
-from flowlet.kernels.columnar_windows import ColumnarWindows, WindowedAggregation
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.pane_windows import EmittedWindows
-from flowlet.kernels.window_shapes import MAX_WINDOW_TIMESTAMP
+from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation
+from flowlet.kernels.windows.pane_windows import EmittedWindows
+from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP
 from flowlet.operators.record_batches import ToColumnsOperator, slices
-from flowlet.operators.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
 from flowlet.records import Chunk, Watermark
 from flowlet.timers.time_api import TimerHandle
+from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
 
 _NO_TIME: Final = (
     "windows of event time need rows with timestamps: call with_event_time(...) or assign_timestamps_and_watermarks(...) before window(...)"

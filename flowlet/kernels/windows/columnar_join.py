@@ -16,13 +16,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from flowlet.kernels.cell_groups import group_cells
-from flowlet.kernels.column_inputs import ColumnInputs, Int64Array
-from flowlet.kernels.columnar_windows import WINDOW_END, WINDOW_START, WINDOW_TIME_TYPE, WindowsState
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.window_keys import WindowKeys
-from flowlet.kernels.window_runs import Progress, Run, joined_runs
-from flowlet.kernels.window_shapes import AlignedWindows
+from flowlet.kernels.windows.cell_groups import group_cells
+from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WINDOW_TIME_TYPE, WindowsState
+from flowlet.kernels.windows.window_keys import WindowKeys
+from flowlet.kernels.windows.window_runs import Progress, Run, joined_runs
+from flowlet.kernels.windows.window_shapes import AlignedWindows
 
 JOIN_KINDS: Final = ("inner", "left", "right", "outer")
 LEFT, RIGHT = 0, 1

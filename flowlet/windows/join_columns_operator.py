@@ -14,13 +14,13 @@ from flowlet.chain.state_share import StateShare
 from flowlet.columns import Columns
 from flowlet.columns.arrow_batches import columns_of_batch, columns_of_records
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
-from flowlet.kernels.column_inputs import ColumnInputs
-from flowlet.kernels.columnar_join import LEFT, RIGHT, ColumnarJoin, ColumnJoin
+from flowlet.kernels.windows.column_inputs import ColumnInputs
+from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnarJoin, ColumnJoin
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.user_function import UserFunctionOperator
-from flowlet.operators.window_columns_operator import checked_timestamps
-from flowlet.operators.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
 from flowlet.records import Chunk, Watermark
+from flowlet.windows.window_columns_operator import checked_timestamps
+from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
 
 
 class JoinColumnsOperator(UserFunctionOperator, TwoInputStreamOperator):

@@ -15,13 +15,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from flowlet.kernels.column_inputs import ColumnInputs, Int64Array
-from flowlet.kernels.column_sessions import ColumnSessions
-from flowlet.kernels.pane_windows import AddedRows, EmittedWindows, PaneWindows
-from flowlet.kernels.window_aggregates import WindowAggregate, distinct_partials
-from flowlet.kernels.window_keys import WindowKeys
-from flowlet.kernels.window_runs import Progress, Run
-from flowlet.kernels.window_shapes import AlignedWindows, SessionWindows, WindowShape
+from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+from flowlet.kernels.windows.column_sessions import ColumnSessions
+from flowlet.kernels.windows.pane_windows import AddedRows, EmittedWindows, PaneWindows
+from flowlet.kernels.windows.window_aggregates import WindowAggregate, distinct_partials
+from flowlet.kernels.windows.window_keys import WindowKeys
+from flowlet.kernels.windows.window_runs import Progress, Run
+from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
@@ -58,8 +58,8 @@ class WindowedAggregation:
 class WindowsState:
     """The state at one moment, which nobody changes.
 
-    ``keys``: of each slot; None: there are none.  ``floors``: by slot, how far its windows were emitted, if not as ``emitted`` says.  ``tables``: of the windows; of a
-    join, for each side.
+    ``keys``: of each slot; None: there are none.  ``floors``: by slot, how far its windows were emitted, if not as ``emitted`` says.
+    ``tables``: of the windows; of a join, for each side.
     """
 
     keys: Any

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from flowlet.kernels.window_partials import CountPartial, EdgePartial, ExtremePartial, Part, Partial, RankedPartial, SumPartial
+from flowlet.kernels.windows.window_partials import CountPartial, EdgePartial, ExtremePartial, Part, Partial, RankedPartial, SumPartial
 
 AGGREGATES: Final = ("sum", "mean", "min", "max", "count", "first", "last")
 _EXTREMES: Final = ("min", "max")

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from flowlet.columns import ArrowColumn
-from flowlet.kernels.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.slot_index import SlotIndex
+from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 
 # Fewer slots are not worth numbering again.
 _MIN_SLOTS: Final = 1 << 14

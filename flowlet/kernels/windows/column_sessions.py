@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from flowlet.kernels.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.pane_windows import AddedRows, EmittedWindows
-from flowlet.kernels.window_partials import Partial
-from flowlet.kernels.window_runs import Progress, Run, combined_parts, joined_runs
-from flowlet.kernels.window_shapes import SessionWindows
+from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+from flowlet.kernels.windows.pane_windows import AddedRows, EmittedWindows
+from flowlet.kernels.windows.window_partials import Partial
+from flowlet.kernels.windows.window_runs import Progress, Run, combined_parts, joined_runs
+from flowlet.kernels.windows.window_shapes import SessionWindows
 
 _MIN_PENDING_ROWS: Final = 1 << 16
 _MAX_RUNS: Final = 64
