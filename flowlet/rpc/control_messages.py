@@ -12,11 +12,13 @@ import msgspec
 
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.rpc.shipped_files import ShippedFiles
 from flowlet.splits.file_split import FileSet, FileSplit
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
 from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
 
-PROTOCOL_VERSION: Final = 3  # 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages, no reports of stuck tasks
+# 3: no shipped files; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages, no reports of stuck tasks
+PROTOCOL_VERSION: Final = 4
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
 
@@ -96,10 +98,12 @@ class UserCode(msgspec.Struct, frozen=True):
     """The part of a program that its TaskManagers lack.
 
     ``modules``: by full name.  ``main_objects``: classes and functions of the main module, cloudpickled one by one, by name.
+    ``files``: the JobManager has their content; a task fetches it before it opens its operators.
     """
 
     modules: dict[str, ModuleSource] = {}
     main_objects: dict[str, bytes] = {}
+    files: ShippedFiles = ShippedFiles()
 
     @property
     def num_bytes(self) -> int:
@@ -271,6 +275,7 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     num_lost_committables: int = 0
     user_metrics: list[UserMetric] = []
     num_refused_user_metrics: int = 0  # metrics over the limit of an operator, which are not shown
+    num_late_records_dropped: int = 0
 
 
 class TaskMetrics(msgspec.Struct, frozen=True):

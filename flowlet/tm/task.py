@@ -12,7 +12,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flowlet.chain.loop_code import operator_in
@@ -41,6 +41,7 @@ from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.tm.failure import failure_info, format_thread_stack
+from flowlet.tm.job_files import JobFiles, files_of_task
 from flowlet.tm.latency.busy_tasks import BusyTasks
 from flowlet.tm.main_objects import MAIN_OBJECTS
 from flowlet.tm.process_model import TaskScheduling, apply_task_scheduling
@@ -101,6 +102,7 @@ class TaskContext:
     report_stuck: Callable[[TaskStuck], None] | None = None  # a cancelled task has not ended yet; loop thread
     report_mark: Callable[[MarkReport], None] | None = None  # a task wants a completion mark, or one has passed it; loop thread
     checkpoints: CheckpointServices | None = None  # None: jobs with checkpoints are refused
+    files: JobFiles | None = None  # None: jobs that ship files are refused
 
 
 class Task:
@@ -316,10 +318,13 @@ class Task:
     def _execute(self) -> None:
         code = self.descriptor.code
         MAIN_OBJECTS.use(code.main_objects)
-        with SHIPPED_MODULES.in_use(code.modules, self.descriptor.job_name):
-            self._run_stream_task()
+        with (
+            SHIPPED_MODULES.in_use(code.modules, self.descriptor.job_name),
+            files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set) as paths,
+        ):
+            self._run_stream_task({name: str(path) for name, path in paths.cached.items()})
 
-    def _run_stream_task(self) -> None:
+    def _run_stream_task(self, cached_files: Mapping[str, str]) -> None:
         context = self._context
         stream_task = create_task_from_descriptor(
             self.descriptor,
@@ -333,6 +338,7 @@ class Task:
             report_mark=lambda number: self._report_mark(MarkPassed(self.attempt, number)),
             runs_light_tasks=context.runs_light_tasks,
             open_checkpointing=None if self._checkpointing is None else self._checkpointing.open,
+            cached_files=cached_files,
         )
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:
