@@ -120,7 +120,7 @@ class ColumnStream(DataStream):
         """As for any stream; a function that is called for each row gets a ``Row``, which ``with_event_time`` saves."""
         return ColumnStream(self._environment, super().assign_timestamps_and_watermarks(watermark_strategy)._transformation, self.schema)
 
-    def join(self, other: "ColumnStream", how: str = "inner") -> JoinedColumnStreams:
+    def join(self, other: "ColumnStream", how: str = "inner") -> JoinedColumnStreams:  # type: ignore[override]  # columns join columns
         """Join the rows of two streams of columns with equal keys in the same window.
 
         Args:
