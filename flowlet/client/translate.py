@@ -11,12 +11,12 @@ from typing import Any
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.client.built_in_sources import planned_source, runtime_source
-from flowlet.client.declared_outputs import declared_outputs_of, is_fused
 from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
-from flowlet.client.gate_routing import routed_at_producers
-from flowlet.client.source_positions import warn_of_sources_without_position
+from flowlet.client.translation.built_in_sources import planned_source, runtime_source
+from flowlet.client.translation.declared_outputs import declared_outputs_of, is_fused
+from flowlet.client.translation.gate_routing import routed_at_producers
+from flowlet.client.translation.source_positions import warn_of_sources_without_position
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.options.known_options import AFTER_TASKS_FINISH
 from flowlet.common.settings.dependency_settings import DependencySettings
@@ -48,6 +48,7 @@ from flowlet.graph.transformation import (
     FilterTransformation,
     FlatMapTransformation,
     GlobalCommitTransformation,
+    IntervalJoinTransformation,
     MapBatchesTransformation,
     MapTransformation,
     OperatorTransformation,
@@ -66,6 +67,7 @@ from flowlet.graph.transformation import (
     WindowTransformation,
 )
 from flowlet.ingest.event_time import EventTimeColumn
+from flowlet.joins.interval_join_operator import IntervalJoinOperator
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.filter_operator import FilterOperator
 from flowlet.operators.flat_map_operator import FlatMapOperator
@@ -178,7 +180,7 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
             return _column_operator(step, node.name)
         case SelectColumnsTransformation() | WindowColumnsTransformation() | JoinColumnsTransformation():
-            return importlib.import_module("flowlet.client.translate_columns").operator_on_columns(step, node.name)  # type: ignore[no-any-return]
+            return importlib.import_module("flowlet.client.translation.translate_columns").operator_on_columns(step, node.name)  # type: ignore[no-any-return]
         case ProcessTransformation():
             return ProcessOperator(step.function, step.key_selector, is_batch=is_batch, name=node.name)
         case WindowTransformation():
@@ -191,6 +193,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return CoProcessOperator(step.function, _key_selectors(step), is_batch=is_batch, name=node.name)
         case BroadcastProcessTransformation():
             return BroadcastProcessOperator(step.function, step.descriptors, step.key_selector, is_batch=is_batch, name=node.name)
+        case IntervalJoinTransformation():
+            return _interval_join_of(step, node.name, is_batch=is_batch)
         case SplitTransformation():
             return SplitOperator(step.function, step.selections, name=node.name)
         case TimestampsAndWatermarksTransformation():
@@ -280,6 +284,12 @@ def _key_selectors(step: TwoInputTransformation) -> tuple[Any, Any] | None:
     """Those of both inputs; None where one is not keyed: the function sees no keys then."""
     selectors = (step.key_selector, step.second_key_selector)
     return None if None in selectors else selectors
+
+
+def _interval_join_of(step: IntervalJoinTransformation, name: str, *, is_batch: bool) -> IntervalJoinOperator:
+    selectors = _key_selectors(step)
+    assert selectors is not None, "the streams of an interval join are keyed"
+    return IntervalJoinOperator(step.function, selectors, step.bounds, late_tags=step.late_tags, is_batch=is_batch, name=name)
 
 
 def _source_of(step: SourceTransformation, name: str, *, is_batch: bool) -> SourceOperator:

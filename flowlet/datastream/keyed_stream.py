@@ -15,6 +15,7 @@ from flowlet.datastream.aggregations import Aggregation, extreme_of
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.functions import KeyedProcessFunction, KeySelector, ProcessFunction, ReduceFunction
+from flowlet.datastream.joins.interval_join import IntervalJoin
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
 from flowlet.datastream.window.window_assigners import WindowAssigner
 from flowlet.datastream.windowed_stream import WindowedStream, count_windows
@@ -109,6 +110,13 @@ class KeyedStream(DataStream):
     def count_window(self, size: int, slide: int = 0) -> WindowedStream:
         """Windows of ``size`` records of a key; with ``slide`` a new one begins at every ``slide``-th record."""
         return WindowedStream(self, count_windows(size, slide))
+
+    def interval_join(self, other_stream: "KeyedStream") -> IntervalJoin:
+        """Join with the records of another keyed stream whose timestamps lie close by: ``.between(...).process(...)``.  Not in PyFlink."""
+        self._check_companion(other_stream, "interval_join")
+        if not isinstance(other_stream, KeyedStream):
+            raise JobGraphError("interval_join() needs a second stream that is keyed; call key_by(...) on it")
+        return IntervalJoin(self, other_stream)
 
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
         """The records keyed in another way, which replaces this key."""
