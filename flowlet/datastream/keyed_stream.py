@@ -14,7 +14,7 @@ from flowlet.datastream.aggregations import Aggregation, extreme_of
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.functions import KeyedProcessFunction, KeySelector, ProcessFunction, ReduceFunction
-from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
+from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, result_type
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
@@ -87,7 +87,7 @@ class KeyedStream(DataStream):
         """As for any stream, with keys and timers."""
         function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
         has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
-        declared = self._inherited(declared_type(output_type))
+        declared = self._inherited(result_type(output_type, func, "process_element", is_iterated=True))
         return self._then(ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared))
 
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
