@@ -16,6 +16,7 @@ from flowlet.chain.state_share import StateShare
 from flowlet.errors import StateRestoreError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.mailbox_future import Signal
+from flowlet.metrics.metric_registry import MetricRegistry
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.state.keyed_state_backend import KeyedStateBackend
 from flowlet.state.operator_state_backend import OperatorStateBackend
@@ -79,6 +80,7 @@ class OperatorCounters:
     num_records_in: int = 0
     num_records_out: int = 0
     num_records_from_the_future: int = 0  # their timestamps were too far ahead to raise the watermark
+    num_late_records_dropped: int = 0  # all their windows were over
     num_lost_committables: int = 0  # of a sink, that its committer has given up
 
 
@@ -112,6 +114,9 @@ class OperatorContext:
     job_id: str = "0" * 32
     has_checkpoints: bool = False  # whether the job takes checkpoints, and one more at the end of each task
     delay: Callable[[int], Signal] | None = None  # done after so many milliseconds, also before ``open`` and after ``finish``
+    metrics: MetricRegistry = field(default_factory=MetricRegistry)  # of the operator's functions
+    job_parameters: Mapping[str, str] = field(default_factory=dict)  # the user's, for all functions of the job
+    cached_files: Mapping[str, str] = field(default_factory=dict)  # the paths here of files that travelled with the job, by name
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:
