@@ -163,6 +163,17 @@ def test_sessions_that_meet_become_one() -> None:
     harness.close()
 
 
+def test_a_session_that_grew_has_one_end() -> None:
+    """Also if its state stays for a while: no timer of a former end is left."""
+    gap = EventTimeSessionWindows.with_gap(Time.milliseconds(5))
+    harness = opened(WindowSpec(gap, EventTimeTrigger(), function=Listing(), allowed_lateness_ms=100))
+
+    harness.process_chunk([("a", 1), ("a", 2)], [0, 3])
+
+    assert [timer.timestamp for timer in harness.event_time_timers] == [7, 107]
+    harness.close()
+
+
 def test_sessions_have_no_state_per_window() -> None:
     harness = opened(WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(5)), EventTimeTrigger(), function=Counting()))
     harness.process_chunk([("a", 1)], [0])
