@@ -255,6 +255,7 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     current_output_watermark: int
     latencies: list[LatencyMetrics] = []
     num_lost_committables: int = 0
+    num_late_records_dropped: int = 0
 
 
 class TaskMetrics(msgspec.Struct, frozen=True):
