@@ -75,6 +75,7 @@ MISSING_NAMES: Final = {
         _RESTARTS: "RestartStrategies RestartStrategyConfiguration",
         _SINKS: "FileCompactStrategy FileCompactor",
         _OLD_SINKS: "StreamingFileSink",
+        "cached streams are not supported yet; collect the records and use from_collection()": "CachedDataStream",
         "splits are made by FileSource itself; leave it out": "FileEnumeratorProvider FileSplitAssignerProvider",
         "input dependency constraints have no effect in Flink, so they do not exist here; leave them out": "InputDependencyConstraint",
         "it wraps a Java object; use WatermarkStrategy.for_generator()": "AssignerWithPeriodicWatermarksWrapper",

@@ -17,7 +17,7 @@ def asked(request: pytest.FixtureRequest) -> tuple[Any, str, str]:
     environment = StreamExecutionEnvironment()
     stream = environment.from_collection([1])
     return {
-        "environment": (environment, "register_cached_file", "files and requirements"),
+        "environment": (environment, "enable_changelog_state_backend", "changelogs of state"),
         "stream": (stream, "cache", "cached streams"),
     }[request.param]
 
