@@ -6,6 +6,7 @@ Rules:      functions of records (``reduce``, ``aggregate``, ``apply``, ``proces
 Source:     PyFlink ``WindowedStream``, ``AllWindowedStream``; ``agg``: pandas' named aggregation.
 """
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from flowlet.common.checks import is_whole_number
@@ -13,6 +14,7 @@ from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.window_checks import checked_aggregates, window_shape
+from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from flowlet.errors import JobGraphError
 from flowlet.graph.column_transformations import SelectColumnsTransformation, WindowColumnsTransformation
 from flowlet.graph.partitioner import Global, KeyGroups
@@ -133,23 +135,42 @@ class WindowedColumnStream:
             step.max_parallelism, step.is_non_parallel = 1, True
         return rows._columns(step, aggregation.output_schema())
 
-    def _records(self) -> Any:
-        """The same windows of records."""
-        rows: DataStream = self._stream.to_records()
+    # -- as records
+
+    def trigger(self, trigger: Any) -> Any:
+        """The windows of the rows as records, with this trigger: see ``WindowedStream``."""
+        return self._records().trigger(trigger)
+
+    def evictor(self, evictor: Any) -> Any:
+        """The windows of the rows as records, with this evictor: see ``WindowedStream``."""
+        return self._records().evictor(evictor)
+
+    def reduce(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.reduce`` of the rows as records."""
+        return self._records().reduce(*args, **named)
+
+    def aggregate(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.aggregate`` of the rows as records."""
+        return self._records().aggregate(*args, **named)
+
+    def apply(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.apply`` of the rows as records."""
+        return self._records().apply(*args, **named)
+
+    def process(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.process`` of the rows as records."""
+        return self._records().process(*args, **named)
+
+    def _records(self) -> WindowedStream | AllWindowedStream:
+        rows = self._stream.to_records()
+        stream: WindowedStream | AllWindowedStream
         if self._key is None:
-            stream: Any = rows.window_all(self._assigner)
+            stream = rows.window_all(self._assigner)
         else:
-            stream = rows.key_by(ColumnKey(self._key).get_key).window(self._assigner)
+            stream = rows.key_by(operator.itemgetter(self._key)).window(self._assigner)
         if self._lateness_ms:
             stream = stream.allowed_lateness(self._lateness_ms)
         return stream if self._late_tag is None else stream.side_output_late_data(self._late_tag)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            return getattr(self._records(), name)
 
 
 def selected_columns(stream: "ColumnStream", names: list[str]) -> "ColumnStream":
