@@ -1,0 +1,1 @@
+"""Checks of schemas, columns and windows while a program is built."""
