@@ -167,7 +167,7 @@ class EnvironmentSources(ABC):
             JobGraphError: an argument is not of its kind.
         """
         from flowlet.datastream.column_stream import ColumnStream
-        from flowlet.datastream.schemas.arrow_schemas import arrow_data  # and with it pyarrow, which most programs do not need
+        from flowlet.datastream.formats.arrow_schemas import arrow_data  # and with it pyarrow, which most programs do not need
 
         if not is_name(source_name):
             raise JobGraphError(f"from_arrow() needs a name that is not empty, got {source_name!r}")

@@ -13,7 +13,7 @@ from flowlet.common.checks import is_whole_number
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.datastream.schemas.window_checks import checked_aggregates, window_shape
+from flowlet.datastream.window_checks import checked_aggregates, window_shape
 from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from flowlet.errors import JobGraphError
 from flowlet.graph.column_transformations import WindowColumnsTransformation
@@ -109,7 +109,7 @@ class WindowedColumnStream:
         return self.agg(count="count")
 
     def _single(self, column: int | str, kind: str) -> "ColumnStream":
-        from flowlet.datastream.schemas.arrow_schemas import column_of
+        from flowlet.datastream.formats.arrow_schemas import column_of
 
         name = column_of(self._stream.schema, column, kind)
         return self.agg(**{name: (name, kind)})

@@ -108,7 +108,7 @@ class EqualTo(Generic[_W]):
 
     def __init__(self, keyed: "KeyedStream", with_window: type[_W]) -> None:
         self._keyed = keyed
-        self._with_window = with_window
+        self._with_window: type[_W] = with_window
 
     def window(self, assigner: "WindowAssigner[Any, Any]") -> _W:
         """Let records meet in the windows of an assigner.  Raises JobGraphError: it is none."""
@@ -124,7 +124,7 @@ class Where(Generic[_W]):
         self._streams = streams
         self._selector = key_selector
         self._key_type = key_type
-        self._with_window = with_window
+        self._with_window: type[_W] = with_window
 
     def equal_to(self, key_selector: Selector, key_type: TypeInformation | None = None) -> EqualTo[_W]:
         """Take the key of a record of the second stream; see ``DataStream.key_by``.

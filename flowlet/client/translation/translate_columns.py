@@ -1,6 +1,6 @@
 """The operators of windows and joins of columns.
 
-Side:   task.  Loaded by name for jobs that have any: only these need pyarrow, whose import takes longer than all of ours.
+Side:   shared.  Loaded by name for jobs that have any: only these need pyarrow, whose import takes longer than all of ours.
 """
 
 from flowlet.chain.stream_operator import StreamOperator

@@ -1,1 +1,0 @@
-"""Checks of schemas, columns and windows while a program is built."""
