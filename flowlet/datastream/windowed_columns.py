@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from flowlet.common.checks import is_whole_number
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.datastream.data_stream import DataStream, partition
+from flowlet.datastream.formats.window_checks import checked_aggregates, window_shape
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.datastream.window_checks import checked_aggregates, window_shape
 from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from flowlet.errors import JobGraphError
 from flowlet.graph.column_transformations import WindowColumnsTransformation

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.datastream.formats.arrow_schemas import check_key
-from flowlet.datastream.window_checks import checked_joined_columns, checked_key_types, window_shape
+from flowlet.datastream.formats.window_checks import checked_joined_columns, checked_key_types, window_shape
 from flowlet.errors import JobGraphError
 from flowlet.graph.column_transformations import JoinColumnsTransformation
 from flowlet.graph.partitioner import KeyGroups
