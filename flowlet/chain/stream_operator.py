@@ -7,7 +7,7 @@ Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``A
             ``MailboxExecutorFactory``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -16,6 +16,7 @@ from flowlet.chain.state_share import StateShare
 from flowlet.errors import StateRestoreError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.mailbox_future import Signal
+from flowlet.metrics.metric_registry import MetricRegistry
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.state.keyed_state_backend import KeyedStateBackend
 from flowlet.state.operator_state_backend import OperatorStateBackend
@@ -111,6 +112,9 @@ class OperatorContext:
     job_id: str = "0" * 32
     has_checkpoints: bool = False  # whether the job takes checkpoints, and one more at the end of each task
     delay: Callable[[int], Signal] | None = None  # done after so many milliseconds, also before ``open`` and after ``finish``
+    metrics: MetricRegistry = field(default_factory=MetricRegistry)  # of the operator's functions
+    job_parameters: Mapping[str, str] = field(default_factory=dict)  # the user's, for all functions of the job
+    cached_files: Mapping[str, str] = field(default_factory=dict)  # the paths here of files that travelled with the job, by name
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:

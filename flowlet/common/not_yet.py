@@ -25,10 +25,8 @@ _WINDOWS: Final = "windows are not supported yet; collect records by key in a Ke
 _STATE: Final = "this detail of state back ends cannot be set; leave it out"
 _CHECKPOINTS: Final = "the storage of checkpoints is an option: set execution.checkpointing.dir in a Configuration"
 _SHIPPING: Final = "files and requirements are not shipped yet; install them where the TaskManagers run"
-_ACCUMULATORS: Final = "accumulators are not supported yet; metrics() has the counters of the job"
 _RESTARTS: Final = "restart strategies are options: set restart-strategy.type in a Configuration"
 _CHANGELOG: Final = "changelogs of state are not supported yet; leave them out"
-_METRICS: Final = "metrics of users are not supported yet"
 _FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
 _SCHEMAS: Final = "type serializers cannot be set; declare the type of the records"
 _SOURCES: Final = "this source is not supported yet; use from_collection() or a SourceFunction"
@@ -44,16 +42,9 @@ _FEATURES: Final = {
     "count_window_all": _WINDOWS,
     "enable_changelog_state_backend": _CHANGELOG,
     "is_changelog_state_backend_enabled": _CHANGELOG,
-    "get_metrics_group": _METRICS,
-    "get_metric_group": _METRICS,
-    "get_job_parameter": "job parameters are not supported yet; give values to the function's constructor",
-    "set_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
-    "get_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
+    "get_metric_group": "PyFlink calls it get_metrics_group()",
     "set_restart_strategy": _RESTARTS,
     "get_restart_strategy": _RESTARTS,
-    "get_accumulators": _ACCUMULATORS,
-    "get_accumulator_result": _ACCUMULATORS,
-    "get_all_accumulator_results": _ACCUMULATORS,
     "add_python_file": _SHIPPING,
     "set_python_requirements": _SHIPPING,
     "add_python_archive": _SHIPPING,
@@ -61,9 +52,7 @@ _FEATURES: Final = {
     "register_cached_file": _SHIPPING,
     "add_jars": "jars cannot be used here: nothing runs in a Java virtual machine",
     "add_classpaths": "jars cannot be used here: nothing runs in a Java virtual machine",
-    "project": "project() is not supported yet; use map() with a function that takes the fields",
     "cache": "cached streams are not supported yet; collect the records and use from_collection()",
-    "set_uid_hash": "hashes of operator ids cannot be set yet; use uid()",
 }
 
 
@@ -80,7 +69,6 @@ MISSING_MODULES: Final = {
         _OPTIONS: "common.config_options",
         _RESTARTS: "common.restart_strategy",
         _SCHEMAS: "common.serializer",
-        _METRICS: "metrics",
         "the Table API is not part of flowlet; use the DataStream API": "table",
     }.items()
     for name in names.split()

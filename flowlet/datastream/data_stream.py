@@ -2,7 +2,7 @@
 
 Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
 Source: PyFlink ``pyflink.datastream.data_stream``.
-Absent: what ``flowlet.common.not_yet`` names: windows, project, cache, ``set_uid_hash``.
+Absent: what ``flowlet.common.not_yet`` names: windows, cache.
 """
 
 import importlib
@@ -21,7 +21,6 @@ from flowlet.datastream.connectors.base import Sink, SupportsGlobalCommitter
 from flowlet.datastream.functions import (
     FilterFunction,
     FlatMapFunction,
-    Function,
     KeySelector,
     MapFunction,
     Partitioner,
@@ -33,6 +32,7 @@ from flowlet.datastream.split_stream import SplitStream
 from flowlet.datastream.state import MapStateDescriptor
 from flowlet.datastream.stream_settings import DataStreamSink, StreamSettings, checked_text
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
+from flowlet.datastream.user_functions.projection import Projection, projected_type
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, Rebalance, Rescale, Shuffle
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
@@ -157,6 +157,11 @@ class DataStream(StreamSettings):
         function = checked_function(func, FilterFunction, "filter", 1)
         return self._then(FilterTransformation(name="Filter", function=function, **self._inherited(self.get_type())))
 
+    def project(self, *field_indexes: int) -> "DataStream":
+        """Keep these fields of tuples, in this order.  Raises JobGraphError: the declared type is no tuple, or has no such field."""
+        output_type = projected_type(self.get_type(), field_indexes)
+        return self._then(MapTransformation(name="Projection", function=Projection(field_indexes), **self._inherited(output_type)))
+
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
         """Send all records with the same key to the same subtask.
 
@@ -166,10 +171,9 @@ class DataStream(StreamSettings):
         A key must not change.  Any other key fails the job at its first record, with the reason.
 
         Raises:
-            JobGraphError: the selector cannot be called with one record, or needs ``open`` or ``close``, which are not called for it yet.
+            JobGraphError: the selector cannot be called with one record.
         """
         selector = checked_function(key_selector, KeySelector, "key_by", 1)
-        _check_has_no_life_cycle(selector)
         if key_type is not None:
             declared_type(key_type)
         stream: KeyedStream = _behind("KeyedStream")(self, selector)
@@ -398,14 +402,6 @@ def _checked_descriptors(descriptors: list[Any]) -> list[MapStateDescriptor]:
             raise JobGraphError(f"broadcast() got two descriptors of the name {each.name!r}; give each state a name of its own")
         names.add(each.name)
     return descriptors
-
-
-def _check_has_no_life_cycle(selector: Any) -> None:
-    if isinstance(selector, KeySelector) and (type(selector).open, type(selector).close) != (Function.open, Function.close):
-        raise JobGraphError(
-            f"key_by(): {type(selector).__name__} overrides open() or close(), which are not called for key selectors yet; "
-            "prepare in __init__, or take the key from a field that a map() before it adds"
-        )
 
 
 def _behind(name: str) -> Any:

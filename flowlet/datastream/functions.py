@@ -9,8 +9,8 @@ Defined: in ``user_functions``, which imports nothing of this package.
 from typing import TYPE_CHECKING
 
 from flowlet.common.not_yet import missing_names
+from flowlet.datastream.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
 from flowlet.datastream.user_functions.async_function import AsyncFunction
-from flowlet.datastream.user_functions.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
 from flowlet.datastream.user_functions.function import (
     CheckpointedFunction,
     CheckpointListener,

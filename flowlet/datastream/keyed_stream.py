@@ -5,6 +5,7 @@ Source: PyFlink ``pyflink.datastream.data_stream``, which exports it, too.
 """
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 from flowlet.common.checks import is_name, is_whole_number
@@ -31,6 +32,15 @@ class KeyedStream(DataStream):
     """
 
     __slots__ = ("_origin",)
+
+    class AccumulateType(Enum):
+        """The aggregations of a field."""
+
+        MIN = 1
+        MAX = 2
+        MIN_BY = 3
+        MAX_BY = 4
+        SUM = 5
 
     def __init__(self, origin: DataStream, key_selector: Any) -> None:
         super().__init__(origin._environment, partition(origin, KeyGroups(key_selector)))

@@ -258,6 +258,11 @@ class _Builder:
         return node
 
     def _hash_of(self, transformation: Transformation, node_id: int, sources: list[StreamNode]) -> str:
+        if transformation.uid_hash is not None:
+            for other in self.nodes.values():
+                if other.hash == transformation.uid_hash:
+                    raise JobGraphError(f"operators {other.name!r} and {transformation.operator_name!r} have the same hash {other.hash}")
+            return transformation.uid_hash
         if transformation.uid is None:
             return stable_id("position", node_id, *[source.hash for source in sources])
         for other in self.nodes.values():

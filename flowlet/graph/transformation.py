@@ -35,6 +35,7 @@ class Transformation:
     max_parallelism: int | None = None  # None: the environment's
     buffer_timeout_ms: int | None = None  # None: the environment's
     uid: str | None = None
+    uid_hash: str | None = None  # 32 hex digits: the operator's id, whatever its uid
     description: str | None = None
     slot_sharing_group: str | None = None  # None: the input's
     chaining: ChainingStrategy = ChainingStrategy.ALWAYS

@@ -156,6 +156,7 @@ def _create_environment(
         limits=_limits(descriptor.settings),
         state=descriptor.settings.state,
         gate_inputs=[gate.input_id for gate in descriptor.gates],
+        job_parameters=dict(descriptor.settings.parameters),
     )
 
 

@@ -9,19 +9,17 @@ import pytest
 from flowlet.common.not_yet import NotSupportedYetError, missing_attribute
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import FlowletError
-from flowlet.operators.user_function import RuntimeContext
 
 
-@pytest.fixture(params=["environment", "stream", "keyed stream", "runtime context"])
+@pytest.fixture(params=["environment", "stream", "keyed stream"])
 def asked(request: pytest.FixtureRequest) -> tuple[Any, str, str]:
     """An object, a method of PyFlink's that it has not, and the feature."""
     environment = StreamExecutionEnvironment()
     stream = environment.from_collection([1])
     return {
-        "environment": (environment, "get_global_job_parameters", "job parameters"),
+        "environment": (environment, "register_cached_file", "files and requirements"),
         "stream": (stream, "window_all", "windows"),
         "keyed stream": (stream.key_by(abs), "window", "windows"),
-        "runtime context": (RuntimeContext(None), "get_metrics_group", "metrics of users"),  # type: ignore[arg-type]  # it is not asked
     }[request.param]
 
 
