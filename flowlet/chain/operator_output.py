@@ -130,6 +130,11 @@ class OperatorOutput:
         """Whether no consumer needs to see single records."""
         return self._main.takes_whole(chunk)
 
+    @property
+    def is_gathered(self) -> bool:
+        """Whether all consumers of the main output wait for chunks: no function is called for single records."""
+        return self._main.is_gathered
+
     def drain(self) -> None:
         """Pass all waiting records to their consumers."""
         for end in self.loop_ends:
@@ -199,6 +204,10 @@ class _Way:
         code.at_start(f"{count} = 0")
         code.line(f"{count} += 1")
         return count
+
+    @property
+    def is_gathered(self) -> bool:
+        return all(isinstance(consumer, ChunkingOutput) for consumer in self._consumers)
 
     def takes_whole(self, chunk: Chunk) -> bool:
         return all(isinstance(consumer, ChunkingOutput) and consumer.try_whole(chunk) is not None for consumer in self._consumers)

@@ -79,6 +79,7 @@ class OperatorCounters:
     num_records_in: int = 0
     num_records_out: int = 0
     num_records_from_the_future: int = 0  # their timestamps were too far ahead to raise the watermark
+    num_late_records_dropped: int = 0  # all their windows were over
     num_lost_committables: int = 0  # of a sink, that its committer has given up
 
 

@@ -58,6 +58,7 @@ from flowlet.graph.transformation import (
     ToColumnsTransformation,
     ToRecordsTransformation,
     TwoInputTransformation,
+    WindowTransformation,
 )
 from flowlet.ingest.event_time import EventTimeColumn
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
@@ -73,6 +74,7 @@ from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWa
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.global_commit_operator import GlobalCommitOperator
 from flowlet.sinks.sink_operator import SinkOperator
+from flowlet.windows.window_operator import WindowOperator
 
 
 def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # the API's seam
@@ -155,6 +157,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return _column_operator(step, node.name)
         case ProcessTransformation():
             return ProcessOperator(step.function, step.key_selector, is_batch=is_batch, name=node.name)
+        case WindowTransformation():
+            return WindowOperator(step.spec, step.key_selector, is_batch=is_batch, name=node.name)
         case CoMapTransformation():
             return CoMapOperator(step.function, _key_selectors(step), name=node.name)
         case CoFlatMapTransformation():

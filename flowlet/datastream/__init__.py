@@ -12,6 +12,7 @@ from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 from flowlet.datastream.functions import (
     AggregateFunction,
+    AllWindowFunction,
     AsyncFunction,
     AsyncRetryPredicate,
     AsyncRetryStrategy,
@@ -34,11 +35,14 @@ from flowlet.datastream.functions import (
     KeySelector,
     MapFunction,
     Partitioner,
+    ProcessAllWindowFunction,
     ProcessFunction,
+    ProcessWindowFunction,
     ReduceFunction,
     RuntimeContext,
     SinkContext,
     SinkFunction,
+    WindowFunction,
 )
 from flowlet.datastream.keyed_stream import KeyedStream
 from flowlet.datastream.output_tag import OutputTag
@@ -49,9 +53,22 @@ from flowlet.datastream.stream_execution_environment import StreamExecutionEnvir
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
+from flowlet.datastream.window import (
+    CountWindow,
+    GlobalWindow,
+    MergingWindowAssigner,
+    TimeWindow,
+    Trigger,
+    TriggerResult,
+    Window,
+    WindowAssigner,
+)
+from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 
 __all__ = [
     "AggregateFunction",
+    "AllWindowFunction",
+    "AllWindowedStream",
     "AsyncDataStream",
     "AsyncFunction",
     "AsyncRetryPredicate",
@@ -69,6 +86,7 @@ __all__ = [
     "CoMapFunction",
     "CoProcessFunction",
     "ConnectedStreams",
+    "CountWindow",
     "DataStream",
     "DataStreamSink",
     "EmbeddedRocksDBStateBackend",
@@ -78,6 +96,7 @@ __all__ = [
     "Function",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
+    "GlobalWindow",
     "HashMapStateBackend",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
@@ -86,9 +105,12 @@ __all__ = [
     "KeyedStateStore",
     "KeyedStream",
     "MapFunction",
+    "MergingWindowAssigner",
     "OutputTag",
     "Partitioner",
+    "ProcessAllWindowFunction",
     "ProcessFunction",
+    "ProcessWindowFunction",
     "ReduceFunction",
     "RuntimeContext",
     "RuntimeExecutionMode",
@@ -100,8 +122,15 @@ __all__ = [
     "StateBackend",
     "StreamExecutionEnvironment",
     "TimeDomain",
+    "TimeWindow",
     "TimerService",
+    "Trigger",
+    "TriggerResult",
     "TwoPhaseCommitSinkFunction",
+    "Window",
+    "WindowAssigner",
+    "WindowFunction",
+    "WindowedStream",
 ]
 
 if not TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
 Source: PyFlink ``pyflink.datastream.data_stream``.
-Absent: what ``flowlet.common.not_yet`` names: windows, cache.
+Absent: what ``flowlet.common.not_yet`` names: cache.
 """
 
 import importlib
@@ -59,8 +59,11 @@ if TYPE_CHECKING:
     from flowlet.datastream.column_stream import ColumnStream
     from flowlet.datastream.keyed_stream import KeyedStream
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
+    from flowlet.datastream.window.window_assigners import WindowAssigner
+    from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 
 __all__ = [
+    "AllWindowedStream",
     "BroadcastConnectedStream",
     "BroadcastStream",
     "CloseableIterator",
@@ -69,14 +72,17 @@ __all__ = [
     "DataStreamSink",
     "KeyedStream",
     "SplitStream",
+    "WindowedStream",
 ]
 
 # Called on a stream without keys, these raise NotKeyedError, which says what to do.
-_KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count"})
+_KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count", "window", "count_window"})
 # These modules import this one, so they are loaded when they are needed.  What they define is part of this module, as in PyFlink.
 _MODULES_BEHIND: Final = {
+    "AllWindowedStream": "flowlet.datastream.windowed_stream",
     "ColumnStream": "flowlet.datastream.column_stream",
     "KeyedStream": "flowlet.datastream.keyed_stream",
+    "WindowedStream": "flowlet.datastream.windowed_stream",
 }
 
 
@@ -183,6 +189,16 @@ class DataStream(StreamSettings):
         """Apply a process function; ``yield tag, value`` with an ``OutputTag`` emits to that side output."""
         function = checked_object(func, "process", ProcessFunction)
         return self._then(ProcessTransformation(name="Process", function=function, **self._inherited(declared_type(output_type))))
+
+    def window_all(self, window_assigner: "WindowAssigner[Any, Any]") -> "AllWindowedStream":
+        """Put the records into windows that are not split by key: one subtask does all the work."""
+        stream: AllWindowedStream = _behind("AllWindowedStream")(self, window_assigner)
+        return stream
+
+    def count_window_all(self, size: int, slide: int = 0) -> "AllWindowedStream":
+        """Windows of ``size`` records; with ``slide`` a new one begins at every ``slide``-th record.  Not in PyFlink."""
+        assigner = importlib.import_module(_MODULES_BEHIND["AllWindowedStream"]).count_windows(size, slide)
+        return self.window_all(assigner)
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "DataStream":
         """Assign timestamps and emit watermarks, as the strategy says.  Raises JobGraphError if it is no strategy."""

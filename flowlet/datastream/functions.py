@@ -2,7 +2,7 @@
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``.
-Absent: window functions; Java-backed functions; metrics of a ``RuntimeContext``.
+Absent: Java-backed functions; metrics of a ``RuntimeContext``.
 Defined: in ``user_functions``, which imports nothing of this package.
 """
 
@@ -42,9 +42,16 @@ from flowlet.datastream.user_functions.record_functions import (
     SinkContext,
     SinkFunction,
 )
+from flowlet.datastream.user_functions.window_functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
 
 __all__ = [
     "AggregateFunction",
+    "AllWindowFunction",
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
@@ -67,11 +74,14 @@ __all__ = [
     "KeyedStateStore",
     "MapFunction",
     "Partitioner",
+    "ProcessAllWindowFunction",
     "ProcessFunction",
+    "ProcessWindowFunction",
     "ReduceFunction",
     "RuntimeContext",
     "SinkContext",
     "SinkFunction",
+    "WindowFunction",
 ]
 
 

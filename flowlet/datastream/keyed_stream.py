@@ -14,6 +14,8 @@ from flowlet.datastream.aggregations import Aggregation, extreme_of
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.functions import KeyedProcessFunction, KeySelector, ProcessFunction, ReduceFunction
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
+from flowlet.datastream.window.window_assigners import WindowAssigner
+from flowlet.datastream.windowed_stream import WindowedStream, count_windows
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
@@ -96,6 +98,14 @@ class KeyedStream(DataStream):
         has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
         declared = self._inherited(declared_type(output_type))
         return self._then(ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared))
+
+    def window(self, window_assigner: WindowAssigner[Any, Any]) -> WindowedStream:
+        """Put the records of each key into windows."""
+        return WindowedStream(self, window_assigner)
+
+    def count_window(self, size: int, slide: int = 0) -> WindowedStream:
+        """Windows of ``size`` records of a key; with ``slide`` a new one begins at every ``slide``-th record."""
+        return WindowedStream(self, count_windows(size, slide))
 
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
         """The records keyed in another way, which replaces this key."""

@@ -173,6 +173,13 @@ class ProcessTransformation(Transformation):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class WindowTransformation(Transformation):
+    """The results of windows of a keyed stream, as ``spec`` says, a ``WindowSpec``."""
+
+    spec: Any
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class SplitTransformation(Transformation):
     """Records sorted under names; for each set of names in ``selections`` there is a side output with the records under any of them."""
 

@@ -269,6 +269,7 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     num_lost_committables: int = 0
     user_metrics: list[UserMetric] = []
     num_refused_user_metrics: int = 0  # metrics over the limit of an operator, which are not shown
+    num_late_records_dropped: int = 0
 
 
 class TaskMetrics(msgspec.Struct, frozen=True):

@@ -72,6 +72,10 @@ class HeapReducingState(ReducingState[Any]):
         before = self._stored.value()
         self._stored.update(value if before is None else self._reduce(before, value))
 
+    def update(self, result: Any) -> None:
+        """Replace the result for the current key."""
+        self._stored.update(result)
+
     def clear(self) -> None:
         """Forget the result for the current key."""
         self._stored.clear()
@@ -97,6 +101,14 @@ class HeapAggregatingState(AggregatingState[Any, Any]):
         if accumulator is None:
             accumulator = self._function.create_accumulator()
         self._stored.update(self._function.add(value, accumulator))
+
+    def accumulator(self) -> Any:
+        """What is kept for the current key; None if it has no values."""
+        return self._stored.value()
+
+    def update_accumulator(self, accumulator: Any) -> None:
+        """Replace what is kept for the current key."""
+        self._stored.update(accumulator)
 
     def clear(self) -> None:
         """Forget the accumulator of the current key."""

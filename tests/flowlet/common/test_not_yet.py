@@ -11,15 +11,14 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import FlowletError
 
 
-@pytest.fixture(params=["environment", "stream", "keyed stream"])
+@pytest.fixture(params=["environment", "stream"])
 def asked(request: pytest.FixtureRequest) -> tuple[Any, str, str]:
     """An object, a method of PyFlink's that it has not, and the feature."""
     environment = StreamExecutionEnvironment()
     stream = environment.from_collection([1])
     return {
         "environment": (environment, "register_cached_file", "files and requirements"),
-        "stream": (stream, "window_all", "windows"),
-        "keyed stream": (stream.key_by(abs), "window", "windows"),
+        "stream": (stream, "cache", "cached streams"),
     }[request.param]
 
 
@@ -47,19 +46,11 @@ def test_the_error_is_of_both_trees() -> None:
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
-        ("import flowlet.datastream.window", "no module 'flowlet.datastream.window': windows .* yet"),
-        ("from flowlet.datastream import window", "no module 'flowlet.datastream.window': windows .* yet"),
-        ("from flowlet.datastream.window import Trigger", "no module 'flowlet.datastream.window': windows .* yet"),
         (
             "from flowlet.datastream import DataStream, CheckpointStorage",
             "'flowlet.datastream' has no 'CheckpointStorage': .*checkpointing.dir",
         ),
-        (
-            "from flowlet.datastream.functions import ProcessWindowFunction",
-            "has no 'ProcessWindowFunction': windows",
-        ),
         ("from flowlet.datastream.connectors.file_system import FileCompactor", "a file sink cannot compact files yet"),
-        ("from flowlet.common import TypeSerializer", "'flowlet.common' has no 'TypeSerializer': type serializers cannot be set"),
         ("from flowlet.datastream.connectors.pulsar import PulsarSource", "Java virtual machine; use a SourceFunction"),
         ("from flowlet.table import TableEnvironment", "use the DataStream API"),
     ],

@@ -246,7 +246,7 @@ def test_aggregations_need_a_key(method: str) -> None:
     assert not hasattr(stream, method)
 
 
-@pytest.mark.parametrize("method", ["window_all", "cache", "no_such_method"])
+@pytest.mark.parametrize("method", ["cache", "no_such_method"])
 def test_what_this_version_cannot_do_is_absent(method: str) -> None:
     environment, _ = new_environment()
     stream = environment.from_collection([1])
