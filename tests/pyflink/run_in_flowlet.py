@@ -11,9 +11,12 @@ import re
 import runpy
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from flowlet.common.options.tuning_options import IgnoredOptionWarning
 
 PROGRAMS: Final = {file.stem: file for file in sorted(Path(__file__).parent.glob("programs/demo_*.py"))}
 # "2> value" and "name:2> value": the number of the subtask that printed is left to chance.
@@ -31,7 +34,8 @@ def run(program: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="flowlet-program-") as folder:
         file = Path(folder, program.name)
         file.write_text(translated(program.read_text(encoding="utf-8")), encoding="utf-8")
-        with _in_this_process(), contextlib.redirect_stdout(printed):
+        with _in_this_process(), contextlib.redirect_stdout(printed), warnings.catch_warnings():
+            warnings.simplefilter("ignore", IgnoredOptionWarning)
             runpy.run_path(str(file), run_name="__main__")
     return printed.getvalue()
 

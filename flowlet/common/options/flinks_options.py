@@ -6,7 +6,6 @@ Source: Flink 2 ``*Options``; PyFlink ``PythonOptions``.
 
 from typing import Final
 
-_OBJECT_REUSE: Final = "chained operators always pass on the record itself, as PyFlink's Python operators do"
 _SAVEPOINTS: Final = "a job can start from a savepoint or a retained checkpoint: execution.state-recovery.path"
 _STATE: Final = "this detail of state backends cannot be set"
 _STORAGE: Final = "this detail of checkpoint files cannot be set"
@@ -24,7 +23,6 @@ _ALIGNMENT: Final = "source splits of an alignment group always wait for each ot
 EXACT: Final = {
     name: reason
     for reason, names in {
-        _OBJECT_REUSE: "pipeline.object-reuse",
         _STORAGE: "execution.checkpointing.create-subdir execution.checkpointing.data-inline-threshold"
         " execution.checkpointing.write-buffer-size execution.checkpointing.snapshot-compression"
         " execution.checkpointing.cleaner.parallel-mode",
