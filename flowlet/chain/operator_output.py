@@ -19,17 +19,21 @@ from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
-from flowlet.chain.record_loop import LoopEnd, RecordLoop, write_into
+from flowlet.chain.record_loop import LoopEnd, RecordLoop, write_conversion, write_into
 from flowlet.chain.stream_operator import EdgeOutput, OperatorCounters, Output, StreamOperator
 from flowlet.columns.unchanging import UNCHANGING
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.typed.record_conversion import RecordConversion
 
 
 class ChainedConsumer:
-    """A chained operator that takes records one by one, its output and its counters."""
+    """A chained operator that takes records one by one, its output and its counters; ``conversion``: of records on their way to it."""
 
-    def __init__(self, operator: StreamOperator, output: "OperatorOutput", counters: OperatorCounters) -> None:
+    def __init__(
+        self, operator: StreamOperator, output: "OperatorOutput", counters: OperatorCounters, conversion: RecordConversion | None = None
+    ) -> None:
         self.operator = operator
+        self._conversion = conversion
         self.output = output
         self.counters = counters
         self.emit_watermark = operator.process_watermark
@@ -42,6 +46,8 @@ class ChainedConsumer:
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """Generate the statements that process the record in the variable ``record``."""
+        if self._conversion is not None:
+            record = write_conversion(self._conversion, code, record)
         write_into(self.operator, self.loop_ends, code, record, timestamp, None)
 
     def write_apart(self, code: LoopCode, record: str, timestamp: str | None) -> None:

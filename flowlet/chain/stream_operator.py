@@ -28,6 +28,7 @@ from flowlet.timers.time_api import (
     ProcessingTimeService,
     Triggerable,
 )
+from flowlet.typed.record_conversion import DeclaredOutput
 
 
 class EdgeOutput(Protocol):
@@ -179,6 +180,7 @@ class StreamOperator:
     state_version: ClassVar[int] = 1  # of the snapshot; raised by whoever changes its fields
     waits: ClassVar[bool] = False  # whether it may run mails while it processes a record
     takes_late_data: ClassVar[bool] = False  # whether its producers may send it records behind their end of data
+    declared_outputs: Mapping[str | None, DeclaredOutput] = {}  # by side output; whose records are converted
     runs_after_finish: bool = False  # whether it has something to do if it is restored from a checkpoint taken after ``finish``
     ctx: OperatorContext  # set by setup
     output: Output  # set by setup

@@ -11,6 +11,7 @@ from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.built_in_sources import runtime_source
+from flowlet.client.declared_outputs import declared_outputs_of, is_fused
 from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
 from flowlet.client.gate_routing import routed_at_producers
@@ -74,6 +75,7 @@ from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWa
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.global_commit_operator import GlobalCommitOperator
 from flowlet.sinks.sink_operator import SinkOperator
+from flowlet.typed.value_conversion import changes_values
 from flowlet.windows.window_operator import WindowOperator
 
 
@@ -107,8 +109,8 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
     def chained(operator: StreamOperator, parent: int, edge: StreamEdge | None) -> ChainedOperator:
         if edge is None:
             return ChainedOperator(operator, parent)
-        partitioner = edge.partitioner
-        return ChainedOperator(operator, parent, edge.tag, partitioner.key_selector if isinstance(partitioner, KeyGroups) else None)
+        key_selector = edge.partitioner.key_selector if isinstance(edge.partitioner, KeyGroups) else None
+        return ChainedOperator(operator, parent, edge.tag, key_selector, takes_unconverted=is_fused(edge, stream_graph))
 
     stream_graph = routed_at_producers(stream_graph)
     return build_job_graph(stream_graph, lambda node: _identified(node, stream_graph), chained)
@@ -189,7 +191,10 @@ def _aggregation_of(step: ReduceTransformation | SumTransformation | CountTransf
     emitted = {"emit_on_finish": is_batch, "emits_batches": step.emits_batches and not is_batch}
     match step:
         case ReduceTransformation():
-            return KeyedReduceOperator(step.key_selector, step.function, name=name, **emitted)
+            reduce = KeyedReduceOperator(step.key_selector, step.function, name=name, **emitted)
+            # As in PyFlink the result so far is kept in its declared type: the function sees its names, for example.
+            reduce.result_type = step.output_type if changes_values(step.output_type) and not step.is_declared else None
+            return reduce
         case SumTransformation():
             return KeyedSumOperator(step.key_selector, step.position, name=name, **emitted)
         case CountTransformation():
@@ -199,7 +204,7 @@ def _aggregation_of(step: ReduceTransformation | SumTransformation | CountTransf
 def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> StreamOperator:
     match step:
         case PrintTransformation():
-            return PrintSink(step.identifier, name=name)
+            return PrintSink(step.identifier, step.output_type, name=name)
         case SinkTransformation(sink=DiscardingSink()):
             return DiscardSink(name=name)
         case SinkTransformation(sink=FileSink() as sink):
@@ -229,6 +234,7 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     operator = operator_of(node, is_batch=stream_graph.is_batch)
     operator.operator_id = bytes.fromhex(node.hash)
     operator.uid = node.transformation.uid or ""
+    operator.declared_outputs = declared_outputs_of(node, stream_graph)
     if isinstance(operator, SourceOperator):
         operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
     checkpoints = stream_graph.settings.job.checkpoints

@@ -182,7 +182,7 @@ class DataStream(StreamSettings):
         selector = checked_function(key_selector, KeySelector, "key_by", 1)
         if key_type is not None:
             declared_type(key_type)
-        stream: KeyedStream = _behind("KeyedStream")(self, selector)
+        stream: KeyedStream = _behind("KeyedStream")(self, selector, key_type)
         return stream
 
     def process(self, func: ProcessFunction, output_type: TypeInformation | None = None) -> "DataStream":

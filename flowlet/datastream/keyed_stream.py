@@ -9,8 +9,10 @@ from enum import Enum
 from typing import Any
 
 from flowlet.common.checks import is_name, is_whole_number
-from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
+from flowlet.common.types import Row
 from flowlet.datastream.aggregations import Aggregation, extreme_of
+from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.functions import KeyedProcessFunction, KeySelector, ProcessFunction, ReduceFunction
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
@@ -33,7 +35,7 @@ class KeyedStream(DataStream):
     It is no operator: it has no name, parallelism or other settings, and its partitioning is fixed.
     """
 
-    __slots__ = ("_origin",)
+    __slots__ = ("_key_type", "_origin")
 
     class AccumulateType(Enum):
         """The aggregations of a field."""
@@ -44,9 +46,10 @@ class KeyedStream(DataStream):
         MAX_BY = 4
         SUM = 5
 
-    def __init__(self, origin: DataStream, key_selector: Any) -> None:
+    def __init__(self, origin: DataStream, key_selector: Any, key_type: TypeInformation | None = None) -> None:
         super().__init__(origin._environment, partition(origin, KeyGroups(key_selector)))
         self._origin = origin
+        self._key_type = key_type
 
     def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction) -> DataStream:
         """Combine the records of each key: a result per record, or in BATCH mode one per key at the end."""
@@ -111,6 +114,12 @@ class KeyedStream(DataStream):
         """The records keyed in another way, which replaces this key."""
         return self._origin.key_by(key_selector, key_type)
 
+    def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CloseableIterator | list[Any]:
+        """As for any stream, but as in PyFlink each result is a ``Row`` of the key, ``f0``, and the record, ``f1``."""
+        pairs = RowTypeInfo([self._key_type or PickledBytesTypeInfo(), self.get_type()])
+        selector = self._transformation.key_selector
+        return self.map(_WithKey(getattr(selector, "get_key", selector)), pairs).execute_and_collect(job_execution_name, limit)
+
     def _extreme(self, method: str, position: int | str, emit: str) -> DataStream:
         _check_position(method, position)
         function = extreme_of(method, position)
@@ -123,6 +132,16 @@ class KeyedStream(DataStream):
             f"a keyed stream keeps its partitioning, it cannot become {partitioner.ship_strategy}: "
             "partition before key_by(), or behind the next operator"
         )
+
+
+class _WithKey:
+    """Makes rows of key and record."""
+
+    def __init__(self, select: Callable[[Any], Any]) -> None:
+        self._select = select
+
+    def __call__(self, record: Any) -> Row:
+        return Row(self._select(record), record)
 
 
 def emits_batches_of(method: str, emit: Any) -> bool:
