@@ -18,6 +18,7 @@ from flowlet.client.gate_routing import routed_at_producers
 from flowlet.client.source_positions import warn_of_sources_without_position
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.options.known_options import AFTER_TASKS_FINISH
+from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.connectors.blocking_source import BlockingSource
 from flowlet.connectors.files.running_file_sink import RunningFileSink
@@ -92,9 +93,16 @@ def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_proces
         JobSubmissionError: the JobManager did not take it, or a function cannot be sent to a TaskManager.
         FlowletError: there is no cluster, or it could not be started.
     """
-    job_graph = translate(stream_graph)
-    target = embedded_target(job_graph, in_process=in_process) if address is None else RemoteTarget(*address, retry=job_graph.client_retry)
-    job = execute(job_graph, target)
+    job_graph, dependencies = translate(stream_graph), stream_graph.settings.dependencies
+    if address is None:
+        job = execute(job_graph, embedded_target(job_graph, in_process=in_process, dependencies=dependencies), dependencies)
+    else:
+        if dependencies.executable is not None:
+            raise JobGraphError(
+                f"set_python_executable({dependencies.executable!r}) has no effect on TaskManagers that run already: start them with that "
+                "Python, and leave it out"
+            )
+        job = execute(job_graph, RemoteTarget(*address, retry=job_graph.client_retry), dependencies)
     warn_of_sources_without_position(stream_graph)
     return SubmittedJob(job, tuple(edge.id for edge in job_graph.external_edges()))
 
@@ -116,8 +124,16 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
     return build_job_graph(stream_graph, lambda node: _identified(node, stream_graph), chained)
 
 
-def embedded_target(job_graph: JobGraph, *, in_process: bool) -> EmbeddedTarget:
-    """A cluster as wide as the widest vertex; in this process for parallelism 1, too."""
+def embedded_target(job_graph: JobGraph, *, in_process: bool, dependencies: DependencySettings | None = None) -> EmbeddedTarget:
+    """A cluster as wide as the widest vertex; in this process for parallelism 1, too, unless the job's files need processes of its own.
+
+    Raises:
+        JobGraphError: they do, and ``in_process`` is wanted.
+    """
+    dependencies = dependencies or DependencySettings()
+    needs_process = dependencies.needs_own_process
+    if in_process and needs_process is not None:
+        raise JobGraphError(f"{needs_process} needs TaskManagers that are processes of their own: unset FLOWLET_LOCAL")
     parallelism = max(vertex.parallelism for vertex in job_graph.vertices)
     checkpoints = job_graph.settings.checkpoints
     # Checkpoints that stay, and savepoints, which any job with checkpoints may take, are for other clusters of this user.
@@ -125,7 +141,8 @@ def embedded_target(job_graph: JobGraph, *, in_process: bool) -> EmbeddedTarget:
         checkpoints.is_retained_on_failure or checkpoints.is_retained_on_cancellation or bool(checkpoints.savepoint_directory)
     )
     shares = Sharing.NEEDED if is_kept or job_graph.settings.recovery_path else Sharing.NONE if checkpoints is None else Sharing.WANTED
-    return EmbeddedTarget(parallelism, in_process=in_process or parallelism == 1, shares_checkpoints=shares)
+    stays_in_process = in_process or (parallelism == 1 and needs_process is None)
+    return EmbeddedTarget(parallelism, in_process=stays_in_process, shares_checkpoints=shares, python=dependencies.executable)
 
 
 def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
+from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import JobGraphError
@@ -49,6 +50,7 @@ class StreamGraphSettings:
     client_heartbeat: ClientHeartbeat | None = None  # None: the job goes on without its client
     client_retry: ClientRetry = field(default_factory=ClientRetry)
     job: JobSettings = field(default_factory=JobSettings)
+    dependencies: DependencySettings = field(default_factory=DependencySettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import NoReturn
 import msgspec
 from aiohttp import web
 
-from flowlet.errors import JobGraphError
+from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS
 from flowlet.jm.checkpoints.checkpoint_directory import check_checkpoint_directory
 from flowlet.jm.dispatcher import BusyError, Dispatcher, DuplicateJobError
@@ -22,6 +22,8 @@ from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.savepoints.savepoint_api import SavepointApi
+from flowlet.jm.shipped.file_api import FileApi
+from flowlet.jm.shipped.file_keeper import FileKeeper
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.background_call import call_in_background
@@ -40,13 +42,14 @@ _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
 class RestApi:
     """The handlers of all routes.  Threading: the JobManager's loop."""
 
-    def __init__(self, dispatcher: Dispatcher, config: JobManagerConfig, jm_id: str, clock: WallClock) -> None:
+    def __init__(self, dispatcher: Dispatcher, config: JobManagerConfig, jm_id: str, clock: WallClock, files: FileKeeper) -> None:
         self._dispatcher = dispatcher
         self._config = config
         self._jm_id = jm_id
         self._clock = clock
         self._producers = ProducerApi(dispatcher, config, clock)
         self._savepoints = SavepointApi(self._find_job, self._long_poll_s)
+        self._files = files
         self.protection = AuthenticatingServer(config.secret, advertised=config.advertised_addresses, key_of=self._producers.key_of)
 
     def __repr__(self) -> str:
@@ -57,6 +60,7 @@ class RestApi:
         application = self.protection.create_application()
         application.add_routes(self._producers.routes())
         application.add_routes(self._savepoints.routes())
+        application.add_routes(FileApi(self._files).routes())
         application.add_routes(
             [
                 web.get("/overview", self.overview),
@@ -99,12 +103,15 @@ class RestApi:
         try:
             job = _job_graph_decoder.decode(await request.read())  # no wait: the check of its signature has read it
             await check_checkpoint_directory(job, call_in_background)
+            await self._files.check(job.code.files)
             self._dispatcher.submit(job)
             problem = await self._dispatcher.wait_until_kept(job.job_id)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is not a job graph: {error}")
         except JobGraphError as error:
             return error_response(400, str(error))
+        except StorageError as error:
+            return error_response(503, str(error))
         except DuplicateJobError as error:
             return error_response(409, str(error))
         except BusyError as error:

@@ -12,10 +12,12 @@ import msgspec
 
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.rpc.shipped_files import ShippedFiles
 from flowlet.splits.file_split import FileSet, FileSplit
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
 
-PROTOCOL_VERSION: Final = 3  # 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages, no reports of stuck tasks
+# 3: no shipped files; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages, no reports of stuck tasks
+PROTOCOL_VERSION: Final = 4
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
 
@@ -95,10 +97,12 @@ class UserCode(msgspec.Struct, frozen=True):
     """The part of a program that its TaskManagers lack.
 
     ``modules``: by full name.  ``main_objects``: classes and functions of the main module, cloudpickled one by one, by name.
+    ``files``: the JobManager has their content; a task fetches it before it opens its operators.
     """
 
     modules: dict[str, ModuleSource] = {}
     main_objects: dict[str, bytes] = {}
+    files: ShippedFiles = ShippedFiles()
 
     @property
     def num_bytes(self) -> int:

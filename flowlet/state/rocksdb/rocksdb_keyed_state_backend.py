@@ -35,9 +35,9 @@ from flowlet.state.rocksdb.cached_states import RocksDBListState, RocksDBMapStat
 from flowlet.state.rocksdb.rocksdb_store import CACHE_BYTES, RocksDBStore, open_to_read, rows_of
 from flowlet.state.rocksdb.row_forms import ExpiryOfRows, full_snapshot, rows_of_snapshot, user_keys, with_other_ttl
 from flowlet.state.rocksdb.row_keys import MAX_STATES, PREFIX
-from flowlet.state.rocksdb.working_directory import WorkingDirectory
 from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
 from flowlet.state.type_compatibility import type_form
+from flowlet.storage.working_directory import WorkingDirectory
 from flowlet.timers.time_api import KeyContext
 
 _KINDS: Final = {
@@ -341,7 +341,7 @@ class RocksDBKeyedStateBackend:
 
     def _path(self, name: str) -> Path:
         if self._directory is None:
-            self._directory = WorkingDirectory(self._place.directory)
+            self._directory = WorkingDirectory(self._place.directory, purpose="rocksdb", advice="set state.backend.rocksdb.localdir")
         return self._directory.path / name
 
     def _opened(self) -> RocksDBStore:

@@ -156,6 +156,12 @@ READ: dict[str, tuple[str, Seen]] = {
     "execution.checkpointing.incremental": ("true", with_rocksdb),
     "state.backend.incremental": ("true", with_rocksdb),
     "state.backend.rocksdb.localdir": ("/elsewhere", with_rocksdb),
+    "python.files": ("a.py,b", whole_graph),
+    "python.requirements": ("a.txt#packages", whole_graph),
+    "python.archives": ("a.zip#data", whole_graph),
+    "python.executable": ("python3", whole_graph),
+    "pipeline.cached-files": ("name:a,path:b", whole_graph),
+    "flowlet.ship-modules": ("false", whole_graph),
 }
 """By name: a value that is not the default, and what shows that it was read."""
 
