@@ -10,28 +10,7 @@ from tests.pyflink.run_in_flowlet import PROGRAMS, comparable, run, translated
 
 GOLDEN: Final = Path(__file__).parent / "golden"
 # Programs that do not run yet, and what they wait for.
-AWAITS: Final[dict[str, str]] = {
-    "demo_async_requests": "the predicates of retries",
-    "demo_aggregate_windows": "windows",
-    "demo_basic_operations": "the print format of declared types",
-    "demo_batch_mode": "the print format of declared types",
-    "demo_collected_results": "the form of rows",
-    "demo_configuration": "configuration classes",
-    "demo_count_windows": "windows",
-    "demo_keyed_aggregations": "the print format of declared types",
-    "demo_keyed_state": "the print format of declared types",
-    "demo_late_records": "windows",
-    "demo_metrics_and_context": "metrics and job parameters",
-    "demo_number_sequence": "the print format of declared types",
-    "demo_rows_and_types": "the print format of declared types",
-    "demo_session_windows": "windows",
-    "demo_side_outputs": "the print format of declared types",
-    "demo_sliding_windows": "windows",
-    "demo_triggers": "windows",
-    "demo_tumbling_windows": "windows",
-    "demo_window_all": "windows",
-    "demo_word_count": "the print format of declared types",
-}
+AWAITS: Final[dict[str, str]] = {"demo_configuration": "MemorySize and resources of slot sharing groups"}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

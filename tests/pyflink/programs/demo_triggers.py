@@ -67,7 +67,7 @@ def triggers():
     keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(10))).trigger(EventTimeTrigger.create()).apply(Sum(), pair).print(
         "event time"
     )
-    keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(10))).trigger(ContinuousEventTimeTrigger.of(Time.milliseconds(4))).apply(
+    keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(10))).trigger(ContinuousEventTimeTrigger.of(Time.milliseconds(6))).apply(
         Sum(), pair
     ).print("continuous")
     env.execute("triggers")
