@@ -131,8 +131,18 @@ def _fits(name: Name, ours: str) -> bool:
     theirs, own = _split(name.parameters), _split(ours)
     if own == ["*args", "**kwargs"]:
         return True
-    rest = own[len(theirs) :]
-    return own[: len(theirs)] == theirs and all("=" in each or each.startswith(("*", "/")) for each in rest)
+    if theirs == ["*args"]:
+        return any(each.startswith("*") for each in own) and all(map(_is_optional, own))
+    same = zip(theirs, own, strict=False)
+    return len(own) >= len(theirs) and all(_takes(each, wanted) for wanted, each in same) and all(map(_is_optional, own[len(theirs) :]))
+
+
+def _takes(ours: str, theirs: str) -> bool:
+    return ours == theirs or ours.partition("=")[0] == theirs
+
+
+def _is_optional(parameter: str) -> bool:
+    return "=" in parameter or parameter.startswith(("*", "/"))
 
 
 def _split(parameters: str) -> list[str]:
@@ -157,18 +167,25 @@ def shares(judged: Iterable[Finding]) -> dict[str, float]:
 
 
 def table(judged: Iterable[Finding]) -> str:
-    """The part of the page that lists what is not met, one row per class and reason."""
+    """The part of the page that lists what is not met, one row per class and reason; a class that is missing stands for its members."""
+    unmet = [each for each in judged if not each.is_met]
+    gone = {(each.name.module, each.name.name) for each in unmet if each.verdict is not Verdict.DIFFERENT}
     rows: dict[tuple[str, str, str], list[str]] = {}
-    for each in judged:
-        if not each.is_met:
-            owner, _, member = each.name.name.rpartition(".")
+    for each in unmet:
+        owner, _, member = each.name.name.rpartition(".")
+        if not any((each.name.module, prefix) in gone for prefix in _prefixes(owner)):
             where = f"{each.name.module}.{owner}" if owner else each.name.module
-            rows.setdefault((where, each.verdict.value, each.reason), []).append(member)
+            state = "other parameters" if each.verdict is Verdict.DIFFERENT else "missing"
+            rows.setdefault((where, state, each.reason), []).append(member)
     lines = ["| where | name | it is | instead |", "|---|---|---|---|"]
-    for (where, verdict, reason), members in rows.items():
-        state = "missing" if verdict == Verdict.EXPLAINED.value else verdict
+    for (where, state, reason), members in rows.items():
         lines.append(f"| `{where}` | {', '.join(f'`{member}`' for member in members)} | {state} | {reason} |")
     return "\n".join(lines)
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
 
 
 def written_table() -> str:
