@@ -58,7 +58,7 @@ MISSING_MODULES: Final = {
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
         " datastream.connectors.kinesis datastream.connectors.pulsar"
         " datastream.connectors.rabbitmq java_gateway",
-        _FORMATS: "datastream.formats.avro datastream.formats.json datastream.formats.orc",
+        _FORMATS: "datastream.formats.avro datastream.formats.orc",
         _OPTIONS: "common.config_options",
         _RESTARTS: "common.restart_strategy",
         "the Table API is not part of flowlet; use the DataStream API": "table",

@@ -24,7 +24,6 @@ REASONS: Final[dict[str, str]] = {
     _CONFIG + "snapshot_compression": "nothing: files of checkpoints are not compressed",
     r"common\.input_dependency_constraint.*": "nothing: it has no effect in Flink either",
     r"common\.serialization\.(BulkWriterFactory|RowDataBulkWriterFactory).*": "`ParquetBulkWriters`, `CsvBulkWriters`",
-    r"common\.serialization\.RowFieldExtractorSchema.*": "a `SerializationSchema` of your own",
     r"datastream\.connectors\.base\.\w+\.__init__": "a `Source` or `Sink` of your own in Python",
     r"datastream\.data_stream\.\w+\.__init__": "the methods of streams: they make streams",
     r"datastream\.data_stream\.(CachedDataStream.*|\w+\.cache)": (
@@ -39,10 +38,9 @@ REASONS: Final[dict[str, str]] = {
     r"datastream\.connectors\.kafka\.(FlinkKafka|Semantic).*": "`KafkaSource` and `KafkaSink`",
     r"datastream\.formats\.parquet\.(Avro\w+|ParquetColumnarRowInputFormat).*": "`ParquetFormat`, `ParquetBulkWriters`",
     r"datastream\.formats\.parquet\..*": "the same without `hadoop_config`: there is no Hadoop",
-    r"datastream\.formats\.csv\.(CsvReaderFormat|CsvRow\w+).*": (
-        "`CsvBulkWriters` for files; `map()` with Python's `csv` for lines and messages"
-    ),
-    r"datastream\.formats\.csv\.CsvSchemaBuilder\..*": "`map()` with Python's `csv`",
+    r"datastream\.formats\.csv\.CsvReaderFormat.*": "lines of a `FileSource`, and `map()` with Python's `csv`",
+    r"datastream\.formats\.csv\.CsvSchemaBuilder\..*": "nothing: a `CsvSchema` is for files that are written",
+    r"datastream\.formats\.json\..*json_schema": "`type_info()`: JSON schemas are not read",
     _FILES + r"(BulkFormat|FileSource\.for_bulk_file_format)": "`FileSource` with a `StreamFormat`",
     _FILES + r"FileSourceBuilder\.monitor_continuously": "a `SourceFunction`, or a job per set of files",
     _FILES + r"FileSourceBuilder\.set_\w+": "nothing: `FileSource` finds files and hands out their splits",
