@@ -158,8 +158,16 @@ class HeapListState(ListState[Any]):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append values to the list of the current key."""
-        for value in list(values):
-            self.add(value)
+        added = list(values)
+        if not added:
+            return
+        key = self._context.current_key
+        exact = key if type(key) in PLAIN else self._table.exact_to_store(key)
+        elements = self._get(exact)
+        if elements is None:
+            self._entries[exact] = added
+        else:
+            elements += added
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list of the current key; an empty one clears it."""

@@ -68,6 +68,9 @@ class CombinedContents:
             else ReducingStateDescriptor(WINDOW_STATE_NAME, spec.combine, spec.state_type)
         )
         self.state = states.state(self._descriptor)
+        # What is kept: the accumulator, where there is one.
+        self.kept = self.state.accumulator if spec.aggregates else self.state.get
+        self.update = self.state.update_accumulator if spec.aggregates else self.state.update
 
     def add(self, value: Any, timestamp: int | None) -> None:
         """Combine what there is with a record."""

@@ -11,7 +11,8 @@ Source:     Flink ``WindowOperator``, ``EvictingWindowOperator``; PyFlink ``Wind
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from functools import partial
+from itertools import groupby, repeat
 from typing import Any, Final
 
 from flowlet.chain.preview import preview
@@ -24,9 +25,10 @@ from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.keyed_operator import KeyedInput
-from flowlet.operators.user_function import RuntimeContext, UserFunctionOperator
+from flowlet.operators.user_function import RuntimeContext, UserFunction, UserFunctionOperator
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.timers.time_api import InternalTimer
+from flowlet.windows.aligned_windows import AlignedWindows, are_aligned
 from flowlet.windows.merging_window_set import MergingWindowSet
 from flowlet.windows.window_calls import clears, window_call_of
 from flowlet.windows.window_contents import TimestampedContents, contents_of
@@ -34,6 +36,7 @@ from flowlet.windows.window_contexts import AssignerContext, EvictorContext, Fun
 from flowlet.windows.window_results import WindowResults
 from flowlet.windows.window_states import WindowStates
 
+_NO_STATE: Final = "the function that combines the records of a window cannot use keyed state; use a ProcessWindowFunction behind it"
 _TIMERS: Final = "window-timers"  # Flink's name
 _MERGING_SET: Final = "merging-window-set"  # Flink's name
 
@@ -56,8 +59,9 @@ class WindowOperator(UserFunctionOperator):
         self._spec = spec
         self._is_batch = is_batch
         self._keys = KeyedInput(self, key_selector)
+        self._combining: UserFunction | None = None
         if spec.combine is not None:
-            self._add(spec.combine, "add" if spec.aggregates else "reduce")
+            self._combining = self._add(spec.combine, "add" if spec.aggregates else "reduce")
         if spec.function is not None:
             self._add(spec.function, "process" if hasattr(spec.function, "process") else "apply")
 
@@ -84,7 +88,15 @@ class WindowOperator(UserFunctionOperator):
         self._function_context = FunctionContext(self._states, self._timers, runtime, merges=spec.merges)
         self._call = window_call_of(spec, self._function_context)
         self._clears = clears(spec)
-        super().open()
+        self._aligned = AlignedWindows(spec, self._contents, self._states, self._timers, ctx.key_context) if are_aligned(spec) else None
+        self._open_functions()
+        self._clean = ctx.keyed_state_backend.clean if ctx.keyed_state_backend.cleans_at_records else None
+
+    def _open_functions(self) -> None:
+        for function in self._functions:
+            # Counted first: what a failing open() took must be given back too.
+            self._num_open += 1
+            function.open(self.ctx, _NO_STATE if function is self._combining else None)
 
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one."""
@@ -98,13 +110,42 @@ class WindowOperator(UserFunctionOperator):
             return
         keys = self._keys.keys_of(chunk)
         try:
-            self._process_each(chunk.values, chunk.timestamps, keys)
+            if self._aligned is not None and chunk.timestamps is not None:
+                self._process_aligned(self._aligned, chunk.values, chunk.timestamps, keys)
+            else:
+                self._process_each(chunk.values, chunk.timestamps, keys)
         finally:
             self._results.flush()
 
+    def _process_aligned(self, aligned: AlignedWindows, values: list[Any], timestamps: list[int], keys: list[Any]) -> None:
+        """Records that are newer than the watermark all at once, the others one by one."""
+        watermark = self._timers.current_watermark()
+        if min(timestamps) > watermark:
+            self._process_new(aligned, values, timestamps, keys)
+            return
+        start = 0
+        for is_new, run in groupby(timestamps, key=lambda timestamp: timestamp > watermark):
+            stop = start + len(list(run))
+            process = partial(self._process_new, aligned) if is_new else self._process_each
+            process(values[start:stop], timestamps[start:stop], keys[start:stop])
+            start = stop
+
+    def _process_new(self, aligned: AlignedWindows, values: Sequence[Any], timestamps: Sequence[int], keys: list[Any]) -> None:
+        if self._clean is not None:
+            for key in keys:
+                self.ctx.key_context.current_key = key
+                self._clean()
+        records = list(values)
+        position = iter(records)
+        try:
+            aligned.add(position, timestamps, keys)
+        except FlowletError:
+            raise
+        except Exception as error:
+            raise self._failure(records, position) from error
+
     def _process_each(self, values: Sequence[Any], timestamps: Sequence[int] | None, keys: Sequence[Any]) -> None:
-        context = self.ctx.key_context
-        clean = self.ctx.keyed_state_backend.clean if self.ctx.keyed_state_backend.cleans_at_records else None
+        context, clean = self.ctx.key_context, self._clean
         process = self._process_merging if self._spec.merges else self._process_single
         stamps: Iterable[int | None] = repeat(None) if timestamps is None else timestamps
         for value, timestamp, key in zip(values, stamps, keys, strict=False):
@@ -253,7 +294,20 @@ class WindowOperator(UserFunctionOperator):
 
     def on_event_time(self, timer: InternalTimer) -> None:
         """The watermark reached a timer."""
-        self._on_timer(timer, self._trigger.on_event_time, is_event_time=True)
+        if self._aligned is not None and not self._spec.allowed_lateness_ms:
+            self._on_end(timer)
+        else:
+            self._on_timer(timer, self._trigger.on_event_time, is_event_time=True)
+
+    def _on_end(self, timer: InternalTimer) -> None:
+        """The end of an aligned window, after which nothing is kept."""
+        window = timer.namespace
+        self._evaluate(window, window, timer.timestamp)
+        self._states.enter(window)
+        self._contents.clear()
+        if self._clears:
+            self._function_context.current_window = window
+            self._called(window, lambda: self._spec.function.clear(self._function_context))
 
     def on_processing_time(self, timer: InternalTimer) -> None:
         """The clock reached a timer."""
