@@ -53,8 +53,8 @@ def test_the_error_is_of_both_trees() -> None:
         ("from flowlet.datastream import window", "no module 'flowlet.datastream.window': windows .* yet"),
         ("from flowlet.datastream.window import Trigger", "no module 'flowlet.datastream.window': windows .* yet"),
         (
-            "from flowlet.datastream import DataStream, CheckpointStorage",
-            "'flowlet.datastream' has no 'CheckpointStorage': .*checkpointing.dir",
+            "from flowlet.datastream import DataStream, CustomCheckpointStorage",
+            "'flowlet.datastream' has no 'CustomCheckpointStorage': it wraps a Java object; use FileSystemCheckpointStorage",
         ),
         (
             "from flowlet.datastream.functions import ProcessWindowFunction",
