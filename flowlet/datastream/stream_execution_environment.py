@@ -39,6 +39,7 @@ from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.environment.python_dependencies import PythonDependencies
+from flowlet.datastream.environment.recovery_settings import RecoverySettings
 from flowlet.datastream.environment_sources import EnvironmentSources
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.job_manager_address import is_in_process, job_manager_address
@@ -69,7 +70,7 @@ _CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.pro
 Submit = Callable[[StreamGraph, tuple[str, int] | None, bool], SubmittedJob]
 
 
-class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies):
+class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, RecoverySettings):
     """Makes streams and runs the job that they form.
 
     Threading: one thread.
@@ -286,9 +287,10 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies):
         return self
 
     def register_slot_sharing_group(self, slot_sharing_group: SlotSharingGroup) -> Self:
-        """Accept a group; slots are all alike, so there is nothing to remember about it."""
+        """Accept a group; slots are all alike, so there is nothing to remember about it, and resources of it are warned of."""
         if not isinstance(slot_sharing_group, SlotSharingGroup):
             raise JobGraphError(f"register_slot_sharing_group() needs a SlotSharingGroup, got {slot_sharing_group!r}")
+        slot_sharing_group.warn_of_resources()
         return self
 
     def get_execution_plan(self) -> str:

@@ -46,8 +46,8 @@ def test_the_error_is_of_both_trees() -> None:
     ("statement", "reason"),
     [
         (
-            "from flowlet.datastream import DataStream, CheckpointStorage",
-            "'flowlet.datastream' has no 'CheckpointStorage': .*checkpointing.dir",
+            "from flowlet.datastream import DataStream, CustomCheckpointStorage",
+            "'flowlet.datastream' has no 'CustomCheckpointStorage': it wraps a Java object; use FileSystemCheckpointStorage",
         ),
         ("from flowlet.datastream.connectors.file_system import FileCompactor", "a file sink cannot compact files yet"),
         ("from flowlet.datastream.connectors.pulsar import PulsarSource", "Java virtual machine; use a SourceFunction"),
