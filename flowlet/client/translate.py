@@ -5,6 +5,7 @@ Side:   shared.  The only module that knows both what users write (transformatio
 Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``PipelineExecutor``.
 """
 
+import importlib
 from typing import Any
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
@@ -31,6 +32,7 @@ from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.chaining import build_job_graph
+from flowlet.graph.column_transformations import JoinColumnsTransformation, SelectColumnsTransformation, WindowColumnsTransformation
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -175,6 +177,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return _aggregation_of(step, node.name, is_batch=is_batch)
         case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
             return _column_operator(step, node.name)
+        case SelectColumnsTransformation() | WindowColumnsTransformation() | JoinColumnsTransformation():
+            return importlib.import_module("flowlet.client.translate_columns").operator_on_columns(step, node.name)  # type: ignore[no-any-return]
         case ProcessTransformation():
             return ProcessOperator(step.function, step.key_selector, is_batch=is_batch, name=node.name)
         case WindowTransformation():
