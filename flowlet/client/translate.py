@@ -48,6 +48,7 @@ from flowlet.graph.transformation import (
     FilterTransformation,
     FlatMapTransformation,
     GlobalCommitTransformation,
+    IntervalJoinTransformation,
     MapBatchesTransformation,
     MapTransformation,
     OperatorTransformation,
@@ -66,6 +67,7 @@ from flowlet.graph.transformation import (
     WindowTransformation,
 )
 from flowlet.ingest.event_time import EventTimeColumn
+from flowlet.joins.interval_join_operator import IntervalJoinOperator
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.filter_operator import FilterOperator
 from flowlet.operators.flat_map_operator import FlatMapOperator
@@ -191,6 +193,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return CoProcessOperator(step.function, _key_selectors(step), is_batch=is_batch, name=node.name)
         case BroadcastProcessTransformation():
             return BroadcastProcessOperator(step.function, step.descriptors, step.key_selector, is_batch=is_batch, name=node.name)
+        case IntervalJoinTransformation():
+            return _interval_join_of(step, node.name, is_batch=is_batch)
         case SplitTransformation():
             return SplitOperator(step.function, step.selections, name=node.name)
         case TimestampsAndWatermarksTransformation():
@@ -280,6 +284,12 @@ def _key_selectors(step: TwoInputTransformation) -> tuple[Any, Any] | None:
     """Those of both inputs; None where one is not keyed: the function sees no keys then."""
     selectors = (step.key_selector, step.second_key_selector)
     return None if None in selectors else selectors
+
+
+def _interval_join_of(step: IntervalJoinTransformation, name: str, *, is_batch: bool) -> IntervalJoinOperator:
+    selectors = _key_selectors(step)
+    assert selectors is not None, "the streams of an interval join are keyed"
+    return IntervalJoinOperator(step.function, selectors, step.bounds, late_tags=step.late_tags, is_batch=is_batch, name=name)
 
 
 def _source_of(step: SourceTransformation, name: str, *, is_batch: bool) -> SourceOperator:

@@ -27,6 +27,7 @@ from flowlet.datastream.functions import (
     ProcessFunction,
     SinkFunction,
 )
+from flowlet.datastream.joins.window_join import CoGroupedStreams, JoinedStreams
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.split_stream import SplitStream
 from flowlet.datastream.state import MapStateDescriptor
@@ -256,6 +257,16 @@ class DataStream(StreamSettings):
             return BroadcastConnectedStream(self, ds, ds.broadcast_state_descriptors)
         self._check_companion(ds, "connect")
         return ConnectedStreams(self, ds)
+
+    def join(self, other_stream: "DataStream") -> JoinedStreams:
+        """Join with another stream by key within windows: ``.where(f).equal_to(g).window(assigner).apply(function)``.  Not in PyFlink."""
+        self._check_companion(other_stream, "join")
+        return JoinedStreams(self, other_stream)
+
+    def co_group(self, other_stream: "DataStream") -> CoGroupedStreams:
+        """As ``join``, with a function that gets all records of a key and window at once.  Not in PyFlink."""
+        self._check_companion(other_stream, "co_group")
+        return CoGroupedStreams(self, other_stream)
 
     def split(self, output_selector: Callable[[Any], Any]) -> SplitStream:
         """Split the records by name, for ``SplitStream.select``; side outputs are the newer way.

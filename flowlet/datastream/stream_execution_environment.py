@@ -34,6 +34,7 @@ from flowlet.common.options.job_options import (
 from flowlet.common.options.option import Option
 from flowlet.common.options.python_options import dependency_settings
 from flowlet.common.options.run_options import is_detached, run_options
+from flowlet.common.options.tuning_options import OBJECT_REUSE
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.datastream.checkpoint_config import CheckpointConfig
@@ -141,6 +142,8 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         if runtime_mode is not None:
             self.set_runtime_mode(RuntimeExecutionMode[runtime_mode])
         self._job_name = known.JOB_NAME.find(configuration) or self._job_name
+        if configuration.contains_key(OBJECT_REUSE):  # without effect, but programs read it back
+            self._config._is_object_reuse_enabled = configuration.get_boolean(OBJECT_REUSE, default_value=False)
         self._configuration.add_all(configuration)
 
     def _set_times(self, configuration: Configuration) -> None:

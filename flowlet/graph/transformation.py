@@ -236,6 +236,18 @@ class CoProcessTransformation(TwoInputTransformation):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class IntervalJoinTransformation(TwoInputTransformation):
+    """The results of a function of two records of one key that lie close together in time.
+
+    ``bounds``: in milliseconds from the first record to the second, both inclusive.  ``late_tags``: ids of the side outputs for late
+    records of either input; None: they are dropped.
+    """
+
+    bounds: tuple[int, int]
+    late_tags: tuple[str | None, str | None]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class BroadcastProcessTransformation(TwoInputTransformation):
     """The results of a process function of a stream and a broadcast stream; ``descriptors``: of the states that the latter changes."""
 

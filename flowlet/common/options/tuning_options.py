@@ -7,7 +7,9 @@ Source: PyFlink ``PythonOptions``; Flink ``PipelineOptions``.
 
 from typing import Final
 
-__all__ = ["IGNORED", "IgnoredOptionWarning"]
+__all__ = ["IGNORED", "OBJECT_REUSE", "IgnoredOptionWarning"]
+
+OBJECT_REUSE: Final = "pipeline.object-reuse"
 
 _IN_PROCESS: Final = "functions run in the TaskManager itself, chunk by chunk"
 _SHARED: Final = "functions in a line always pass on the record itself, as PyFlink's do"
@@ -15,7 +17,7 @@ _SHARED: Final = "functions in a line always pass on the record itself, as PyFli
 IGNORED: Final = {
     name: reason
     for reason, names in {
-        _SHARED: "pipeline.object-reuse",
+        _SHARED: OBJECT_REUSE,
         _IN_PROCESS: "python.execution-mode python.fn-execution.arrow.batch.size python.fn-execution.bundle.size"
         " python.fn-execution.bundle.time python.fn-execution.memory.managed python.fn-execution.memory.slot"
         " python.fn-execution.streaming.enabled python.operator-chaining.enabled python.state.cache-size"
