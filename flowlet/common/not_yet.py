@@ -63,6 +63,14 @@ MISSING_NAMES: Final = {
         _OLD_SINKS: "StreamingFileSink",
         "splits are made by FileSource itself; leave it out": "FileEnumeratorProvider FileSplitAssignerProvider",
         "input dependency constraints have no effect in Flink, so they do not exist here; leave them out": "InputDependencyConstraint",
+        "it is the older interface; use KafkaSource and KafkaSink": "FlinkKafkaConsumer FlinkKafkaConsumerBase FlinkKafkaProducer"
+        " FlinkKafkaProducerBase Semantic",
+        "Avro is not supported yet; read with pyarrow.parquet and from_arrow(), and write with ParquetBulkWriters": (
+            "AvroParquetReaders AvroParquetWriters ParquetColumnarRowInputFormat"
+        ),
+        "it wraps a type of the Table API; use Types.PICKLED_BYTE_ARRAY()": "ExternalTypeInfo",
+        "files are read by lines; use StreamFormat.text_line_format() and parse them in map()": "BulkFormat CsvReaderFormat",
+        "cached streams are not supported yet; collect the records and use from_collection()": "CachedDataStream",
         "it wraps a Java object; use WatermarkStrategy.for_generator()": "AssignerWithPeriodicWatermarksWrapper",
     }.items()
     for name in names.split()

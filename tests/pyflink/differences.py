@@ -36,7 +36,7 @@ REASONS: Final[dict[str, str]] = {
     ),
     r"common\.completable_future\.CompletableFuture\.__init__": "the methods of `JobClient`: they make it",
     r"datastream\.connectors\.kafka\.(FlinkKafka|Semantic).*": "`KafkaSource` and `KafkaSink`",
-    r"datastream\.formats\.parquet\.(Avro\w+|ParquetColumnarRowInputFormat).*": "`ParquetFormat`, `ParquetBulkWriters`",
+    r"datastream\.formats\.parquet\.(Avro\w+|ParquetColumnarRowInputFormat).*": "`from_arrow()`, `ParquetBulkWriters`",
     r"datastream\.formats\.parquet\..*": "the same without `hadoop_config`: there is no Hadoop",
     r"datastream\.formats\.csv\.CsvReaderFormat.*": "lines of a `FileSource`, and `map()` with Python's `csv`",
     r"datastream\.formats\.csv\.CsvSchemaBuilder\..*": "nothing: a `CsvSchema` is for files that are written",

@@ -10,10 +10,14 @@ from tests.pyflink.run_in_flowlet import PROGRAMS, comparable, run, translated
 
 GOLDEN: Final = Path(__file__).parent / "golden"
 # Programs that do not run yet, and what they wait for.
-AWAITS: Final[dict[str, str]] = {"demo_configuration": "MemorySize and resources of slot sharing groups"}
+AWAITS: Final[dict[str, str]] = {}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+# Those that take longer than a quarter of a second: they wait, or run dozens of streams.
+SLOW: Final = ("demo_async_requests", "demo_late_records", "demo_rows_and_types")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS])
 def test_a_program_prints_what_pyflink_prints(name: str) -> None:
     """The golden files are PyFlink's own output; ``make test-pyflink`` runs both side by side."""
     if name in AWAITS:

@@ -51,6 +51,8 @@ def test_the_error_is_of_both_trees() -> None:
         ),
         ("from flowlet.datastream.connectors.file_system import FileCompactor", "a file sink cannot compact files yet"),
         ("from flowlet.datastream.connectors.pulsar import PulsarSource", "Java virtual machine; use a SourceFunction"),
+        ("from flowlet.datastream.connectors.kafka import FlinkKafkaConsumer", "older interface; use KafkaSource"),
+        ("from flowlet.common.typeinfo import ExternalTypeInfo", "use Types.PICKLED_BYTE_ARRAY"),
         ("from flowlet.table import TableEnvironment", "use the DataStream API"),
     ],
 )

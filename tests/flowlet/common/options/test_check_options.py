@@ -59,12 +59,19 @@ def test_a_later_configuration_leaves_alone_what_it_does_not_name() -> None:
 
 @pytest.mark.parametrize("name", ["pipeline.object-reuse", "python.fn-execution.bundle.time", "python.execution-mode"])
 def test_an_option_that_only_tunes_flink_is_told_of_and_the_program_runs(name: str) -> None:
-    configuration = Configuration.from_dict({name: "1", "parallelism.default": "3"})
+    configuration = Configuration.from_dict({name: "true", "parallelism.default": "3"})
 
     with pytest.warns(IgnoredOptionWarning, match=f"option '{name}' has no effect here: functions"):
         environment = StreamExecutionEnvironment.get_execution_environment(configuration)
 
     assert environment.get_parallelism() == 3
+
+
+@pytest.mark.filterwarnings("ignore::flowlet.common.options.tuning_options.IgnoredOptionWarning")
+def test_a_program_reads_back_whether_objects_are_reused() -> None:
+    environment = StreamExecutionEnvironment(Configuration.from_dict({"pipeline.object-reuse": "true"}))
+
+    assert environment.get_config().is_object_reuse_enabled()
 
 
 def test_what_is_known_is_not_listed_as_missing() -> None:
