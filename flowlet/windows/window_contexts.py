@@ -213,4 +213,4 @@ class FunctionContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFuncti
 
 def _metrics_of(runtime: RuntimeContext) -> Any:
     """The metrics of a function, by either of PyFlink's names."""
-    return runtime.get_metrics_group()  # type: ignore[attr-defined]  # says that it is missing, where it is
+    return runtime.get_metrics_group()
