@@ -11,12 +11,12 @@ from typing import Any
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.client.built_in_sources import planned_source, runtime_source
-from flowlet.client.declared_outputs import declared_outputs_of, is_fused
 from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
-from flowlet.client.gate_routing import routed_at_producers
-from flowlet.client.source_positions import warn_of_sources_without_position
+from flowlet.client.translation.built_in_sources import planned_source, runtime_source
+from flowlet.client.translation.declared_outputs import declared_outputs_of, is_fused
+from flowlet.client.translation.gate_routing import routed_at_producers
+from flowlet.client.translation.source_positions import warn_of_sources_without_position
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.options.known_options import AFTER_TASKS_FINISH
 from flowlet.common.settings.dependency_settings import DependencySettings
@@ -180,7 +180,7 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
             return _column_operator(step, node.name)
         case SelectColumnsTransformation() | WindowColumnsTransformation() | JoinColumnsTransformation():
-            return importlib.import_module("flowlet.client.translate_columns").operator_on_columns(step, node.name)  # type: ignore[no-any-return]
+            return importlib.import_module("flowlet.client.translation.translate_columns").operator_on_columns(step, node.name)  # type: ignore[no-any-return]
         case ProcessTransformation():
             return ProcessOperator(step.function, step.key_selector, is_batch=is_batch, name=node.name)
         case WindowTransformation():

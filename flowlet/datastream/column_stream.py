@@ -14,7 +14,8 @@ from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream import data_stream
 from flowlet.datastream.aggregations import Aggregation, Total, extreme_of
-from flowlet.datastream.arrow_schemas import (
+from flowlet.datastream.data_stream import DataStream
+from flowlet.datastream.formats.arrow_schemas import (
     check_comparable,
     check_key,
     check_schema,
@@ -23,7 +24,6 @@ from flowlet.datastream.arrow_schemas import (
     declared_schema,
     schema_with_sum,
 )
-from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.functions import KeySelector
 from flowlet.datastream.joined_columns import JoinedColumnStreams
 from flowlet.datastream.keyed_stream import EMIT_ROWS, KeyedStream, emits_batches_of
@@ -120,7 +120,7 @@ class ColumnStream(DataStream):
         """As for any stream; a function that is called for each row gets a ``Row``, which ``with_event_time`` saves."""
         return ColumnStream(self._environment, super().assign_timestamps_and_watermarks(watermark_strategy)._transformation, self.schema)
 
-    def join(self, other: "ColumnStream", how: str = "inner") -> JoinedColumnStreams:
+    def join(self, other: "ColumnStream", how: str = "inner") -> JoinedColumnStreams:  # type: ignore[override]  # columns join columns
         """Join the rows of two streams of columns with equal keys in the same window.
 
         Args:

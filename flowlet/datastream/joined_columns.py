@@ -7,8 +7,8 @@ Source:     PyFlink ``JoinedStreams``; joins other than inner ones are not there
 from typing import TYPE_CHECKING, Any
 
 from flowlet.common.typeinfo import PickledBytesTypeInfo
-from flowlet.datastream.arrow_schemas import check_key
 from flowlet.datastream.data_stream import partition
+from flowlet.datastream.formats.arrow_schemas import check_key
 from flowlet.datastream.window_checks import checked_joined_columns, checked_key_types, window_shape
 from flowlet.datastream.windowed_columns import selected_columns
 from flowlet.errors import JobGraphError

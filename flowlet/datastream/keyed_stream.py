@@ -16,7 +16,7 @@ from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.functions import KeyedProcessFunction, KeySelector, ProcessFunction, ReduceFunction
 from flowlet.datastream.joins.interval_join import IntervalJoin
-from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
+from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, result_type
 from flowlet.datastream.window.window_assigners import WindowAssigner
 from flowlet.datastream.windowed_stream import WindowedStream, count_windows
 from flowlet.errors import JobGraphError
@@ -100,15 +100,8 @@ class KeyedStream(DataStream):
         """As for any stream, with keys and timers."""
         function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
         has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
-        declared = self._inherited(declared_type(output_type))
+        declared = self._inherited(result_type(output_type, func, "process_element", is_iterated=True))
         return self._then(ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared))
-
-    def interval_join(self, other_stream: "KeyedStream") -> IntervalJoin:
-        """Join with the records of another keyed stream whose timestamps lie close by: ``.between(...).process(...)``.  Not in PyFlink."""
-        self._check_companion(other_stream, "interval_join")
-        if not isinstance(other_stream, KeyedStream):
-            raise JobGraphError("interval_join() needs a second stream that is keyed; call key_by(...) on it")
-        return IntervalJoin(self, other_stream)
 
     def window(self, window_assigner: WindowAssigner[Any, Any]) -> WindowedStream:
         """Put the records of each key into windows."""
@@ -117,6 +110,13 @@ class KeyedStream(DataStream):
     def count_window(self, size: int, slide: int = 0) -> WindowedStream:
         """Windows of ``size`` records of a key; with ``slide`` a new one begins at every ``slide``-th record."""
         return WindowedStream(self, count_windows(size, slide))
+
+    def interval_join(self, other_stream: "KeyedStream") -> IntervalJoin:
+        """Join with the records of another keyed stream whose timestamps lie close by: ``.between(...).process(...)``.  Not in PyFlink."""
+        self._check_companion(other_stream, "interval_join")
+        if not isinstance(other_stream, KeyedStream):
+            raise JobGraphError("interval_join() needs a second stream that is keyed; call key_by(...) on it")
+        return IntervalJoin(self, other_stream)
 
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
         """The records keyed in another way, which replaces this key."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from flowlet.common.checks import is_name
-from flowlet.datastream.arrow_schemas import check_comparable, column_of
+from flowlet.datastream.formats.arrow_schemas import check_comparable, column_of
 from flowlet.errors import JobGraphError
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, JoinedColumn
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START

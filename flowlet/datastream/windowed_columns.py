@@ -109,7 +109,7 @@ class WindowedColumnStream:
         return self.agg(count="count")
 
     def _single(self, column: int | str, kind: str) -> "ColumnStream":
-        from flowlet.datastream.arrow_schemas import column_of
+        from flowlet.datastream.formats.arrow_schemas import column_of
 
         name = column_of(self._stream.schema, column, kind)
         return self.agg(**{name: (name, kind)})

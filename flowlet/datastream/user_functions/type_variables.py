@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     IN2 = TypeVar("IN2", default=Any)
     OUT = TypeVar("OUT", default=Any)
     KEY = TypeVar("KEY", default=Any)
+    T = TypeVar("T", default=Any)
+    W = TypeVar("W", default=Any)
+    W2 = TypeVar("W2", default=Any)
 else:
     from typing import TypeVar
 
-    IN, IN1, IN2, OUT, KEY = map(TypeVar, ("IN", "IN1", "IN2", "OUT", "KEY"))
+    IN, IN1, IN2, OUT, KEY, T, W, W2 = map(TypeVar, ("IN", "IN1", "IN2", "OUT", "KEY", "T", "W", "W2"))
 
-__all__ = ["IN", "IN1", "IN2", "KEY", "OUT"]
+__all__ = ["IN", "IN1", "IN2", "KEY", "OUT", "W2", "T", "W"]

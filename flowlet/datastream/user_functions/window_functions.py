@@ -6,17 +6,12 @@ Source: PyFlink ``pyflink.datastream.functions``, which exports them, too.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Generic
 
 from flowlet.datastream.user_functions.function import Function, KeyedStateStore
+from flowlet.datastream.user_functions.type_variables import IN, KEY, OUT, W2, W
 
 __all__ = ["AllWindowFunction", "ProcessAllWindowFunction", "ProcessWindowFunction", "WindowFunction"]
-
-IN = TypeVar("IN")
-OUT = TypeVar("OUT")
-KEY = TypeVar("KEY")
-W = TypeVar("W")
-W2 = TypeVar("W2")
 
 
 class WindowFunction(Function, Generic[IN, OUT, KEY, W]):

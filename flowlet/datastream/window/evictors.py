@@ -9,15 +9,13 @@ Source: Flink ``Evictor``, ``CountEvictor``, ``TimeEvictor``, ``DeltaEvictor``, 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from flowlet.common.time import Time
+from flowlet.datastream.user_functions.type_variables import T, W
 from flowlet.errors import JobGraphError
 
 __all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor", "TimestampedValue"]
-
-T = TypeVar("T")
-W = TypeVar("W")
 
 
 @dataclass(frozen=True, slots=True)

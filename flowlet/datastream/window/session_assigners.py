@@ -7,10 +7,11 @@ Source: PyFlink ``pyflink.datastream.window``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from flowlet.common.serializer import TypeSerializer
 from flowlet.common.time import Time
+from flowlet.datastream.user_functions.type_variables import T
 from flowlet.datastream.window.time_triggers import EventTimeTrigger, ProcessingTimeTrigger
 from flowlet.datastream.window.triggers import Trigger
 from flowlet.datastream.window.window_assigners import MergingWindowAssigner, WindowAssigner
@@ -25,8 +26,6 @@ __all__ = [
     "ProcessingTimeSessionWindows",
     "SessionWindowTimeGapExtractor",
 ]
-
-T = TypeVar("T")
 
 
 class SessionWindowTimeGapExtractor(ABC):

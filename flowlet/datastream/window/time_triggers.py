@@ -6,16 +6,15 @@ Source: PyFlink ``pyflink.datastream.window``.
 """
 
 from abc import abstractmethod
-from typing import Any, TypeVar
+from typing import Any
 
 from flowlet.common.time import Time
 from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor
+from flowlet.datastream.user_functions.type_variables import T
 from flowlet.datastream.window.triggers import Trigger, TriggerResult
 from flowlet.datastream.window.windows import TimeWindow
 
 __all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger", "EventTimeTrigger", "ProcessingTimeTrigger"]
-
-T = TypeVar("T")
 
 
 class EventTimeTrigger(Trigger[T, TimeWindow]):

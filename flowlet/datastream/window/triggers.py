@@ -6,15 +6,13 @@ Source: PyFlink ``pyflink.datastream.window``.
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor, State, StateDescriptor
+from flowlet.datastream.user_functions.type_variables import T, W
 from flowlet.datastream.window.windows import CountWindow, GlobalWindow, Window
 
 __all__ = ["CountTrigger", "NeverTrigger", "PurgingTrigger", "Trigger", "TriggerResult"]
-
-T = TypeVar("T")
-W = TypeVar("W")
 
 
 class TriggerResult(Enum):

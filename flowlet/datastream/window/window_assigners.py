@@ -7,11 +7,12 @@ Source: PyFlink ``pyflink.datastream.window``; sessions: ``session_assigners``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 from flowlet.common.serializer import TypeSerializer
 from flowlet.common.time import Time
 from flowlet.datastream.states.state_descriptors import ValueStateDescriptor
+from flowlet.datastream.user_functions.type_variables import W2, T, W
 from flowlet.datastream.window.time_triggers import EventTimeTrigger, ProcessingTimeTrigger
 from flowlet.datastream.window.triggers import CountTrigger, NeverTrigger, Trigger
 from flowlet.datastream.window.window_serializers import CountWindowSerializer, GlobalWindowSerializer, TimeWindowSerializer
@@ -33,9 +34,6 @@ __all__ = [
     "WindowAssigner",
 ]
 
-T = TypeVar("T")
-W = TypeVar("W")
-W2 = TypeVar("W2")
 
 NO_TIMESTAMP = -(2**63)
 """What assigners and triggers get for a record without a timestamp: Java's ``Long.MIN_VALUE``."""
