@@ -29,7 +29,6 @@ EXACT: Final = {
         _UNALIGNED: "execution.checkpointing.during-recovery.enabled",
         "checkpoints have one interval": "execution.checkpointing.interval-during-backlog",
         "sources begin at once": "pipeline.sources.pause-until-first-checkpoint",
-        "each operator's id follows from its place in the program; use uid()": "pipeline.auto-generate-uids",
         "use map_batches(), there are no jars": "pipeline.jars pipeline.classpaths",
         _TYPES: "pipeline.force-avro pipeline.force-kryo pipeline.force-kryo-avro pipeline.generic-types pipeline.serialization-config",
         "give values to the constructors of functions": "pipeline.global-job-parameters",
