@@ -11,7 +11,9 @@ Absent:     ``ExternalTypeInfo``, and what only a JVM needs (``get_java_type_inf
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from flowlet.common.not_yet import missing_names
 
 __all__ = [
     "ArrowTypeInfo",
@@ -492,3 +494,7 @@ def _checked(part: TypeInformation, owner: str) -> TypeInformation:
     if not isinstance(part, TypeInformation):
         raise TypeError(f"{owner} is made of type information such as Types.STRING(), got {part!r}")
     return part
+
+
+if not TYPE_CHECKING:
+    __getattr__ = missing_names(__name__)
