@@ -6,15 +6,17 @@ Rules:      functions of records (``reduce``, ``aggregate``, ``apply``, ``proces
 Source:     PyFlink ``WindowedStream``, ``AllWindowedStream``; ``agg``: pandas' named aggregation.
 """
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from flowlet.common.checks import is_whole_number
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.datastream.data_stream import DataStream, partition
+from flowlet.datastream.formats.window_checks import checked_aggregates, window_shape
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.datastream.window_checks import checked_aggregates, window_shape
+from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from flowlet.errors import JobGraphError
-from flowlet.graph.column_transformations import SelectColumnsTransformation, WindowColumnsTransformation
+from flowlet.graph.column_transformations import WindowColumnsTransformation
 from flowlet.graph.partitioner import Global, KeyGroups
 from flowlet.graph.transformation import Transformation
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WindowedAggregation
@@ -83,7 +85,7 @@ class WindowedColumnStream:
         aggregation = WindowedAggregation(shape, aggregates, self._key, key_type, self._lateness_ms)
         if self._late_tag is None:
             needed = {each.column for each in aggregates} | {self._key}
-            stream = selected_columns(stream, [name for name in stream.schema.names if name in needed])
+            stream = stream._selected([name for name in stream.schema.names if name in needed])
         return self._aggregated(aggregation, stream)
 
     def sum(self, column: int | str) -> "ColumnStream":
@@ -133,35 +135,39 @@ class WindowedColumnStream:
             step.max_parallelism, step.is_non_parallel = 1, True
         return rows._columns(step, aggregation.output_schema())
 
-    def _records(self) -> Any:
-        """The same windows of records."""
-        rows: DataStream = self._stream.to_records()
+    # -- as records
+
+    def trigger(self, trigger: Any) -> Any:
+        """The windows of the rows as records, with this trigger: see ``WindowedStream``."""
+        return self._records().trigger(trigger)
+
+    def evictor(self, evictor: Any) -> Any:
+        """The windows of the rows as records, with this evictor: see ``WindowedStream``."""
+        return self._records().evictor(evictor)
+
+    def reduce(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.reduce`` of the rows as records."""
+        return self._records().reduce(*args, **named)
+
+    def aggregate(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.aggregate`` of the rows as records."""
+        return self._records().aggregate(*args, **named)
+
+    def apply(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.apply`` of the rows as records."""
+        return self._records().apply(*args, **named)
+
+    def process(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.process`` of the rows as records."""
+        return self._records().process(*args, **named)
+
+    def _records(self) -> WindowedStream | AllWindowedStream:
+        rows = self._stream.to_records()
+        stream: WindowedStream | AllWindowedStream
         if self._key is None:
-            stream: Any = rows.window_all(self._assigner)
+            stream = rows.window_all(self._assigner)
         else:
-            stream = rows.key_by(ColumnKey(self._key).get_key).window(self._assigner)
+            stream = rows.key_by(operator.itemgetter(self._key)).window(self._assigner)
         if self._lateness_ms:
             stream = stream.allowed_lateness(self._lateness_ms)
         return stream if self._late_tag is None else stream.side_output_late_data(self._late_tag)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            return getattr(self._records(), name)
-
-
-def selected_columns(stream: "ColumnStream", names: list[str]) -> "ColumnStream":
-    """The stream with only these columns, so that no others travel; the stream itself if it has no others."""
-    import pyarrow as pa
-
-    if not names:
-        names = stream.schema.names[:1]  # rows without columns could not be counted
-    if names == stream.schema.names:
-        return stream
-    positions = tuple(stream.schema.get_field_index(name) for name in names)
-    inherited = stream._inherited(PickledBytesTypeInfo())
-    step = SelectColumnsTransformation(name="Select", positions=positions, schema=stream.schema, **inherited)
-    step.parallelism = stream._transformation.parallelism  # so that it is in the task of its input
-    return stream._columns(step, pa.schema([stream.schema.field(name) for name in names]))

@@ -128,9 +128,7 @@ class SumPartial(Partial):
         sums = [(high << _LOW_BITS) + low for high, low in zip(upper.tolist(), lower.tolist(), strict=True)]
         for found in sums:
             if not INT64_MIN <= found <= INT64_MAX:
-                raise OverflowError(
-                    f"a sum of column {self.column!r} is {found}, more than an int64 holds; cast the column to float64 before"
-                )
+                raise OverflowError(f"a sum of column {self.column!r} is {found}, which no int64 holds; cast the column to float64 before")
         return np.array(sums, np.int64)
 
 
