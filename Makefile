@@ -167,6 +167,13 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 flink-wire: $(VENV)/installed-dev .venv-flink/installed  ## read partitions of Flink's own classes: sort-merge with LZ4, a barrier larger than a segment (needs a JDK 17)
 	$(PY) -m pytest -q -s -m "" tests/flink
 
+.PHONY: test-pyflink pyflink-api
+test-pyflink: $(VENV)/installed-dev .venv-flink/installed  ## run programs for PyFlink in PyFlink and here, side by side (needs a JDK 17; ARGS="--write demo_word_count")
+	@$(PY) -m tests.pyflink.side_by_side $(ARGS)
+
+pyflink-api: $(VENV)/installed-dev .venv-flink/installed  ## compare our public names with the installed PyFlink's (ARGS=--write: also into docs/coming-from-pyflink.md)
+	@$(PY) -m tests.pyflink.compare --installed $(ARGS)
+
 .PHONY: bench-peers
 bench-peers: $(VENV)/installed-bench .venv-flink/installed .venv-bytewax/installed  ## install what the benchmarks compare with: Flink, Bytewax
 

@@ -10,7 +10,7 @@ Output:  as there.  Queries 4 and 18 are updated with every record: their last n
 import bisect
 import operator
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from bench.jobs.nexmark_events import Auction, Bid, Event
 from bench.jobs.nexmark_streams import CATEGORY, PAIR, Pairs, bids_of
@@ -217,5 +217,5 @@ def bid_on(auction: Auction, bid: Bid) -> tuple[str, int]:
 def q20(events: DataStream) -> DataStream:
     """The bids on auctions of one category, with the auction."""
     auctions = events.filter(lambda event: isinstance(event, Auction) and event.category == CATEGORY)
-    by_auction: Any = bids_of(events).key_by(lambda bid: bid.auction, Types.LONG())
-    return auctions.key_by(lambda auction: auction.id, Types.LONG()).connect(by_auction).process(BidsOfCategory(), PAIR)
+    bids = bids_of(events).key_by(lambda bid: bid.auction, Types.LONG())
+    return auctions.key_by(lambda auction: auction.id, Types.LONG()).connect(bids).process(BidsOfCategory(), PAIR)

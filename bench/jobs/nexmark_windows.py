@@ -34,10 +34,12 @@ from flowlet.datastream.window import (
     TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
+    WindowAssigner,
 )
 
 WINDOW_MS: Final = 10_000
 SLIDE_MS: Final = 2_000
+GAP_MS: Final = 10_000
 DAY_MS: Final = 86_400_000
 CLOCK_MS: Final = 100  # windows of the clock: a run takes less than the SQL's ten seconds
 TRIPLE: Final = Types.TUPLE([Types.LONG(), Types.LONG(), Types.LONG()])
@@ -77,16 +79,18 @@ class Count(AggregateFunction):
 # ---------------------------------------------------------------- 5: hot items
 
 
-class WithKeyAndEnd(ProcessWindowFunction):
+class WithKeyAndEnd(ProcessWindowFunction[int, tuple[int, int, int], int, TimeWindow]):
     """The end of the window, the key and the count."""
 
-    def process(self, key: int, context: ProcessWindowFunction.Context, elements: Iterable[int]) -> Iterable[tuple[int, int, int]]:
+    def process(
+        self, key: int, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[int]
+    ) -> Iterable[tuple[int, int, int]]:
         """One count."""
         (count,) = elements
         yield context.window().end, key, count
 
 
-class Hottest(WindowFunction):
+class Hottest(WindowFunction[tuple[int, int, int], tuple[str, int], int, TimeWindow]):
     """The auctions with the most bids of all in a window."""
 
     def apply(self, key: int, window: TimeWindow, inputs: Iterable[tuple[int, int, int]]) -> Pairs:
@@ -132,7 +136,7 @@ class Highest(AggregateFunction):
         return acc_a if acc_a[0].price > acc_b[0].price else acc_b
 
 
-class HighestWithEnd(AllWindowFunction):
+class HighestWithEnd(AllWindowFunction[list[Bid], tuple[str, int], TimeWindow]):
     """Auction, bidder and end of the window."""
 
     def apply(self, window: TimeWindow, inputs: Iterable[list[Bid]]) -> Pairs:
@@ -151,10 +155,10 @@ def q7(events: DataStream) -> DataStream:
 # ---------------------------------------------------------------- 11, 12: bids of a person
 
 
-class WithKeyAndStart(ProcessWindowFunction):
+class WithKeyAndStart(ProcessWindowFunction[int, tuple[str, int], int, TimeWindow]):
     """The key and the start of the window, and the count."""
 
-    def process(self, key: int, context: ProcessWindowFunction.Context, elements: Iterable[int]) -> Pairs:
+    def process(self, key: int, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[int]) -> Pairs:
         """One count."""
         (count,) = elements
         yield f"{key} {context.window().start}", count
@@ -162,12 +166,12 @@ class WithKeyAndStart(ProcessWindowFunction):
 
 def q11_windowed(events: DataStream) -> DataStream:
     """How many bids did a person make in each session?"""
-    sessions = EventTimeSessionWindows.with_gap(Time.milliseconds(WINDOW_MS))
+    sessions = EventTimeSessionWindows.with_gap(Time.milliseconds(GAP_MS))
     by_bidder = timed(bids_of(events)).key_by(bidder_of, Types.LONG())
     return by_bidder.window(sessions).aggregate(Count(), WithKeyAndStart(), Types.LONG(), PAIR)
 
 
-class ByTheClockOrAtTheEnd(Trigger):
+class ByTheClockOrAtTheEnd(Trigger[Bid, TimeWindow]):
     """When the clock has passed the window, or there are no more events: these must not be lost."""
 
     def on_element(self, element: Bid, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
@@ -193,7 +197,7 @@ class ByTheClockOrAtTheEnd(Trigger):
         ctx.delete_event_time_timer(AT_THE_END)
 
 
-class WithKey(WindowFunction):
+class WithKey(WindowFunction[int, tuple[int, int], int, TimeWindow]):
     """The key and the count."""
 
     def apply(self, key: int, window: TimeWindow, inputs: Iterable[int]) -> Iterable[tuple[int, int]]:
@@ -285,7 +289,7 @@ class CountRanks(AggregateFunction):
         return acc_a
 
 
-class OfTheDay(WindowFunction):
+class OfTheDay(WindowFunction[dict[str, int], tuple[str, int], Any, TimeWindow]):
     """Day, key and name of each number."""
 
     def apply(self, key: Any, window: TimeWindow, inputs: Iterable[dict[str, int]]) -> Pairs:
@@ -295,14 +299,14 @@ class OfTheDay(WindowFunction):
             yield f"{window.start // DAY_MS} {key} {name}", number
 
 
-def days() -> TumblingEventTimeWindows:
+def days() -> WindowAssigner[Any, TimeWindow]:
     """In UTC."""
-    return TumblingEventTimeWindows.of(Time.days(1))
+    return TumblingEventTimeWindows.of(Time.milliseconds(DAY_MS))
 
 
 def q15(events: DataStream) -> DataStream:
     """How many bids, bidders and auctions were there each day?"""
-    by_nothing = timed(bids_of(events)).key_by(lambda bid: "all", Types.STRING())
+    by_nothing = timed(bids_of(events)).key_by(lambda _: "all", Types.STRING())
     return by_nothing.window(days()).aggregate(CountRanks(), OfTheDay(), ANY, PAIR)
 
 

@@ -15,7 +15,9 @@ from bench.peers.nexmark_loops import Events
 WINDOW_MS = 10_000
 SLIDE_MS = 2_000
 DAY_MS = 86_400_000
-RANKS: tuple[Callable[[int], bool], ...] = (
+IsIn = Callable[[int], bool]
+ANY_PRICE: IsIn = lambda _: True  # noqa: E731 - a table of cases reads better
+RANKS: tuple[IsIn, ...] = (
     lambda price: price < 10_000,
     lambda price: 10_000 <= price < 1_000_000,
     lambda price: price >= 1_000_000,
@@ -34,7 +36,8 @@ def q5(events: Events) -> Found:
         for start in range(last, last - WINDOW_MS, -SLIDE_MS):
             if start > bid.date_time - WINDOW_MS:
                 counts[start + WINDOW_MS][bid.auction] += 1
-    found = {f"{auction} {end}": count for end, each in counts.items() for auction, count in each.items() if count == max(each.values())}
+    most = {end: max(each.values()) for end, each in counts.items()}
+    found = {f"{auction} {end}": count for end, each in counts.items() for auction, count in each.items() if count == most[end]}
     return Found(len(found), found)
 
 
@@ -81,7 +84,7 @@ def _of_each_day(events: Events, key_of: Callable[[Bid], str]) -> dict[str, list
 def _counted(days: dict[str, list[Bid]]) -> Found:
     found: dict[str, int] = {}
     for day, bids in days.items():
-        for name, is_in in (("", lambda _: True), *((f" {rank}", is_in) for rank, is_in in enumerate(RANKS))):
+        for name, is_in in (("", ANY_PRICE), *((f" {rank}", is_in) for rank, is_in in enumerate(RANKS))):
             some = [bid for bid in bids if is_in(bid.price)]
             found[f"{day} bids{name}"] = len(some)
             found[f"{day} bidders{name}"] = len({bid.bidder for bid in some})
@@ -91,7 +94,7 @@ def _counted(days: dict[str, list[Bid]]) -> Found:
 
 def q15(events: Events) -> Found:
     """How many bids, bidders and auctions were there each day?"""
-    return _counted(_of_each_day(events, lambda bid: "all"))
+    return _counted(_of_each_day(events, lambda _: "all"))
 
 
 def q16(events: Events) -> Found:

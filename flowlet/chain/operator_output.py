@@ -6,7 +6,8 @@ chunking output gathers records into chunks.
 Hot path: per record the statements that ``write`` generated; per chunk one call of ``collect``.
 Side:       task.
 Invariants: consumers get a record in the order in which they were added.  Each passes it through everything behind it before the operator
-            emits the next record.  Chained operators get the record object itself, as PyFlink's Python operators do.
+            emits the next record.  A chained operator that is the only consumer gets the record object itself, as PyFlink's Python
+            operators do.  Of several consumers none sees what another one did with a record: all but the last get a copy, if it can change.
 Source:     Flink ``ChainingOutput``, ``BroadcastingOutputCollector``, ``CountingOutput``, ``WatermarkGaugeExposingOutput``.
 """
 
@@ -17,8 +18,10 @@ from typing import Any
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_loop import LoopEnd, RecordLoop, write_conversion, write_into
 from flowlet.chain.stream_operator import EdgeOutput, OperatorCounters, Output, StreamOperator
+from flowlet.columns.unchanging import UNCHANGING
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.typed.record_conversion import RecordConversion
 
@@ -46,6 +49,12 @@ class ChainedConsumer:
         if self._conversion is not None:
             record = write_conversion(self._conversion, code, record)
         write_into(self.operator, self.loop_ends, code, record, timestamp, None)
+
+    def write_apart(self, code: LoopCode, record: str, timestamp: str | None) -> None:
+        """The same for a record that other consumers get, too: a copy, unless it cannot change."""
+        own, unchanging = code.variable("v"), code.bind(UNCHANGING, "UNCHANGING")
+        code.line(f"{own} = {record} if type({record}) in {unchanging} else {code.bind(_apart, 'apart')}({record})")
+        self.write(code, own, timestamp)
 
     @property
     def loop_ends(self) -> list[LoopEnd]:
@@ -183,8 +192,12 @@ class _Way:
             if not isinstance(consumer, ChunkingOutput):
                 code.at_end(f"{code.bind(consumer.counters, 'counters')}.num_records_in += {count}")
                 code.counts[id(consumer.operator)] = count
-            with code.sharing(record, is_shared=consumer is not self._consumers[-1]):
-                consumer.write(code, record, timestamp)
+            is_last = consumer is self._consumers[-1]
+            with code.sharing(record, is_shared=not is_last):
+                if isinstance(consumer, ChainedConsumer) and not is_last:
+                    consumer.write_apart(code, record, timestamp)
+                else:
+                    consumer.write(code, record, timestamp)
 
     def _write_count(self, code: LoopCode) -> str:
         count = code.variable("n")
@@ -222,6 +235,11 @@ class _Way:
 
     def emit(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
         self._loop.run(records, timestamps, num_records)
+
+
+def _apart(record: Any) -> Any:
+    """The record if it cannot change, else an equal new one."""
+    return unpickled([copy_if_mutable(record)])[0]
 
 
 class _SideTarget:

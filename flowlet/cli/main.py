@@ -20,10 +20,12 @@ from flowlet.client.remote import JobDocument, JobManagerApi
 from flowlet.client.running_job import describe_end, still_running
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
+from flowlet.rpc.config_file import job_manager_address_of_commands
 
 _EXIT_ERROR: Final = 2
 _EXIT_INTERRUPTED: Final = 130  # as a shell reports a program that SIGINT ended
 _PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+_ASKING: Final = ("list", "job", "cancel", "taskmanagers", "savepoint", "stop")
 _METRICS: Final = {
     "records in": "num_records_in",
     "records out": "num_records_out",
@@ -52,7 +54,7 @@ def run_command(arguments: list[str] | None = None) -> int:
     """Parse a command line (None: of this process) and run it; the exit code."""
     try:
         # Commands return nothing; an exit code is that of typer, such as the one that it makes of Ctrl-C.
-        code = app(arguments, standalone_mode=False) or 0
+        code = app(arguments, standalone_mode=False, default_map=_defaults_of_file()) or 0
     except typer.TyperException as error:
         return _complain(error.format_message(), _EXIT_ERROR)
     except (FlowletError, OSError) as error:
@@ -60,6 +62,12 @@ def run_command(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = _EXIT_INTERRUPTED
     return _complain("interrupted", code) if code == _EXIT_INTERRUPTED else code
+
+
+def _defaults_of_file() -> dict[str, dict[str, str]]:
+    """What ``config.yaml`` says to the commands that ask a JobManager."""
+    address = job_manager_address_of_commands(os.environ)
+    return {} if address is None else {command: {"jobmanager": address} for command in _ASKING}
 
 
 def _complain(message: str, code: int) -> int:

@@ -26,6 +26,7 @@ from flowlet.shipping.part_sources import PackedFiles, pack
 from flowlet.splits.enumerators import SplitSet, split_set_of
 from flowlet.splits.file_split import FileSet
 from flowlet.splits.kafka_split import KafkaTopics
+from flowlet.splits.planned_split import PlannedSplits
 from flowlet.task.operator_services import operator_id_of
 
 __all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
@@ -121,6 +122,7 @@ def _vertex_message(vertex: JobVertex) -> VertexMessage:
         remote_gate=_remote_gate(vertex),
         topics=split_set if isinstance(split_set, KafkaTopics) else None,
         files=split_set if isinstance(split_set, FileSet) else None,
+        planned=split_set if isinstance(split_set, PlannedSplits) else None,
         operator_ids=[operator_id_of(each.operator, vertex.id, index).hex() for index, each in enumerate(vertex.chain)],
         operator_uids=[each.operator.uid for each in vertex.chain],
     )

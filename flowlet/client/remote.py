@@ -142,6 +142,10 @@ class JobManagerApi:
         """The last checkpoints of a job, and how many there were."""
         return await self._get(f"/jobs/{job_id}/checkpoints")
 
+    async def vertex_metrics(self, job_id: str, vertex_id: str, names: Sequence[str] = ()) -> Any:
+        """The metrics of a vertex's subtasks and operators, ``{"id", "value"}`` each; ``names``: only these."""
+        return await self._get(f"/jobs/{job_id}/vertices/{vertex_id}/metrics?get={quote(','.join(names))}")
+
     async def submit(self, job: JobGraphMessage) -> None:
         """Hand a job over.
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from flowlet.common.completable_future import CompletableFuture
+from flowlet.common.config_options import ConfigOption, ConfigOptions
 from flowlet.common.configuration import Configuration
 from flowlet.common.execution_config import ExecutionConfig
 from flowlet.common.job_client import JobClient
@@ -10,6 +11,7 @@ from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.common.not_yet import missing_names
+from flowlet.common.restart_strategy import RestartStrategies, RestartStrategyConfiguration
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, Encoder, SerializationSchema, SimpleStringSchema
 from flowlet.common.serializer import TypeSerializer
 from flowlet.common.time import Duration, Instant, Time
@@ -20,6 +22,8 @@ from flowlet.common.watermark_strategy import WatermarkStrategy
 __all__ = [
     "ByteArraySchema",
     "CompletableFuture",
+    "ConfigOption",
+    "ConfigOptions",
     "Configuration",
     "DeserializationSchema",
     "Duration",
@@ -30,6 +34,8 @@ __all__ = [
     "JobExecutionResult",
     "JobID",
     "JobStatus",
+    "RestartStrategies",
+    "RestartStrategyConfiguration",
     "Row",
     "RowKind",
     "SerializationSchema",

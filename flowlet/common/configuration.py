@@ -8,14 +8,18 @@ Source: PyFlink ``pyflink.common.configuration``.
 import base64
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowlet.common.checks import is_name
 from flowlet.errors import ConfigError
 
+if TYPE_CHECKING:
+    from flowlet.common.config_options import ConfigOption
+
 __all__ = ["Configuration"]
 
 T = TypeVar("T")
+_Names = set[str]  # a name of its own, because the class below has a method ``set``
 
 
 class Configuration:
@@ -50,6 +54,21 @@ class Configuration:
         if not text.endswith("]") or not isinstance(items, list):
             raise ConfigError(f"not a list: {value!r}; write it as ['a', 'b'] or a;b")
         return [str(item) for item in items]
+
+    def get(self, option: "ConfigOption[T]", override_default: T | None = None) -> T | None:
+        """The value of a typed option; where it is not set, ``override_default``, else its own default.  Not in PyFlink, but in Flink."""
+        text = self._options.get(option.key)
+        if text is not None:
+            return option.parse(text)
+        return option.default if override_default is None else override_default
+
+    def set(self, option: "ConfigOption[T]", value: T) -> "Configuration":
+        """Set a typed option.  Not in PyFlink, but in Flink.  Raises ConfigError: the value is not of its type."""
+        return self.set_string(option.key, option.write(value))
+
+    def contains(self, option: "ConfigOption[Any]") -> bool:
+        """Whether a typed option is set.  Not in PyFlink, but in Flink."""
+        return option.key in self._options
 
     def get_string(self, key: str, default_value: str) -> str:
         """The option as text."""
@@ -94,7 +113,7 @@ class Configuration:
         """Set an option to bytes, stored as base64."""
         return self.set_string(key, base64.b64encode(value).decode("ascii"))
 
-    def key_set(self) -> set[str]:
+    def key_set(self) -> _Names:
         """The names of all options that are set."""
         return set(self._options)
 

@@ -2,7 +2,6 @@
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.execution_config``.
-Absent: settings without an effect here so far (closure cleaner, ...).
 """
 
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 from flowlet.common.checks import is_whole_number
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.settings.execution_switches import ExecutionSwitches
 from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
 from flowlet.common.settings.restart_settings import RestartSettings
 from flowlet.errors import JobGraphError
@@ -22,7 +22,7 @@ MAX_MAX_PARALLELISM = 1 << 15
 DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200  # Flink's pipeline.auto-watermark-interval
 
 
-class ExecutionConfig:
+class ExecutionConfig(ExecutionSwitches):
     """The default parallelism, maximum parallelism and intervals; setters raise JobGraphError for a value out of range.
 
     ``PARALLELISM_DEFAULT`` as a parallelism leaves the choice to the environment; as a maximum, it is derived from each operator's
@@ -44,6 +44,7 @@ class ExecutionConfig:
     )
 
     def __init__(self) -> None:
+        super().__init__()
         self._parallelism = ExecutionConfig.PARALLELISM_DEFAULT
         self._max_parallelism = ExecutionConfig.PARALLELISM_DEFAULT
         self._is_object_reuse_enabled = False
@@ -156,7 +157,7 @@ class ExecutionConfig:
         return hash(self._values())
 
     def _values(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__)
+        return tuple(getattr(self, name) for name in (*self.__slots__, *ExecutionSwitches.__slots__))
 
 
 def _checked_interval(interval: int, what: str) -> int:

@@ -7,7 +7,7 @@ Rules: such an attribute of an object is absent (``hasattr`` is False); the erro
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from flowlet.errors import FlowletError
 
@@ -17,33 +17,23 @@ __all__ = [
     "MissingImportError",
     "NotSupportedYetError",
     "check_module",
+    "java_only",
     "missing_attribute",
     "missing_names",
 ]
 
-_STATE: Final = "this detail of state back ends cannot be set; leave it out"
-_CHECKPOINTS: Final = "the storage of checkpoints is an option: set execution.checkpointing.dir in a Configuration"
-_SHIPPING: Final = "files and requirements are not shipped yet; install them where the TaskManagers run"
-_RESTARTS: Final = "restart strategies are options: set restart-strategy.type in a Configuration"
-_CHANGELOG: Final = "changelogs of state are not supported yet; leave them out"
+_STATE: Final = "it wraps a Java object; use HashMapStateBackend() or EmbeddedRocksDBStateBackend()"
+_CHECKPOINTS: Final = "it wraps a Java object; use FileSystemCheckpointStorage()"
 _FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
 _SOURCES: Final = "this source is not supported yet; use from_collection() or a SourceFunction"
 _SINKS: Final = "a file sink cannot compact files yet; leave it out"
 _OLD_SINKS: Final = "use FileSink, which has the same builders"
 _JARS: Final = "nothing here runs in a Java virtual machine; use a SourceFunction, or map() with a client in Python"
-_OPTIONS: Final = "typed options are not supported yet; set options by their names in a Configuration"
 
 _FEATURES: Final = {
-    "enable_changelog_state_backend": _CHANGELOG,
-    "is_changelog_state_backend_enabled": _CHANGELOG,
     "get_metric_group": "PyFlink calls it get_metrics_group()",
-    "set_restart_strategy": _RESTARTS,
-    "get_restart_strategy": _RESTARTS,
-    "add_python_file": _SHIPPING,
-    "set_python_requirements": _SHIPPING,
-    "add_python_archive": _SHIPPING,
-    "set_python_executable": _SHIPPING,
-    "register_cached_file": _SHIPPING,
+    "create_input": "input formats are Java objects; use from_source() or add_source()",
+    "serializer": "records are serialized by their declared types, or pickled; declare types",
     "add_jars": "jars cannot be used here: nothing runs in a Java virtual machine",
     "add_classpaths": "jars cannot be used here: nothing runs in a Java virtual machine",
     "cache": "cached streams are not supported yet; collect the records and use from_collection()",
@@ -53,14 +43,12 @@ _FEATURES: Final = {
 MISSING_MODULES: Final = {
     f"flowlet.{name}": feature
     for feature, names in {
-        _CHECKPOINTS: "datastream.checkpoint_storage",
         _SOURCES: "datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
         " datastream.connectors.kinesis datastream.connectors.pulsar"
         " datastream.connectors.rabbitmq java_gateway",
-        _FORMATS: "datastream.formats.avro datastream.formats.json datastream.formats.orc",
-        _OPTIONS: "common.config_options",
-        _RESTARTS: "common.restart_strategy",
+        _FORMATS: "datastream.formats.avro datastream.formats.orc",
+        "input formats are Java objects; use from_source() or add_source()": "common.io",
         "the Table API is not part of flowlet; use the DataStream API": "table",
     }.items()
     for name in names.split()
@@ -69,18 +57,43 @@ MISSING_MODULES: Final = {
 MISSING_NAMES: Final = {
     name: feature
     for feature, names in {
-        _STATE: "CustomStateBackend MemorySize PredefinedOptions",
-        _CHECKPOINTS: "CheckpointStorage CustomCheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage",
-        _OPTIONS: "ConfigOption ConfigOptions",
-        _RESTARTS: "RestartStrategies RestartStrategyConfiguration",
+        _STATE: "CustomStateBackend",
+        _CHECKPOINTS: "CustomCheckpointStorage",
         _SINKS: "FileCompactStrategy FileCompactor",
         _OLD_SINKS: "StreamingFileSink",
         "splits are made by FileSource itself; leave it out": "FileEnumeratorProvider FileSplitAssignerProvider",
         "input dependency constraints have no effect in Flink, so they do not exist here; leave them out": "InputDependencyConstraint",
+        "it is the older interface; use KafkaSource and KafkaSink": "FlinkKafkaConsumer FlinkKafkaConsumerBase FlinkKafkaProducer"
+        " FlinkKafkaProducerBase Semantic",
+        "Avro is not supported yet; read with pyarrow.parquet and from_arrow(), and write with ParquetBulkWriters": (
+            "AvroParquetReaders AvroParquetWriters ParquetColumnarRowInputFormat"
+        ),
+        "it wraps a type of the Table API; use Types.PICKLED_BYTE_ARRAY()": "ExternalTypeInfo",
+        "files are read by lines; use StreamFormat.text_line_format() and parse them in map()": "BulkFormat CsvReaderFormat",
+        "cached streams are not supported yet; collect the records and use from_collection()": "CachedDataStream",
         "it wraps a Java object; use WatermarkStrategy.for_generator()": "AssignerWithPeriodicWatermarksWrapper",
     }.items()
     for name in names.split()
 }
+
+
+class _JavaOnly:
+    """An attribute that would be a Java object: asking for it is an error, so ``hasattr`` is False."""
+
+    def __init__(self, instead: str) -> None:
+        self._instead = instead
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise NotSupportedYetError(f"{owner.__name__!r} has no {self._name}(): there are no Java objects here; use {self._instead}")
+
+
+def java_only(instead: str) -> Any:
+    """A class attribute in the place of a method that gives a Java object; the error says what to use instead."""
+    return _JavaOnly(instead)
 
 
 class NotSupportedYetError(FlowletError, AttributeError):

@@ -10,11 +10,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from flowlet.common.checks import is_whole_number
 from flowlet.common.not_yet import missing_names
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
 from flowlet.errors import JobGraphError
 
-__all__ = ["ByteArraySchema", "DeserializationSchema", "Encoder", "SerializationSchema", "SimpleStringSchema"]
+__all__ = [
+    "ByteArraySchema",
+    "DeserializationSchema",
+    "Encoder",
+    "RowFieldExtractorSchema",
+    "SerializationSchema",
+    "SimpleStringSchema",
+]
 
 
 class Encoder:
@@ -113,6 +121,26 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
     def get_produced_type(self) -> TypeInformation:
         """Texts."""
         return Types.STRING()
+
+
+class RowFieldExtractorSchema(SerializationSchema):
+    """One field of a row or tuple, which must be bytes: for the key or the value of a message.
+
+    Raises:
+        JobGraphError: the position is no whole number of 0 or more.
+    """
+
+    def __init__(self, field_index: int) -> None:
+        if not is_whole_number(field_index) or field_index < 0:
+            raise JobGraphError(f"RowFieldExtractorSchema needs the position of a field, 0 or more, got {field_index!r}")
+        self._field_index = field_index
+
+    def serialize(self, element: Any) -> bytes | None:
+        """The field; None if it is None.  TypeError: it is not bytes; IndexError: there is no such field."""
+        value = element[self._field_index]
+        if value is not None and not isinstance(value, (bytes, bytearray)):
+            raise TypeError(f"field {self._field_index} must be bytes, got {value!r} of type {type(value).__name__}")
+        return None if value is None else bytes(value)
 
 
 class ByteArraySchema(SerializationSchema, DeserializationSchema):

@@ -11,7 +11,9 @@ Absent:     ``ExternalTypeInfo``, and what only a JVM needs (``get_java_type_inf
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from flowlet.common.not_yet import missing_names
 
 __all__ = [
     "ArrowTypeInfo",
@@ -19,6 +21,7 @@ __all__ = [
     "BasicType",
     "BasicTypeInfo",
     "DateTypeInfo",
+    "InferredTypeInfo",
     "InstantTypeInfo",
     "ListTypeInfo",
     "LocalTimeTypeInfo",
@@ -173,8 +176,26 @@ class PickledBytesTypeInfo(TypeInformation):
 
     __slots__ = ()
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PickledBytesTypeInfo)
+
+    def __hash__(self) -> int:
+        return hash(PickledBytesTypeInfo)
+
     def __repr__(self) -> str:
         return "PickledByteArrayTypeInfo"
+
+
+class InferredTypeInfo(PickledBytesTypeInfo):
+    """Any Python object, of which a function's annotation says more: ``inferred``.  Equal to the type of other objects."""
+
+    __slots__ = ("inferred",)
+
+    def __init__(self, inferred: TypeInformation) -> None:
+        self.inferred = inferred
+
+    def __repr__(self) -> str:
+        return f"PickledByteArrayTypeInfo({self.inferred!r})"
 
 
 class SqlTimeTypeInfo(TypeInformation):
@@ -235,7 +256,7 @@ class LocalTimeTypeInfo(TypeInformation):
         return (self.time_type,)
 
     def __repr__(self) -> str:
-        return f"LocalTimeTypeInfo({self.time_type.name})"
+        return f"LocalTimeTypeInfo<{self.time_type.name}>"
 
 
 class ArrowTypeInfo(TypeInformation):
@@ -348,10 +369,11 @@ class RowTypeInfo(TypeInformation):
         ValueError: the numbers of names and types differ, or a name occurs twice.
     """
 
-    __slots__ = ("_field_names", "_field_types")
+    __slots__ = ("_are_named", "_field_names", "_field_types")
 
     def __init__(self, field_types: Sequence[TypeInformation], field_names: Sequence[str] | None = None) -> None:
         self._field_types = tuple(_checked(field_type, "RowTypeInfo") for field_type in field_types)
+        self._are_named = field_names is not None
         names = tuple(f"f{index}" for index in range(len(field_types))) if field_names is None else tuple(field_names)
         if len(names) != len(self._field_types):
             raise ValueError(f"a row type has one name per field: {len(self._field_types)} types, {len(names)} names {list(names)!r}")
@@ -364,8 +386,10 @@ class RowTypeInfo(TypeInformation):
         return list(self._field_names)
 
     def get_field_index(self, field_name: str) -> int:
-        """The position of the named field; -1 if there is none."""
-        return self._field_names.index(field_name) if field_name in self._field_names else -1
+        """The position of the named field; -1 for a type without names of its own.  Raises ValueError if there is no such field."""
+        if not getattr(self, "_are_named", True) and field_name not in self._field_names:
+            return -1
+        return self._field_names.index(field_name)
 
     def get_field_types(self) -> list[TypeInformation]:
         """The types of the fields, in order."""
@@ -375,6 +399,8 @@ class RowTypeInfo(TypeInformation):
         return (self._field_types, self._field_names)
 
     def __repr__(self) -> str:
+        if not getattr(self, "_are_named", True):  # a type in a checkpoint of an older version does not tell
+            return f"RowTypeInfo({', '.join(map(repr, self._field_types))})"
         fields = (f"{name}: {field_type!r}" for name, field_type in zip(self._field_names, self._field_types, strict=True))
         return f"RowTypeInfo({', '.join(fields)})"
 
@@ -468,3 +494,7 @@ def _checked(part: TypeInformation, owner: str) -> TypeInformation:
     if not isinstance(part, TypeInformation):
         raise TypeError(f"{owner} is made of type information such as Types.STRING(), got {part!r}")
     return part
+
+
+if not TYPE_CHECKING:
+    __getattr__ = missing_names(__name__)

@@ -33,11 +33,16 @@ class RowKind(Enum):
 _INSERT: Final = RowKind.INSERT
 
 
+class MissingFieldError(KeyError, ValueError):
+    """A row has no field of this name: a KeyError, as of a dict; PyFlink's is a ValueError."""
+
+
 class Row:
     """An ordered, mutable record.
 
     ``Row("a", 1)`` has positions only; ``Row(name="a", age=1)`` also has names, in that order.  A row of strings makes rows with those
-    names when it is called: ``Person = Row("name", "age"); Person("Alice", 11)``.  Two rows are equal if kind, names and values are.
+    names when it is called: ``Person = Row("name", "age"); Person("Alice", 11)``.  Two rows are equal if their kinds are, and their values
+    by name, in any order; rows without names by position.
     """
 
     _fields: list[str] | None
@@ -86,19 +91,19 @@ class Row:
             raise ValueError(f"{len(field_names)} names for {len(self._values)} fields: {field_names!r}")
         self._fields = list(field_names)
 
-    def get_fields_by_names(self, names: list[str]) -> "Row":
-        """A row of the same kind with only these fields, in this order."""
-        row = Row(*(self[name] for name in names))
-        row.set_field_names(names)
-        row.set_row_kind(self._row_kind)
-        return row
+    def get_fields_by_names(self, names: list[str]) -> list[Any]:
+        """The values of these fields, in this order; of a row without names all values.  Raises KeyError for a name that it has not."""
+        if self._fields is None or self._fields == names:
+            return self._values
+        return [self[name] for name in names]
 
     def __contains__(self, item: object) -> bool:
-        return item in self._values
+        """Whether there is a field of this name; in a row without names, this value."""
+        return item in (self._values if self._fields is None else self._fields)
 
     def __call__(self, *args: Any) -> "Row":
-        """A row of these values; its names are this row's values."""
-        if len(args) != len(self._values):
+        """A row of these values; its names are this row's values.  Raises ValueError if there are more values than names."""
+        if len(args) > len(self._values):
             raise ValueError(f"{self!r} makes rows of {len(self._values)} values, got {len(args)}: {args!r}")
         return _restore(list(self._values), list(args), self._row_kind)
 
@@ -138,10 +143,18 @@ class Row:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Row):
             return NotImplemented
-        return self._row_kind is other._row_kind and self._fields == other._fields and self._values == other._values
+        if self._row_kind is not other._row_kind:
+            return False
+        if self._fields == other._fields:
+            return self._values == other._values
+        if self._fields is None or other._fields is None or sorted(self._fields) != sorted(other._fields):
+            return False
+        return all(value == other[name] for name, value in zip(self._fields, self._values, strict=True))
 
     def __hash__(self) -> int:
-        return hash(tuple(self._values))
+        if self._fields is None:
+            return hash(tuple(self._values))
+        return hash(tuple([self._values[position] for position in sorted(range(len(self._values)), key=self._fields.__getitem__)]))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._values)
@@ -153,7 +166,7 @@ class Row:
         if isinstance(item, int | slice):
             return item
         if self._fields is None or item not in self._fields:
-            raise KeyError(item)
+            raise MissingFieldError(item)
         return self._fields.index(item)
 
 

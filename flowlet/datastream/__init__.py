@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from flowlet.common.not_yet import missing_names
 from flowlet.datastream.async_data_stream import AsyncDataStream
 from flowlet.datastream.checkpoint_config import CheckpointConfig
+from flowlet.datastream.checkpoint_storage import CheckpointStorage, FileSystemCheckpointStorage, JobManagerCheckpointStorage
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataStreamSink
@@ -51,8 +52,8 @@ from flowlet.datastream.functions import (
 from flowlet.datastream.keyed_stream import KeyedStream
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
-from flowlet.datastream.slot_sharing_group import SlotSharingGroup
-from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
+from flowlet.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
+from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, PredefinedOptions, StateBackend
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
@@ -83,6 +84,7 @@ __all__ = [
     "BroadcastStream",
     "CheckpointConfig",
     "CheckpointListener",
+    "CheckpointStorage",
     "CheckpointedFunction",
     "CheckpointingMode",
     "CloseableIterator",
@@ -96,6 +98,7 @@ __all__ = [
     "DataStreamSink",
     "EmbeddedRocksDBStateBackend",
     "ExternalizedCheckpointRetention",
+    "FileSystemCheckpointStorage",
     "FilterFunction",
     "FlatJoinFunction",
     "FlatMapFunction",
@@ -104,6 +107,7 @@ __all__ = [
     "FunctionSnapshotContext",
     "GlobalWindow",
     "HashMapStateBackend",
+    "JobManagerCheckpointStorage",
     "JoinFunction",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
@@ -112,9 +116,11 @@ __all__ = [
     "KeyedStateStore",
     "KeyedStream",
     "MapFunction",
+    "MemorySize",
     "MergingWindowAssigner",
     "OutputTag",
     "Partitioner",
+    "PredefinedOptions",
     "ProcessAllWindowFunction",
     "ProcessFunction",
     "ProcessJoinFunction",

@@ -12,6 +12,7 @@ from typing import Final
 from flowlet.common.configuration import Configuration
 from flowlet.common.options import known_options as known
 from flowlet.common.time import Duration
+from flowlet.datastream.checkpoint_storage import CheckpointStorage, FileSystemCheckpointStorage
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 from flowlet.errors import ConfigError
@@ -146,6 +147,25 @@ class CheckpointConfig:
     def get_alignment_timeout(self) -> Duration:
         """As ``get_aligned_checkpoint_timeout``."""
         return self.get_aligned_checkpoint_timeout()
+
+    def set_checkpoint_storage(self, storage: CheckpointStorage) -> "CheckpointConfig":
+        """Set where checkpoints are kept: the option ``execution.checkpointing.dir``.  In PyFlink until 1.20."""
+        if not isinstance(storage, CheckpointStorage):
+            raise ConfigError(f"a CheckpointStorage is needed, such as FileSystemCheckpointStorage('/a/directory'), got {storage!r}")
+        options = storage.options()
+        for option in (known.CHECKPOINT_STORAGE, known.CHECKPOINT_DIRECTORY):
+            if option.name in options:
+                option.set(self._options, options[option.name])
+        return self
+
+    def set_checkpoint_storage_dir(self, checkpoint_path: str) -> "CheckpointConfig":
+        """Keep checkpoints in a directory.  In PyFlink until 1.20."""
+        return self.set_checkpoint_storage(FileSystemCheckpointStorage(checkpoint_path))
+
+    def get_checkpoint_storage(self) -> CheckpointStorage | None:
+        """Where checkpoints are kept, if that is set.  In PyFlink until 1.20."""
+        directory = known.CHECKPOINT_DIRECTORY.find(self._options)
+        return None if directory is None else FileSystemCheckpointStorage(directory)
 
     def set_force_unaligned_checkpoints(
         self,

@@ -32,7 +32,7 @@ from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.split_stream import SplitStream
 from flowlet.datastream.state import MapStateDescriptor
 from flowlet.datastream.stream_settings import DataStreamSink, StreamSettings, checked_text
-from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
+from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type, result_type
 from flowlet.datastream.user_functions.projection import Projection, projected_type
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, Rebalance, Rescale, Shuffle
@@ -152,12 +152,13 @@ class DataStream(StreamSettings):
     def map(self, func: Callable[[Any], Any] | MapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns one record for each record."""
         function = checked_function(func, MapFunction, "map", 1)
-        return self._then(MapTransformation(name="Map", function=function, **self._inherited(declared_type(output_type))))
+        return self._then(MapTransformation(name="Map", function=function, **self._inherited(result_type(output_type, func, "map"))))
 
     def flat_map(self, func: Callable[[Any], Any] | FlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns an iterable of records for each record."""
         function = checked_function(func, FlatMapFunction, "flat_map", 1)
-        return self._then(FlatMapTransformation(name="FlatMap", function=function, **self._inherited(declared_type(output_type))))
+        results = result_type(output_type, func, "flat_map", is_iterated=True)
+        return self._then(FlatMapTransformation(name="FlatMap", function=function, **self._inherited(results)))
 
     def filter(self, func: Callable[[Any], Any] | FilterFunction) -> "DataStream":
         """Keep the records for which the function returns True."""
@@ -189,7 +190,8 @@ class DataStream(StreamSettings):
     def process(self, func: ProcessFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a process function; ``yield tag, value`` with an ``OutputTag`` emits to that side output."""
         function = checked_object(func, "process", ProcessFunction)
-        return self._then(ProcessTransformation(name="Process", function=function, **self._inherited(declared_type(output_type))))
+        results = result_type(output_type, func, "process_element", is_iterated=True)
+        return self._then(ProcessTransformation(name="Process", function=function, **self._inherited(results)))
 
     def window_all(self, window_assigner: "WindowAssigner[Any, Any]") -> "AllWindowedStream":
         """Put the records into windows that are not split by key: one subtask does all the work."""

@@ -16,13 +16,14 @@ from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.functions import KeyedProcessFunction, KeySelector, ProcessFunction, ReduceFunction
 from flowlet.datastream.joins.interval_join import IntervalJoin
-from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
+from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, result_type
 from flowlet.datastream.window.window_assigners import WindowAssigner
 from flowlet.datastream.windowed_stream import WindowedStream, count_windows
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import CountTransformation, ProcessTransformation, ReduceTransformation, SumTransformation
+from flowlet.keys.column_key import ColumnKey
 
 __all__ = ["EMIT_BATCHES", "EMIT_ROWS", "KeyedStream"]
 
@@ -100,7 +101,7 @@ class KeyedStream(DataStream):
         """As for any stream, with keys and timers."""
         function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
         has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
-        declared = self._inherited(declared_type(output_type))
+        declared = self._inherited(result_type(output_type, func, "process_element", is_iterated=True))
         return self._then(ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared))
 
     def window(self, window_assigner: WindowAssigner[Any, Any]) -> WindowedStream:
@@ -123,9 +124,11 @@ class KeyedStream(DataStream):
         return self._origin.key_by(key_selector, key_type)
 
     def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CloseableIterator | list[Any]:
-        """As for any stream, but as in PyFlink each result is a ``Row`` of the key, ``f0``, and the record, ``f1``."""
-        pairs = RowTypeInfo([self._key_type or PickledBytesTypeInfo(), self.get_type()])
+        """As for any stream, but as in PyFlink each result is a ``Row`` of the key, ``f0``, and the record, ``f1``; not of columns."""
         selector = self._transformation.key_selector
+        if isinstance(selector, ColumnKey):
+            return super().execute_and_collect(job_execution_name, limit)
+        pairs = RowTypeInfo([self._key_type or PickledBytesTypeInfo(), self.get_type()])
         return self.map(_WithKey(getattr(selector, "get_key", selector)), pairs).execute_and_collect(job_execution_name, limit)
 
     def _extreme(self, method: str, position: int | str, emit: str) -> DataStream:

@@ -3,14 +3,29 @@
 Side:   pure.
 Rules:  an environment keeps them as options; an object here only says what to set.
 Source: PyFlink ``pyflink.datastream.state_backend``.
-Absent: options of RocksDB itself, ``CustomStateBackend``.
+Rules:  what cannot be set is an error, unless it is set to what it is anyway.
+Absent: ``CustomStateBackend``, which is a Java class.
 """
 
 from abc import ABC, abstractmethod
+from enum import Enum
+from typing import TYPE_CHECKING
 
+from flowlet.common.not_yet import missing_names
 from flowlet.errors import JobGraphError
 
-__all__ = ["EmbeddedRocksDBStateBackend", "HashMapStateBackend", "StateBackend"]
+__all__ = ["EmbeddedRocksDBStateBackend", "HashMapStateBackend", "PredefinedOptions", "StateBackend"]
+
+_TRANSFER_THREADS = 4  # Flink's state.backend.rocksdb.checkpoint.transfer.thread.num
+
+
+class PredefinedOptions(Enum):
+    """Settings of RocksDB for kinds of disks; only ``DEFAULT`` can be used here."""
+
+    DEFAULT = 0
+    SPINNING_DISK_OPTIMIZED = 1
+    SPINNING_DISK_OPTIMIZED_HIGH_MEM = 2
+    FLASH_SSD_OPTIMIZED = 3
 
 
 class StateBackend(ABC):
@@ -54,18 +69,47 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return bool(self._is_incremental)
 
     def set_db_storage_paths(self, *paths: str) -> None:
-        """Set the directory of the databases on each TaskManager: an absolute path.
+        """Set the directory of the databases on each TaskManager, an absolute path; nothing: where it has its temporary files.
 
         Raises:
             JobGraphError: it is none, or there are several, which this version cannot use.
         """
-        if len(paths) != 1 or not str(paths[0]).startswith("/"):
-            raise JobGraphError(f"set_db_storage_paths() needs one absolute path, got {', '.join(map(repr, paths)) or 'nothing'}")
-        self._directory = paths[0]
+        if len(paths) > 1 or not all(str(path).startswith("/") for path in paths):
+            raise JobGraphError(f"set_db_storage_paths() needs one absolute path, got {', '.join(map(repr, paths))}")
+        self._directory = paths[0] if paths else None
 
     def get_db_storage_paths(self) -> list[str]:
         """The directory that was set, in a list; none: where each TaskManager has its temporary files."""
         return [] if self._directory is None else [self._directory]
+
+    def set_predefined_options(self, options: PredefinedOptions) -> None:
+        """Accept ``PredefinedOptions.DEFAULT``.  Raises JobGraphError: they are others, which cannot be used here."""
+        if options is not PredefinedOptions.DEFAULT:
+            raise JobGraphError(f"set_predefined_options() can only be PredefinedOptions.DEFAULT here, got {options!r}; leave it out")
+
+    def get_predefined_options(self) -> PredefinedOptions:
+        """``DEFAULT``."""
+        return PredefinedOptions.DEFAULT
+
+    def set_options(self, options_factory_class_name: str) -> None:
+        """Raises JobGraphError: a factory of options is a Java class."""
+        raise JobGraphError(f"set_options({options_factory_class_name!r}) names a Java class, which does not exist here; leave it out")
+
+    def get_options(self) -> str | None:
+        """None: there is no factory of options."""
+        return None
+
+    def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
+        """Accept the default.  Raises JobGraphError: it is another number, which cannot be set here."""
+        if number_of_transfering_threads != _TRANSFER_THREADS:
+            raise JobGraphError(
+                f"set_number_of_transfer_threads() can only be {_TRANSFER_THREADS} here, got {number_of_transfering_threads!r}: the "
+                "threads that write checkpoints follow from the tasks; leave it out"
+            )
+
+    def get_number_of_transfer_threads(self) -> int:
+        """Flink's default."""
+        return _TRANSFER_THREADS
 
     def options(self) -> dict[str, str]:
         """The options that say the same; not in PyFlink."""
@@ -75,3 +119,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         if self._directory is not None:
             options["state.backend.rocksdb.localdir"] = self._directory
         return options
+
+
+if not TYPE_CHECKING:
+    __getattr__ = missing_names(__name__)

@@ -34,12 +34,14 @@ from flowlet.common.options.job_options import (
 from flowlet.common.options.option import Option
 from flowlet.common.options.python_options import dependency_settings
 from flowlet.common.options.run_options import is_detached, run_options
+from flowlet.common.options.tuning_options import OBJECT_REUSE
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.environment.job_manager_address import is_in_process, job_manager_address
 from flowlet.datastream.environment.python_dependencies import PythonDependencies
+from flowlet.datastream.environment.recovery_settings import RecoverySettings
 from flowlet.datastream.environment_sources import EnvironmentSources
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.remote_gate import RemoteGate
@@ -49,7 +51,7 @@ from flowlet.errors import ConfigError, FlowletError, JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.client_retry import ClientRetry
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
-from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, execution_plan
+from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, check_uids, execution_plan
 from flowlet.graph.transformation import (
     CollectTransformation,
     SourceTransformation,
@@ -63,13 +65,14 @@ __all__ = ["StreamExecutionEnvironment"]
 
 DEFAULT_JOB_NAME = "Flink Streaming Job"  # PyFlink's
 NO_BUFFER_TIMEOUT = -1
+_CONFIG_FILE_MODULE = "flowlet.rpc.config_file"
 _CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.program.user_frames"
 
 # What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this process.
 Submit = Callable[[StreamGraph, tuple[str, int] | None, bool], SubmittedJob]
 
 
-class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies):
+class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, RecoverySettings):
     """Makes streams and runs the job that they form.
 
     Threading: one thread.
@@ -97,7 +100,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies):
         self._unstarted = _Attempt()  # the last attempt, if it failed
         self._jobs: list[RunningJob] = []  # those that were not released yet
         self._submit_graph = submit or _submit_with_client
-        for options in (run_options(os.environ), configuration):
+        for options in (_options_of_file(), run_options(os.environ), configuration):
             if options is not None:
                 self.configure(options)
 
@@ -133,6 +136,8 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies):
         if parallelism is not None:
             self.set_parallelism(parallelism)
         self._set_times(configuration)
+        if (has_uids := known.AUTO_UIDS.find(configuration)) is not None:
+            (self._config.enable_auto_generated_uids if has_uids else self._config.disable_auto_generated_uids)()
         is_chaining_enabled = known.CHAINING.find(configuration)
         if is_chaining_enabled is not None:
             self._is_chaining_enabled = is_chaining_enabled
@@ -140,6 +145,8 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies):
         if runtime_mode is not None:
             self.set_runtime_mode(RuntimeExecutionMode[runtime_mode])
         self._job_name = known.JOB_NAME.find(configuration) or self._job_name
+        if configuration.contains_key(OBJECT_REUSE):  # without effect, but programs read it back
+            self._config._is_object_reuse_enabled = configuration.get_boolean(OBJECT_REUSE, default_value=False)
         self._configuration.add_all(configuration)
 
     def _set_times(self, configuration: Configuration) -> None:
@@ -286,9 +293,10 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies):
         return self
 
     def register_slot_sharing_group(self, slot_sharing_group: SlotSharingGroup) -> Self:
-        """Accept a group; slots are all alike, so there is nothing to remember about it."""
+        """Accept a group; slots are all alike, so there is nothing to remember about it, and resources of it are warned of."""
         if not isinstance(slot_sharing_group, SlotSharingGroup):
             raise JobGraphError(f"register_slot_sharing_group() needs a SlotSharingGroup, got {slot_sharing_group!r}")
+        slot_sharing_group.warn_of_resources()
         return self
 
     def get_execution_plan(self) -> str:
@@ -371,6 +379,8 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies):
         sources = [node.transformation for node in graph.nodes.values() if isinstance(node.transformation, SourceTransformation)]
         if not any(isinstance(each.source, RemoteGate) for each in sources):
             refuse_gate_options(self._configuration)
+        if not self._config.has_auto_generated_uids_enabled():
+            check_uids(graph)
         if graph.is_batch and settings.job.checkpoints is not None:
             raise JobGraphError(
                 "checkpoints and savepoints are not taken in BATCH mode, as in Flink: use set_runtime_mode(STREAMING), or leave out their "
@@ -433,6 +443,14 @@ class _Attempt:
     def roots(self) -> list[Transformation]:
         """What the graph is built from."""
         return [*self.operators, *([] if self.collect is None else [self.collect])]
+
+
+def _options_of_file() -> Configuration | None:
+    """Those of ``config.yaml``, if a variable says where it is."""
+    if not os.environ.get("FLOWLET_CONF_DIR"):
+        return None
+    found: Configuration | None = importlib.import_module(_CONFIG_FILE_MODULE).client_options(os.environ)
+    return found
 
 
 def _submit_with_client(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # Submit

@@ -81,6 +81,7 @@ class StreamSettings:
         transformation = self._settings("slot_sharing_group")
         if not isinstance(slot_sharing_group, SlotSharingGroup):
             slot_sharing_group = SlotSharingGroup(slot_sharing_group)
+        slot_sharing_group.warn_of_resources()
         transformation.slot_sharing_group = slot_sharing_group.get_name()
         return self
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
-from flowlet.graph.restart_strategy import NoRestart, RestartStrategy
+from flowlet.graph.restart_backoff_strategy import NoRestart, RestartStrategy
 
 if TYPE_CHECKING:
     from flowlet.rpc.control_messages import FailureInfo

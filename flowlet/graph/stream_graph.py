@@ -129,6 +129,14 @@ def build_stream_graph(transformations: Iterable[Transformation], name: str, set
     )
 
 
+def check_uids(graph: StreamGraph) -> None:
+    """Raise JobGraphError, which names an operator, unless each one has a uid of the user's."""
+    for node in graph.nodes.values():
+        is_named = node.transformation.uid is not None or getattr(node.transformation, "uid_hash", None) is not None
+        if not is_named and not isinstance(node.transformation, CollectTransformation):
+            raise JobGraphError(f"operator {node.name!r} has no uid, and automatic ones are disabled: call uid() on it")
+
+
 def execution_plan(stream_graph: StreamGraph) -> str:
     """The graph as JSON for Flink's plan visualizer."""
     nodes = []

@@ -7,6 +7,7 @@ Source: Flink ``ClusterEntrypoint``.
 """
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from flowlet.errors import ConfigError
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_logging
+from flowlet.rpc.config_file import job_manager_defaults
 from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.secret import load_or_create_secret
 from netstack.log_lines import LogLines
@@ -91,7 +93,7 @@ async def serve(config: JobManagerConfig, host: str, port: int) -> None:
 def run_command() -> int:
     """Parse the command line and run; the exit code."""
     try:
-        app(standalone_mode=False)
+        app(standalone_mode=False, default_map=job_manager_defaults(os.environ))
     except ConfigError as error:
         message = str(error)
     except typer.TyperException as error:

@@ -39,7 +39,7 @@ from flowlet.graph.execution_graph import (
     TaskManagerLost,
 )
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.graph.restart_strategy import create_restart_strategy
+from flowlet.graph.restart_backoff_strategy import create_restart_strategy
 from flowlet.jm import failures
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.jm.alignment.watermark_announcer import WatermarkAnnouncer

@@ -15,6 +15,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.shipped_files import ShippedFiles
 from flowlet.splits.file_split import FileSet, FileSplit
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
+from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
 
 # 3: no shipped files; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages, no reports of stuck tasks
 PROTOCOL_VERSION: Final = 4
@@ -145,11 +146,12 @@ class VertexMessage(msgspec.Struct, frozen=True):
     files: FileSet | None = None  # of the source that it begins with; the JobManager assigns the splits.  None: readers know their shares
     operator_ids: list[str] = []  # 32 hex digits each, in the order of the chain: whose state is whose
     operator_uids: list[str] = []  # what the user called them, in the same order; empty texts: nothing
+    planned: PlannedSplits | None = None  # as ``files``, of a user's source in splits
 
     @property
-    def split_set(self) -> FileSet | KafkaTopics | None:
+    def split_set(self) -> FileSet | KafkaTopics | PlannedSplits | None:
         """What the JobManager makes an enumerator of; None: readers know their shares."""
-        return self.topics if self.files is None else self.files
+        return self.files or self.topics or self.planned
 
 
 class EdgeMessage(msgspec.Struct, frozen=True):
@@ -428,7 +430,7 @@ class AddSplits(msgspec.Struct, frozen=True, tag=True):
     """JM -> TM: splits for the source of this task, as it asked."""
 
     attempt: bytes
-    splits: list[FileSplit | KafkaSplit]
+    splits: list[FileSplit | KafkaSplit | PlannedSplit]
     waiting_bytes: int  # the size of the splits that are still unassigned
 
 

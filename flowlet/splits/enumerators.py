@@ -10,8 +10,9 @@ from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet
 from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.kafka_split import KafkaTopics
+from flowlet.splits.planned_split import PlannedSplitEnumerator, PlannedSplits
 
-SplitSet = FileSet | KafkaTopics
+SplitSet = FileSet | KafkaTopics | PlannedSplits
 """What a source reads, as plain data."""
 
 
@@ -22,6 +23,8 @@ def enumerator_for(split_set: SplitSet) -> SplitEnumerator:
             return FileSplitEnumerator(split_set)
         case KafkaTopics():
             return KafkaSplitEnumerator(split_set)
+        case PlannedSplits():
+            return PlannedSplitEnumerator(split_set)
         case _:
             assert_never(split_set)
 
@@ -33,5 +36,7 @@ def split_set_of(enumerator: SplitEnumerator) -> SplitSet | None:
             return enumerator.files
         case KafkaSplitEnumerator():
             return enumerator.topics
+        case PlannedSplitEnumerator():
+            return enumerator.planned
         case _:
             return None

@@ -20,6 +20,7 @@ import typer
 from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging
+from flowlet.rpc.config_file import task_manager_defaults
 from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
@@ -174,7 +175,7 @@ def taskmanager(
 def run_command(arguments: list[str] | None = None) -> int:
     """Parse the command line (None: of this process) and run; the exit code.  Every error is one line."""
     try:
-        app(arguments, prog_name=_PROGRAM, standalone_mode=False)
+        app(arguments, prog_name=_PROGRAM, standalone_mode=False, default_map=task_manager_defaults(os.environ))
     except typer.TyperException as error:
         message = error.format_message()
     except (FlowletError, NetstackError, OSError) as error:

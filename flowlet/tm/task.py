@@ -12,7 +12,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flowlet.chain.loop_code import operator_in
@@ -320,11 +320,11 @@ class Task:
         MAIN_OBJECTS.use(code.main_objects)
         with (
             SHIPPED_MODULES.in_use(code.modules, self.descriptor.job_name),
-            files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set),
+            files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set) as paths,
         ):
-            self._run_stream_task()
+            self._run_stream_task({name: str(path) for name, path in paths.cached.items()})
 
-    def _run_stream_task(self) -> None:
+    def _run_stream_task(self, cached_files: Mapping[str, str]) -> None:
         context = self._context
         stream_task = create_task_from_descriptor(
             self.descriptor,
@@ -338,6 +338,7 @@ class Task:
             report_mark=lambda number: self._report_mark(MarkPassed(self.attempt, number)),
             runs_light_tasks=context.runs_light_tasks,
             open_checkpointing=None if self._checkpointing is None else self._checkpointing.open,
+            cached_files=cached_files,
         )
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:

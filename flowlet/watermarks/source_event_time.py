@@ -13,11 +13,11 @@ from typing import Protocol, runtime_checkable
 
 from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.common.pausable_clock import PausableClock
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import TimerHandle
 from flowlet.watermarks.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
+from flowlet.watermarks.pausable_clock import PausableClock
 from flowlet.watermarks.source_alignment import SourceAlignment, SplitOrders
 from flowlet.watermarks.watermark_multiplexer import WatermarkMultiplexer
 from netstack.availability import AvailabilityFuture

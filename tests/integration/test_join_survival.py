@@ -10,9 +10,11 @@ import psutil
 import pytest
 
 from flowlet.common import Configuration, WatermarkStrategy
+from flowlet.common.time import Time
 from flowlet.common.typeinfo import Types
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import CloseableIterator, DataStream, KeyedStream, ProcessJoinFunction, StreamExecutionEnvironment
+from flowlet.datastream.window import TumblingEventTimeWindows
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +22,7 @@ NUM_RECORDS = 6_000
 NUM_KEYS = 11
 PACE_S = 0.1  # of 500 records, in the chain of the source: barriers pass between its chunks
 CHECKPOINT_MS = 100
+PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
 CLOSE = 100  # milliseconds between records that meet
 
 
@@ -49,8 +52,7 @@ class Number(TimestampAssigner):
 
 def numbers(env: StreamExecutionEnvironment) -> DataStream:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Number())
-    pair = Types.TUPLE([Types.LONG(), Types.LONG()])
-    made = env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).map(paced, output_type=pair).set_parallelism(1)
+    made = env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).map(paced, output_type=PAIR).set_parallelism(1)
     return made.assign_timestamps_and_watermarks(strategy).set_parallelism(1)
 
 
@@ -85,7 +87,21 @@ def test_an_interval_join_loses_no_pair_and_repeats_none(tmp_path: Path) -> None
     env = environment(tmp_path)
     pairs = by_key(numbers(env)).interval_join(by_key(numbers(env))).between(-CLOSE, 0)
 
-    found = read_while_a_taskmanager_is_killed(pairs.process(Both(), Types.TUPLE([Types.LONG(), Types.LONG()])))
+    found = read_while_a_taskmanager_is_killed(pairs.process(Both(), PAIR))
 
     sooner = [(left, right) for left in range(NUM_RECORDS) for right in range(max(0, left - CLOSE), left + 1)]
     assert Counter(found) == Counter(pair for pair in sooner if (pair[0] - pair[1]) % NUM_KEYS == 0)
+
+
+def test_a_window_join_loses_no_pair_and_repeats_none(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    by_key = numbers(env).join(numbers(env)).where(lambda record: record[0], Types.LONG()).equal_to(lambda record: record[0])
+    pairs = by_key.window(TumblingEventTimeWindows.of(Time.milliseconds(CLOSE)))
+
+    found = read_while_a_taskmanager_is_killed(
+        pairs.apply(lambda left, right: (left[1], right[1]), Types.TUPLE([Types.LONG(), Types.LONG()]))
+    )
+
+    windows = [range(start, start + CLOSE) for start in range(0, NUM_RECORDS, CLOSE)]
+    together = [(left, right) for window in windows for left in window for right in window]
+    assert Counter(found) == Counter(pair for pair in together if (pair[0] - pair[1]) % NUM_KEYS == 0)

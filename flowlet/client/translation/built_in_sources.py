@@ -3,10 +3,12 @@
 Side: shared.
 """
 
-from collections.abc import Callable
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from typing import Any, assert_never
 
+from flowlet.common.checks import is_name, is_whole_number
 from flowlet.connectors.number_source import NumberSource
+from flowlet.connectors.planned_split_source import PlannedSplitSource
 from flowlet.connectors.rate_limits import RateLimit, RecordsPerCheckpoint, RecordsPerSecond
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.datastream.connectors.base import BuiltInSource
@@ -14,9 +16,12 @@ from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimit
 from flowlet.datastream.connectors.file_system import FileSource
 from flowlet.datastream.connectors.kafka_source import KafkaSource
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
-from flowlet.errors import JobGraphError
+from flowlet.datastream.connectors.split_source import SplitSource
+from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.operators.source_operator import Source
+from flowlet.serde.pickles import program_pickle
 from flowlet.splits.file_split import FileSet
+from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
 
 
 def runtime_source(source: BuiltInSource) -> Source:
@@ -34,6 +39,30 @@ def runtime_source(source: BuiltInSource) -> Source:
             return KafkaLogSource(source.topics, source.deserializer, is_bounded=source.is_bounded, commits_offsets=source.commits_offsets)
         case _:
             raise JobGraphError(f"from_source(): nothing reads a {type(source).__name__}; derive your own source from Source")
+
+
+def planned_source(source: SplitSource, name: str, parallelism: int) -> PlannedSplitSource:
+    """The runtime's source for a user's, whose splits are planned now.
+
+    Raises:
+        JobGraphError: there are no splits, or they are not as they should be.
+        JobSubmissionError: one of them cannot be pickled.
+    """
+    limit: Any = source.max_open_splits
+    if limit is not None and (not is_whole_number(limit) or limit < 1):
+        raise JobGraphError(f"source {name!r}: max_open_splits is None (all) or 1 or more, not {limit!r}")
+    splits: Any = source.create_splits(parallelism)
+    if not isinstance(splits, Mapping) or not splits or not all(map(is_name, splits)):
+        raise JobGraphError(f"source {name!r}: create_splits() returns a dict with a name for each split, at least one, got {splits!r}")
+    planned = tuple(PlannedSplit(split, _pickled(content, name, split)) for split, content in splits.items())
+    return PlannedSplitSource(source, PlannedSplits(planned, is_on_demand=limit is not None))
+
+
+def _pickled(content: object, name: str, split: str) -> bytes:
+    try:
+        return program_pickle.dumps(content)
+    except Exception as error:
+        raise JobSubmissionError(f"source {name!r}: its split {split!r} cannot be sent: {type(error).__name__}: {error}") from error
 
 
 def _limit(strategy: RateLimiterStrategy) -> Callable[[int], RateLimit] | None:

@@ -1,15 +1,18 @@
 """``check_options``: an option that nothing reads, or whose value is wrong, is an error at once.
 
 Side:  pure.
-Rules: a name that is nearly that of a known option is taken for a slip; only then the options of Flink are looked at.
+Rules: an option that only makes a job faster in Flink, and is not needed here, gives a warning.  A name that is nearly that of a known
+       option is taken for a slip; only then the options of Flink are looked at.
 """
 
 import difflib
+import warnings
 from typing import Final
 
 from flowlet.common.configuration import Configuration
 from flowlet.common.options.flinks_options import EXACT, reason_of_prefix
 from flowlet.common.options.known_options import BY_NAME
+from flowlet.common.options.tuning_options import IGNORED, IgnoredOptionWarning
 from flowlet.errors import ConfigError
 
 # Similarities by difflib; names share long beginnings.  Not measured.
@@ -25,6 +28,9 @@ def check_options(options: Configuration) -> None:
     """
     for name, text in options.to_dict().items():
         option = BY_NAME.get(name)
+        if option is None and name in IGNORED:
+            warnings.warn(f"option {name!r} has no effect here: {IGNORED[name]}", IgnoredOptionWarning, stacklevel=2)
+            continue
         if option is None:
             raise ConfigError(_unknown(name))
         option.checked(name, text)

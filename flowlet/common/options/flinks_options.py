@@ -6,7 +6,6 @@ Source: Flink 2 ``*Options``; PyFlink ``PythonOptions``.
 
 from typing import Final
 
-_OBJECT_REUSE: Final = "chained operators always pass on the record itself, as PyFlink's Python operators do"
 _SAVEPOINTS: Final = "a job can start from a savepoint or a retained checkpoint: execution.state-recovery.path"
 _STATE: Final = "this detail of state backends cannot be set"
 _STORAGE: Final = "this detail of checkpoint files cannot be set"
@@ -24,14 +23,12 @@ _ALIGNMENT: Final = "source splits of an alignment group always wait for each ot
 EXACT: Final = {
     name: reason
     for reason, names in {
-        _OBJECT_REUSE: "pipeline.object-reuse",
         _STORAGE: "execution.checkpointing.create-subdir execution.checkpointing.data-inline-threshold"
         " execution.checkpointing.write-buffer-size execution.checkpointing.snapshot-compression"
         " execution.checkpointing.cleaner.parallel-mode",
         _UNALIGNED: "execution.checkpointing.during-recovery.enabled",
         "checkpoints have one interval": "execution.checkpointing.interval-during-backlog",
         "sources begin at once": "pipeline.sources.pause-until-first-checkpoint",
-        "each operator's id follows from its place in the program; use uid()": "pipeline.auto-generate-uids",
         "use map_batches(), there are no jars": "pipeline.jars pipeline.classpaths",
         _TYPES: "pipeline.force-avro pipeline.force-kryo pipeline.force-kryo-avro pipeline.generic-types pipeline.serialization-config",
         "give values to the constructors of functions": "pipeline.global-job-parameters",

@@ -32,6 +32,7 @@ _CHECK: Final = "check_options"
 DEFAULT_PARALLELISM: Final = whole_number("parallelism.default", _ENVIRONMENT, lowest=1)
 MAX_PARALLELISM: Final = whole_number("pipeline.max-parallelism", _ENVIRONMENT, lowest=1)
 JOB_NAME: Final = text("pipeline.name", _ENVIRONMENT)
+AUTO_UIDS: Final = boolean("pipeline.auto-generate-uids", _ENVIRONMENT, default=True)
 CHAINING: Final = boolean("pipeline.operator-chaining.enabled", _ENVIRONMENT, "pipeline.operator-chaining", default=True)
 WATERMARK_INTERVAL: Final = duration("pipeline.auto-watermark-interval", _ENVIRONMENT, default_ms=200)
 LATENCY_INTERVAL: Final = duration("metrics.latency.interval", _ENVIRONMENT, default_ms=0)
@@ -249,6 +250,7 @@ KNOWN: Final[tuple[Option[Any], ...]] = (
     MAX_PARALLELISM,
     JOB_NAME,
     CHAINING,
+    AUTO_UIDS,
     WATERMARK_INTERVAL,
     LATENCY_INTERVAL,
     RUNTIME_MODE,

@@ -3,34 +3,19 @@
 Side:   pure.
 Units:  durations in milliseconds.
 Rules:  a parser takes the text of an option and raises ValueError if it is not of the type.
-Source: Flink ``ConfigOption``, ``TimeUtils.parseDuration``.
+Source: Flink ``ConfigOption``.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from flowlet.common.configuration import Configuration
+from flowlet.common.units.duration_text import duration_nanos
 from flowlet.errors import ConfigError
 
 T = TypeVar("T")
 
-_DURATION: Final = re.compile(r"(\d+)\s*([a-zµ]*)", re.ASCII)
-# By Flink's labels; a number alone is milliseconds.
-_NANOS: Final = {
-    label: nanos
-    for labels, nanos in {
-        "d day days": 86_400_000_000_000,
-        "h hour hours": 3_600_000_000_000,
-        "m min minute minutes": 60_000_000_000,
-        "s sec second seconds": 1_000_000_000,
-        "ms milli millis millisecond milliseconds": 1_000_000,
-        "µs micro micros microsecond microseconds": 1_000,
-        "ns nano nanos nanosecond nanoseconds": 1,
-    }.items()
-    for label in labels.split()
-} | {"": 1_000_000}
 _NANOS_PER_MS: Final = 1_000_000
 _TEXTS_OF_BOOLEANS: Final = {"true": True, "false": False}
 
@@ -146,11 +131,7 @@ def choice(name: str, reader: str, choices: Mapping[str, T], *other_names: str, 
 
 def duration_ms(text: str) -> int:
     """The milliseconds of a duration such as ``10 s``, rounded down.  Raises ValueError: it is none."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    nanos = None if found is None else _NANOS.get(found[2])
-    if found is None or nanos is None:
-        raise ValueError(text)
-    return int(found[1]) * nanos // _NANOS_PER_MS
+    return duration_nanos(text) // _NANOS_PER_MS
 
 
 def _at_least(parse: Callable[[str], int], lowest: int) -> Callable[[str], int]:

@@ -32,8 +32,10 @@ from flowlet.datastream.connectors.sink_writer import (
     StatefulSinkWriter,
     WriterInitContext,
 )
+from flowlet.datastream.connectors.split_source import NO_RECORD, SplitSource
 
 __all__ = [
+    "NO_RECORD",
     "BucketAssigner",
     "BulkWriterFactory",
     "CommitRequest",
@@ -52,6 +54,7 @@ __all__ = [
     "SinkWriter",
     "SinkWriterContext",
     "Source",
+    "SplitSource",
     "StatefulSinkWriter",
     "StreamFormat",
     "SupportsCommitter",

@@ -7,6 +7,9 @@ Source: PyFlink ``pyflink.datastream.connectors.kafka``.
 Absent: ``FlinkKafkaConsumer`` and ``FlinkKafkaProducer``, which Flink has removed; headers, and keys of messages that are read.
 """
 
+from typing import TYPE_CHECKING
+
+from flowlet.common.not_yet import missing_names
 from flowlet.datastream.connectors.base import DeliveryGuarantee
 from flowlet.datastream.connectors.kafka_offsets import KafkaOffsetResetStrategy, KafkaOffsetsInitializer, KafkaTopicPartition
 from flowlet.datastream.connectors.kafka_serialization import (
@@ -30,3 +33,7 @@ __all__ = [
     "KafkaTopicPartition",
     "KafkaTopicSelector",
 ]
+
+
+if not TYPE_CHECKING:
+    __getattr__ = missing_names(__name__)

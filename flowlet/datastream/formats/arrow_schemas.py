@@ -12,6 +12,7 @@ from flowlet.common.typeinfo import (
     BasicType,
     BasicTypeInfo,
     DateTypeInfo,
+    InferredTypeInfo,
     LocalTimeTypeInfo,
     RowTypeInfo,
     TimestampTypeInfo,
@@ -170,6 +171,7 @@ def declared_schema(declared: TypeInformation) -> Any:
     """The schema of a declared type, which must be of rows, tuples or single values."""
     import pyarrow as pa
 
+    declared = declared.inferred if isinstance(declared, InferredTypeInfo) else declared
     if isinstance(declared, RowTypeInfo):
         names: Iterable[str] = declared.get_field_names()
         types = declared.get_field_types()
@@ -186,7 +188,7 @@ def _arrow_type(declared: TypeInformation, whole: TypeInformation) -> Any:
         return pa.type_for_alias(_ARROW_NAMES[declared.basic_type])
     if isinstance(declared, TimestampTypeInfo):
         return pa.timestamp("us")
-    if isinstance(declared, DateTypeInfo) or (isinstance(declared, LocalTimeTypeInfo) and repr(declared) == "LocalDateTypeInfo"):
+    if isinstance(declared, DateTypeInfo) or declared == LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE):
         return pa.date32()
     raise JobGraphError(
         f"to_arrow() finds no schema in the declared type {whole}; give it one, as in to_arrow(pa.schema([('word', pa.string())])), "

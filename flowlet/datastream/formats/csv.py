@@ -4,7 +4,7 @@ Side:   pure.  It describes; the task that runs it opens files.
 Rules:  as RFC 4180, with a line feed at the end of a line: a field is in quotes if it holds a separator, a quote or a line end, and a quote
         inside is doubled.  Booleans are true and false, None is an empty field.
 Source: PyFlink ``pyflink.datastream.formats.csv``.
-Absent: readers, (de)serialization schemas; what a schema says only of reading (comments, the first row, strict headers, properties).
+Absent: readers of files; what a schema says only of reading (comments, the first row, strict headers, properties).
 """
 
 from dataclasses import dataclass, field, replace
@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from flowlet.common.checks import is_name
 from flowlet.common.not_yet import missing_names
 from flowlet.datastream.connectors.file_sink import BulkWriterFactory
+from flowlet.datastream.formats.csv_schemas import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from flowlet.errors import JobGraphError
 
-__all__ = ["CsvBulkWriters", "CsvSchema", "CsvSchemaBuilder", "CsvWriterFactory"]
+__all__ = [
+    "CsvBulkWriters",
+    "CsvRowDeserializationSchema",
+    "CsvRowSerializationSchema",
+    "CsvSchema",
+    "CsvSchemaBuilder",
+    "CsvWriterFactory",
+]
 
 _LINE_ENDS: Final = ("\n", "\r\n", "\r")
 

@@ -6,8 +6,9 @@ Absent: readers, Avro, and the Hadoop configuration.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from flowlet.common.not_yet import missing_names
 from flowlet.common.typeinfo import RowTypeInfo, TupleTypeInfo
 from flowlet.datastream.connectors.file_sink import BulkWriterFactory
 from flowlet.errors import JobGraphError
@@ -48,3 +49,7 @@ class ParquetBulkWriters:
             if arrow_type_of(field_type) is None:
                 raise JobGraphError(f"for_row_type(): field {name!r} is {field_type!r}, for which no Parquet column is known")
         return ParquetWriterFactory(row_type, utc_timestamp)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = missing_names(__name__)

@@ -98,7 +98,7 @@ class WindowCoGroup(_WithWindow):
         return self._applied(CoGroups(checked_co_group_function(func)), output_type, "Co-Group")
 
 
-_W = TypeVar("_W", WindowJoin, WindowCoGroup)
+_W = TypeVar("_W", bound=_WithWindow)
 
 
 class EqualTo(Generic[_W]):

@@ -51,7 +51,7 @@ class Tag(MapFunction):
         return self._key_of(value), self._is_second, value
 
 
-class CoGroups(WindowFunction):
+class CoGroups(WindowFunction[Tagged, Any, Any, Any]):
     """Hands the records of a window to a function of two lists.
 
     ``function``: a ``CoGroupFunction``, or a callable of two lists.

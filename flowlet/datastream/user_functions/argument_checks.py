@@ -9,6 +9,7 @@ from typing import Any
 
 from flowlet.common.conversion import to_declared_element
 from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
+from flowlet.datastream.user_functions.annotations import annotated_result, contradiction, inferred_type
 from flowlet.datastream.user_functions.function import Function
 from flowlet.datastream.user_functions.record_functions import FlatMapFunction
 from flowlet.errors import JobGraphError
@@ -53,6 +54,22 @@ def checked_object(func: Any, method: str, *function_classes: type[Function]) ->
         wanted = " or ".join(dict.fromkeys(each.__name__ for each in function_classes))
         raise JobGraphError(f"{method}() needs a {wanted} here, got {func!r} of type {type(func).__name__}")
     return func
+
+
+def result_type(output_type: TypeInformation | None, func: Any, method: str, *, is_iterated: bool = False) -> TypeInformation:
+    """The declared type of a function's results; without one, what their annotation says, which converts nothing.
+
+    ``is_iterated``: the function returns or yields several.  The annotation must not contradict the declared type.
+    """
+    annotation = annotated_result(func, method, is_iterated=is_iterated)
+    if output_type is None:
+        return inferred_type(annotation)
+    declared = declared_type(output_type)
+    reason = contradiction(annotation, declared)
+    if reason is not None:
+        results = "results of another one" if is_iterated else "another one"
+        raise JobGraphError(f"{method}() declares the type {declared!r}, but {name_of(func)} returns {results} by its annotation: {reason}")
+    return declared
 
 
 def declared_type(output_type: TypeInformation | list[TypeInformation] | None) -> TypeInformation:

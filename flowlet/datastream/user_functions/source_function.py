@@ -6,7 +6,9 @@ Source: Flink ``SourceFunction``, ``SourceContext``; PyFlink has only Java-backe
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self
+
+from flowlet.errors import JobGraphError
 
 __all__ = ["SourceContext", "SourceFunction"]
 
@@ -65,6 +67,17 @@ class SourceFunction(ABC):
     counts once.  A function that is a ``CheckpointedFunction`` keeps in its states what it needs to go on.  Any other function begins anew
     after a restart, and records that it emits again count again.
     """
+
+    def __new__(cls, *args: object, **named: object) -> Self:
+        """Raises JobGraphError: PyFlink's own class wraps one of Java; here it is written in Python."""
+        if cls is SourceFunction and args:
+            raise JobGraphError(
+                f"SourceFunction({args[0]!r}): sources written in Java cannot be used; derive a class with run(ctx) from it, or read a "
+                "connector of flowlet.datastream.connectors with from_source()"
+            )
+        if (args or named) and cls.__init__ is object.__init__:
+            raise TypeError(f"{cls.__name__}() takes no arguments")  # as Python says of a class without a constructor
+        return super().__new__(cls)
 
     @abstractmethod
     def run(self, ctx: SourceContext) -> None:

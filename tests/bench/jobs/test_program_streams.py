@@ -1,14 +1,12 @@
 """Every program and every query gives in the DataStream API what the plain loop gives, in one process."""
 
-from contextlib import closing
-
 import pytest
 
 from bench import nexmark, programs
 from bench.jobs import checked_work
 from bench.jobs.checked import Reports, SinkReport, WrongOutputError
-from bench.jobs.work import Collected, Work, imported
-from flowlet.datastream import StreamExecutionEnvironment
+from bench.jobs.work import Work
+from tests.bench.jobs.run_here import run_here
 
 WORKS = [
     *(programs.work_of(program, form, 400) for program in programs.PROGRAMS for form in programs.FORMS),
@@ -18,14 +16,6 @@ WORKS = [
         for form in nexmark.forms_of(query, programs.FORMS)
     ),
 ]
-
-
-def run_here(work: Work) -> Collected:
-    collected = Collected(work.outputs)
-    with closing(StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)) as environment:
-        inputs = [environment.from_collection(list(each.records())) for each in work.inputs]
-        collected.add(list(imported(f"{work.streams}:{work.program}")(*inputs).execute_and_collect()))
-    return collected
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.operator_output import OperatorOutput, StandaloneOutput, output_for
 from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, StreamOperator
+from flowlet.common.types import Row
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.datastream import OutputTag, ProcessFunction
 from flowlet.errors import UserFunctionError
@@ -78,6 +79,48 @@ def test_consumers_have_their_turn_one_after_the_other_with_each_record() -> Non
     chain.process_chunk(Chunk([1, 2]))
 
     assert log == [f"{name} {value}" for value in (1, 2) for name in ("head", "left", "behind left", "right")]
+
+
+@pytest.mark.parametrize("record", [[1], {"a": [1]}, Row([1]), ([1],)], ids=repr)
+def test_no_consumer_sees_what_another_one_did_with_a_record(record: Any) -> None:
+    """PyFlink gives each of several operators a record of its own; an only consumer gets the very record."""
+    seen: list[Any] = []
+
+    def changing(value: Any) -> Any:
+        inner = value[0] if type(value) in (tuple, Row) else value["a"] if type(value) is dict else value
+        inner.append("changed")
+        return value
+
+    def noting(value: Any) -> Any:
+        seen.append((value is record, repr(value)))
+        return value
+
+    before = repr(record)
+    chained = [
+        ChainedOperator(MapOperator(same)),
+        ChainedOperator(MapOperator(changing), 0),
+        ChainedOperator(MapOperator(noting), 0),
+        ChainedOperator(MapOperator(noting), 2),
+        ChainedOperator(MapOperator(noting), 0),
+    ]
+
+    chain_of(chained, {}).process_chunk(Chunk([record]))
+
+    assert seen == [(False, before), (False, before), (True, before)]
+
+
+def test_a_record_that_cannot_change_is_the_same_for_every_consumer() -> None:
+    record, seen = ("text", 1.5, (2, None)), []
+
+    def noting(value: Any) -> Any:
+        seen.append(value is record)
+        return value
+
+    chained = [ChainedOperator(MapOperator(same)), ChainedOperator(MapOperator(noting), 0), ChainedOperator(MapOperator(noting), 0)]
+
+    chain_of(chained, {}).process_chunk(Chunk([record]))
+
+    assert seen == [True, True]
 
 
 def test_every_consumer_gets_every_record_and_each_is_counted_once() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,3 +170,20 @@ def test_functions_in_python_have_no_accumulators(environment: StreamExecutionEn
     assert client.get_accumulators().result() == {}
     assert result.get_all_accumulator_results() == {}
     assert result.get_accumulator_result("none") is None
+
+
+class ReadsCached(MapFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        with open(runtime_context.get_distributed_cache().get_file("greeting"), encoding="utf-8") as file:
+            self._greeting = file.read()
+
+    def map(self, value: str) -> str:
+        return f"{self._greeting} {value}"
+
+
+def test_a_cached_file_is_read_where_the_function_runs(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
+    """Under the name that the program gave it, in a copy."""
+    (tmp_path / "file.txt").write_text("hello", encoding="utf-8")
+    environment.register_cached_file(str(tmp_path / "file.txt"), "greeting")
+
+    assert list(environment.from_collection(["you"]).map(ReadsCached()).execute_and_collect()) == ["hello you"]

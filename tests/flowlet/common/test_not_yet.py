@@ -11,13 +11,12 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import FlowletError
 
 
-@pytest.fixture(params=["environment", "stream"])
+@pytest.fixture(params=["stream"])
 def asked(request: pytest.FixtureRequest) -> tuple[Any, str, str]:
     """An object, a method of PyFlink's that it has not, and the feature."""
     environment = StreamExecutionEnvironment()
     stream = environment.from_collection([1])
     return {
-        "environment": (environment, "register_cached_file", "files and requirements"),
         "stream": (stream, "cache", "cached streams"),
     }[request.param]
 
@@ -47,11 +46,13 @@ def test_the_error_is_of_both_trees() -> None:
     ("statement", "reason"),
     [
         (
-            "from flowlet.datastream import DataStream, CheckpointStorage",
-            "'flowlet.datastream' has no 'CheckpointStorage': .*checkpointing.dir",
+            "from flowlet.datastream import DataStream, CustomCheckpointStorage",
+            "'flowlet.datastream' has no 'CustomCheckpointStorage': it wraps a Java object; use FileSystemCheckpointStorage",
         ),
         ("from flowlet.datastream.connectors.file_system import FileCompactor", "a file sink cannot compact files yet"),
         ("from flowlet.datastream.connectors.pulsar import PulsarSource", "Java virtual machine; use a SourceFunction"),
+        ("from flowlet.datastream.connectors.kafka import FlinkKafkaConsumer", "older interface; use KafkaSource"),
+        ("from flowlet.common.typeinfo import ExternalTypeInfo", "use Types.PICKLED_BYTE_ARRAY"),
         ("from flowlet.table import TableEnvironment", "use the DataStream API"),
     ],
 )

@@ -1,7 +1,8 @@
 import pytest
 
-from flowlet.common.serialization import ByteArraySchema, SimpleStringSchema
+from flowlet.common.serialization import ByteArraySchema, RowFieldExtractorSchema, SimpleStringSchema
 from flowlet.common.typeinfo import Types
+from flowlet.common.types import Row
 from flowlet.errors import JobGraphError
 
 
@@ -34,3 +35,15 @@ def test_records_of_another_type_are_refused() -> None:
 def test_an_unknown_charset_is_refused_in_the_program() -> None:
     with pytest.raises(JobGraphError, match="the charset 'klingon' is unknown"):
         SimpleStringSchema("klingon")
+
+
+def test_one_field_of_bytes_is_taken_out_of_a_row() -> None:
+    schema = RowFieldExtractorSchema(1)
+
+    assert schema.serialize(Row("a", b"key")) == b"key"
+    assert schema.serialize(("a", bytearray(b"key"))) == b"key"
+    assert schema.serialize(("a", None)) is None
+    with pytest.raises(TypeError, match="field 1 must be bytes, got 'key' of type str"):
+        schema.serialize(("a", "key"))
+    with pytest.raises(JobGraphError, match="the position of a field"):
+        RowFieldExtractorSchema(-1)

@@ -75,6 +75,10 @@ def test_fields_of_a_row_are_named_by_position_unless_told_otherwise() -> None:
     assert row.get_field_names() == ["f0", "f1"]
     assert row.get_field_types() == [Types.STRING(), Types.INT()]
     assert [row.get_field_index(name) for name in ("f0", "f1", "f2")] == [0, 1, -1]
+    assert repr(row) == "RowTypeInfo(String, Integer)"
+    assert row == Types.ROW_NAMED(["f0", "f1"], [Types.STRING(), Types.INT()])
+    with pytest.raises(ValueError, match="not in"):
+        Types.ROW_NAMED(["a"], [Types.INT()]).get_field_index("b")
     assert row != Types.ROW_NAMED(["f0", "x"], [Types.STRING(), Types.INT()])
     assert row != Types.TUPLE([Types.STRING(), Types.INT()])
     assert Types.TUPLE([Types.STRING()]).get_field_types() == [Types.STRING()]

@@ -26,8 +26,9 @@ def test_a_row_of_names_makes_rows() -> None:
     person = Row("name", "age")
 
     assert person("Alice", 11) == Row(name="Alice", age=11)
-    with pytest.raises(ValueError, match="makes rows of 2 values, got 1"):
-        person("Alice")
+    assert list(person("Alice")) == ["Alice"]
+    with pytest.raises(ValueError, match="makes rows of 2 values, got 3"):
+        person("Alice", 11, 12)
 
 
 def test_positional_and_named_values_do_not_mix() -> None:
@@ -42,6 +43,8 @@ def test_unknown_fields_are_refused_as_python_does() -> None:
         row["age"]
     with pytest.raises(KeyError, match="age"):
         Row("Alice")["age"]
+    with pytest.raises(ValueError, match="age"):  # as PyFlink says it
+        row["age"]
     with pytest.raises(AttributeError, match="no field 'age'"):
         _ = row.age
     with pytest.raises(AttributeError, match="name"):
@@ -58,11 +61,12 @@ def test_fields_are_set_by_position_and_by_name() -> None:
     assert row == Row(name="Bob", age=12)
 
 
-def test_containment_searches_values_and_length_counts_them() -> None:
+def test_containment_searches_names_or_values_and_length_counts_them() -> None:
     row = Row(name="Alice")
 
-    assert "Alice" in row
-    assert "name" not in row
+    assert "name" in row
+    assert "Alice" not in row
+    assert "Alice" in Row("Alice")
     assert len(row) == 1
 
 
@@ -74,6 +78,9 @@ def test_rows_are_equal_when_kind_names_and_values_are() -> None:
     assert Row(x="a") != Row(y="a")
     assert Row("a") != Row.of_kind(RowKind.DELETE, "a")
     assert Row("a") != ("a",)
+    assert Row(x="a", y=1) == Row(y=1, x="a")
+    assert hash(Row(x="a", y=1)) == hash(Row(y=1, x="a"))
+    assert Row(x="a", y=1) != Row(y="a", x=1)
 
 
 def test_as_dict_reaches_into_nested_rows_only_when_asked() -> None:
@@ -95,10 +102,14 @@ def test_field_names_can_be_given_later_one_for_each_field() -> None:
         row.set_field_names(["name"])
 
 
-def test_a_selection_by_names_keeps_kind_and_the_order_asked_for() -> None:
-    row = Row.of_kind(RowKind.UPDATE_AFTER, a=1, b=2, c=3)
+def test_values_are_selected_by_names_in_the_order_asked_for() -> None:
+    row = Row(a=1, b=2, c=3)
 
-    assert row.get_fields_by_names(["c", "a"]) == Row.of_kind(RowKind.UPDATE_AFTER, c=3, a=1)
+    assert row.get_fields_by_names(["c", "a"]) == [3, 1]
+    assert row.get_fields_by_names(["a", "b", "c"]) == [1, 2, 3]
+    assert Row(1, 2).get_fields_by_names(["c", "a"]) == [1, 2]
+    with pytest.raises(KeyError, match="d"):
+        row.get_fields_by_names(["d"])
 
 
 def test_row_kinds_print_as_in_flink() -> None:

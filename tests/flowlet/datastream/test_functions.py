@@ -1,10 +1,29 @@
 """Promises of the function classes."""
 
 import pickle
+from typing import Any
 
 import pytest
 
-from flowlet.datastream import FilterFunction, FlatMapFunction, Function, KeySelector, MapFunction, ReduceFunction, RuntimeContext
+from flowlet.datastream import (
+    AsyncFunction,
+    AsyncRetryPredicate,
+    AsyncRetryStrategy,
+    BroadcastProcessFunction,
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedBroadcastProcessFunction,
+    KeySelector,
+    MapFunction,
+    ReduceFunction,
+    RuntimeContext,
+    SinkFunction,
+    SourceFunction,
+)
+from flowlet.datastream.async_retry_strategies import FixedDelayRetryStrategy
+from flowlet.datastream.functions import SinkContext
+from flowlet.errors import JobGraphError
 
 
 class Keep(FilterFunction):
@@ -26,3 +45,38 @@ def test_opening_and_closing_is_optional_and_functions_travel() -> None:
 
     assert function.filter(0) is True
     assert isinstance(function, Function)
+
+
+@pytest.mark.parametrize(("kind", "instead"), [(SinkFunction, r"invoke\(value, context\)"), (SourceFunction, r"run\(ctx\)")])
+def test_a_class_of_java_is_answered_with_what_to_write(kind: Any, instead: str) -> None:
+    with pytest.raises(JobGraphError, match=f"'org.example.Mine'.* written in Java cannot be used; derive a class with {instead}"):
+        kind("org.example.Mine")
+
+
+def test_a_sink_without_a_constructor_takes_no_arguments() -> None:
+    class Mine(SinkFunction):
+        def invoke(self, value: Any, context: SinkContext) -> None:
+            pass
+
+    class WithArgument(Mine):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+    assert WithArgument(3).number == 3
+    with pytest.raises(TypeError, match="takes no arguments"):
+        Mine(3)
+
+
+def test_base_classes_that_are_generic_in_pyflink_are_so_here() -> None:
+    """And without brackets they take any records."""
+    for kind, types in (
+        (AsyncFunction, (int, str)),
+        (AsyncRetryStrategy, (int,)),
+        (AsyncRetryPredicate, (int,)),
+        (FixedDelayRetryStrategy, (int,)),
+        (BroadcastProcessFunction, (int, str, float)),
+        (KeyedBroadcastProcessFunction, (str, int, str, float)),
+    ):
+        generic: Any = kind
+        assert generic[types].__origin__ is kind
+        assert issubclass(type("Own", (generic,), {}), kind)

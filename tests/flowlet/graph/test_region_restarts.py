@@ -30,7 +30,7 @@ from flowlet.graph.execution_graph import (
     TaskManagerLost,
 )
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.graph.restart_strategy import FixedDelay
+from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.rpc.control_messages import FailureInfo
 
 S = ExecutionState

@@ -10,13 +10,13 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.keys.key_groups import key_group
 from flowlet.serde.types.data_view import DataInput, DataOutput
 from flowlet.serde.types.pickled_serializer import PickledSerializer
-from flowlet.testing import OperatorHarness, StreamRecord, SubtaskPlace, TwoInputOperatorHarness
+from flowlet.testing import OperatorHarness, StreamRecord, SubtaskPlace
 
 MAX_PARALLELISM = 8
 
 
 class Subtasks:
-    """Drives an operator with two inputs; ``rocksdb``: where databases lie, None: state is on the heap."""
+    """Drives an operator; ``rocksdb``: where databases lie, None: state is on the heap."""
 
     def __init__(self, make: Callable[[], StreamOperator], select: Callable[[Any], Any], rocksdb: Path | None = None) -> None:
         self._make = make
@@ -32,7 +32,7 @@ class Subtasks:
         self._harnesses = [self._started(subtask, parallelism, snapshots) for subtask in range(parallelism)]
 
     def rescale(self, parallelism: int) -> None:
-        """Take a snapshot and go on from it with another number of subtasks."""
+        """Take a snapshot and go on from it with another number of subtasks; what was emitted and not taken is lost."""
         self.start(parallelism, [_snapshot(harness) for harness in self._harnesses])
 
     def close(self) -> None:
@@ -51,11 +51,10 @@ class Subtasks:
                 harness.process_input_chunk(input_id, [values[each] for each in chosen], [timestamps[each] for each in chosen])
 
     def advance(self, watermark: int) -> None:
-        """Pass a watermark on both inputs to every subtask."""
+        """Pass a watermark on all inputs to every subtask."""
         self._watermark = watermark
         for harness in self._harnesses:
-            harness.process_input_watermark(1, watermark)
-            harness.process_input_watermark(2, watermark)
+            _advance(harness, watermark)
 
     def take(self, *tags: str) -> list[list[StreamRecord]]:
         """What was emitted since the last call: the main output, then the side outputs; subtask by subtask."""
@@ -79,7 +78,7 @@ class Subtasks:
 
     def _started(self, subtask: int, parallelism: int, snapshots: Sequence[bytes]) -> OperatorHarness:
         place = SubtaskPlace(subtask, parallelism, MAX_PARALLELISM)
-        harness = TwoInputOperatorHarness(self._make(), place=place, checks_leaks=False)
+        harness = OperatorHarness(self._make(), place=place, checks_leaks=False)
         if self._rocksdb is not None:
             _use_rocksdb(harness, self._rocksdb)
         harness.setup()
@@ -90,9 +89,13 @@ class Subtasks:
                 harness.environment.keyed_state.restore(keyed)
         harness.open()
         if self._watermark is not None:  # a checkpoint holds none: the first one after a restart comes from the sources
-            harness.process_input_watermark(1, self._watermark)
-            harness.process_input_watermark(2, self._watermark)
+            _advance(harness, self._watermark)
         return harness
+
+
+def _advance(harness: OperatorHarness, watermark: int) -> None:
+    for input_id, _ in enumerate(harness.operator.inputs(), 1):
+        harness.process_input_watermark(input_id, watermark)
 
 
 def _snapshot(harness: OperatorHarness) -> bytes:

@@ -1,10 +1,10 @@
 """pip installs what a job needs, from the packages that came with it."""
 
-import sys
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from flowlet.shipping.requirements_installer import RequirementsError, install, loaded_versions
@@ -62,5 +62,5 @@ def test_versions_of_loaded_packages_are_known_and_those_of_other_folders_are_no
     helper = ModuleType("msgspec")
     helper.__file__ = str(tmp_path / "helper.py")
 
-    assert loaded_versions(sys.modules)["msgspec"] == metadata.version("msgspec")
+    assert loaded_versions({"msgspec": msgspec})["msgspec"] == metadata.version("msgspec")
     assert "msgspec" not in loaded_versions({"msgspec": helper})

@@ -6,6 +6,7 @@ from flowlet.common import Configuration
 from flowlet.common.options.check_options import check_options
 from flowlet.common.options.flinks_options import EXACT, PREFIXES
 from flowlet.common.options.known_options import BY_NAME
+from flowlet.common.options.tuning_options import IGNORED, IgnoredOptionWarning
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import ConfigError
 
@@ -16,7 +17,7 @@ from flowlet.errors import ConfigError
         ("execution.checkpointing.intervall", "is not known; did you mean 'execution.checkpointing.interval'?"),
         ("jobmanager.rpc.adress", "is not known; did you mean 'jobmanager.rpc.address'?"),
         ("parallelism", "is not known; did you mean 'parallelism.default'?"),
-        ("pipeline.object-reuse", "exists in Flink, but not here: chained operators always pass on the record itself"),
+        ("pipeline.auto-generate-uids", "exists in Flink, but not here: each operator's id follows from its place"),
         ("execution.savepoint.claim", "is not read here: a job can start from a savepoint"),
         ("state.backend.rocksdb.memory.managed", "is not read here: this detail of state backends"),
         ("taskmanager.memory.process.size", "is not read here: it belongs to the cluster"),
@@ -56,6 +57,24 @@ def test_a_later_configuration_leaves_alone_what_it_does_not_name() -> None:
     assert environment.get_parallelism() == 4
 
 
+@pytest.mark.parametrize("name", ["pipeline.object-reuse", "python.fn-execution.bundle.time", "python.execution-mode"])
+def test_an_option_that_only_tunes_flink_is_told_of_and_the_program_runs(name: str) -> None:
+    configuration = Configuration.from_dict({name: "true", "parallelism.default": "3"})
+
+    with pytest.warns(IgnoredOptionWarning, match=f"option '{name}' has no effect here: functions"):
+        environment = StreamExecutionEnvironment.get_execution_environment(configuration)
+
+    assert environment.get_parallelism() == 3
+
+
+@pytest.mark.filterwarnings("ignore::flowlet.common.options.tuning_options.IgnoredOptionWarning")
+def test_a_program_reads_back_whether_objects_are_reused() -> None:
+    environment = StreamExecutionEnvironment(Configuration.from_dict({"pipeline.object-reuse": "true"}))
+
+    assert environment.get_config().is_object_reuse_enabled()
+
+
 def test_what_is_known_is_not_listed_as_missing() -> None:
+    assert not IGNORED.keys() & (EXACT.keys() | BY_NAME.keys())
     assert not EXACT.keys() & BY_NAME.keys()
     assert all(reason.strip() and "\n" not in reason for reason in (*EXACT.values(), *PREFIXES.values()))

@@ -41,6 +41,17 @@ def whole_graph(options: dict[str, str]) -> object:
     return (graph.name, graph.is_chaining_enabled, graph.is_batch, graph.settings)
 
 
+def refusal(options: dict[str, str]) -> object:
+    """Why a job without uids is refused."""
+    environment = StreamExecutionEnvironment(Configuration.from_dict(options), lambda *_: None)  # type: ignore[arg-type]  # it gives no job
+    environment.from_collection([1]).print()
+    try:
+        environment.get_execution_plan()
+    except JobGraphError as error:
+        return str(error)
+    return None
+
+
 def with_checkpoints(options: dict[str, str]) -> object:
     return graph_of({"execution.checkpointing.interval": "1 s"} | options).settings.job.checkpoints
 
@@ -92,6 +103,7 @@ READ: dict[str, tuple[str, Seen]] = {
     "pipeline.name": ("another", whole_graph),
     "pipeline.operator-chaining.enabled": ("false", whole_graph),
     "pipeline.operator-chaining": ("false", whole_graph),
+    "pipeline.auto-generate-uids": ("false", refusal),
     "pipeline.auto-watermark-interval": ("1 min", whole_graph),
     "metrics.latency.interval": ("1 min", whole_graph),
     "execution.runtime-mode": ("Batch", whole_graph),

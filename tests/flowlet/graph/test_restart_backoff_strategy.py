@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.graph.restart_strategy``: how often, and after how long."""
+"""Tests of ``flowlet.graph.restart_backoff_strategy``: how often, and after how long."""
 
 from random import Random
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
-from flowlet.graph.restart_strategy import ExponentialDelay, FailureRate, FixedDelay, NoRestart, create_restart_strategy
+from flowlet.graph.restart_backoff_strategy import ExponentialDelay, FailureRate, FixedDelay, NoRestart, create_restart_strategy
 
 CHECKPOINTS = CheckpointSettings(1000, "/tmp/checkpoints")
 

@@ -1,6 +1,6 @@
 """Source: Flink ``PausableRelativeClockTest``."""
 
-from flowlet.common.pausable_clock import PausableClock
+from flowlet.watermarks.pausable_clock import PausableClock
 
 
 def test_the_clock_stands_still_while_it_is_paused() -> None:

@@ -1,0 +1,192 @@
+"""``RestartStrategies``: how a job starts again after a failure, as objects.
+
+Side:   pure.
+Rules:  an environment keeps them as options ``restart-strategy.*``; an object here only says what to set.
+Units:  milliseconds where a number is given.
+Source: PyFlink ``pyflink.common.restart_strategy``; texts by Flink ``RestartStrategyDescriptionUtils``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from flowlet.common.checks import is_whole_number
+from flowlet.common.time import Duration
+from flowlet.errors import ConfigError
+
+__all__ = ["RestartStrategies", "RestartStrategyConfiguration"]
+
+_MS = timedelta(milliseconds=1)
+
+
+class RestartStrategyConfiguration(ABC):
+    """One strategy; equal to another one if it says the same."""
+
+    @abstractmethod
+    def get_description(self) -> str:
+        """What it does, for people."""
+
+    @abstractmethod
+    def options(self) -> Mapping[str, str]:
+        """The options that say the same; not in PyFlink."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RestartStrategyConfiguration) and self.options() == other.options()
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.options().items()))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {dict(self.options())}>"
+
+
+class RestartStrategies:
+    """Makes strategies, for ``StreamExecutionEnvironment.set_restart_strategy``."""
+
+    class NoRestartStrategyConfiguration(RestartStrategyConfiguration):
+        """A job that fails once has failed."""
+
+        def get_description(self) -> str:
+            """What it does, for people."""
+            return "Restart deactivated."
+
+        def options(self) -> Mapping[str, str]:
+            """The option that says the same."""
+            return {"restart-strategy.type": "none"}
+
+    class FixedDelayRestartStrategyConfiguration(RestartStrategyConfiguration):
+        """Some restarts, with the same pause before each.  Raises ConfigError: an argument is wrong."""
+
+        def __init__(
+            self, restart_attempts: int | None = None, delay_between_attempts_interval: int | timedelta | Duration | None = None
+        ) -> None:
+            self._attempts = _count(restart_attempts, "restart_attempts", 0)
+            self._delay = _time(delay_between_attempts_interval, "delay_between_attempts_interval")
+
+        def get_restart_attempts(self) -> int:
+            """How many restarts there are."""
+            return self._attempts
+
+        def get_delay_between_attempts_interval(self) -> timedelta:
+            """The pause before each."""
+            return self._delay
+
+        def get_description(self) -> str:
+            """What it does, for people."""
+            return f"Restart with fixed delay ({_iso(self._delay)}). #{self._attempts} restart attempts."
+
+        def options(self) -> Mapping[str, str]:
+            """The options that say the same."""
+            prefix = "restart-strategy.fixed-delay"
+            return {
+                "restart-strategy.type": "fixed-delay",
+                f"{prefix}.attempts": str(self._attempts),
+                f"{prefix}.delay": _text(self._delay),
+            }
+
+    class FailureRateRestartStrategyConfiguration(RestartStrategyConfiguration):
+        """Restarts as long as failures are rare.  Raises ConfigError: an argument is wrong."""
+
+        def __init__(
+            self,
+            max_failure_rate: int | None = None,
+            failure_interval: int | timedelta | Duration | None = None,
+            delay_between_attempts_interval: int | timedelta | Duration | None = None,
+        ) -> None:
+            self._rate = _count(max_failure_rate, "max_failure_rate", 1)
+            self._interval = _time(failure_interval, "failure_interval")
+            self._delay = _time(delay_between_attempts_interval, "delay_between_attempts_interval")
+
+        def get_max_failure_rate(self) -> int:
+            """How many failures in the interval do not fail the job."""
+            return self._rate
+
+        def get_failure_interval(self) -> timedelta:
+            """In which failures are counted."""
+            return self._interval
+
+        def get_delay_between_attempts_interval(self) -> timedelta:
+            """The pause before each restart."""
+            return self._delay
+
+        def get_description(self) -> str:
+            """What it does, for people."""
+            return (
+                f"Failure rate restart with maximum of {self._rate} failures within interval {_iso(self._interval)} and fixed delay "
+                f"{_iso(self._delay)}."
+            )
+
+        def options(self) -> Mapping[str, str]:
+            """The options that say the same."""
+            prefix = "restart-strategy.failure-rate"
+            return {
+                "restart-strategy.type": "failure-rate",
+                f"{prefix}.max-failures-per-interval": str(self._rate),
+                f"{prefix}.failure-rate-interval": _text(self._interval),
+                f"{prefix}.delay": _text(self._delay),
+            }
+
+    class FallbackRestartStrategyConfiguration(RestartStrategyConfiguration):
+        """What counts where no strategy is set: exponential delays with checkpoints, none without."""
+
+        def get_description(self) -> str:
+            """What it does, for people."""
+            return "Cluster level default restart strategy"
+
+        def options(self) -> Mapping[str, str]:
+            """No option."""
+            return {}
+
+    @staticmethod
+    def no_restart() -> "RestartStrategies.NoRestartStrategyConfiguration":
+        """A job that fails once has failed."""
+        return RestartStrategies.NoRestartStrategyConfiguration()
+
+    @staticmethod
+    def fall_back_restart() -> "RestartStrategies.FallbackRestartStrategyConfiguration":
+        """What counts where no strategy is set."""
+        return RestartStrategies.FallbackRestartStrategyConfiguration()
+
+    @staticmethod
+    def fixed_delay_restart(
+        restart_attempts: int, delay_between_attempts: int
+    ) -> "RestartStrategies.FixedDelayRestartStrategyConfiguration":
+        """Some restarts, with a pause in milliseconds before each."""
+        return RestartStrategies.FixedDelayRestartStrategyConfiguration(restart_attempts, delay_between_attempts)
+
+    @staticmethod
+    def failure_rate_restart(
+        failure_rate: int, failure_interval: int, delay_interval: int
+    ) -> "RestartStrategies.FailureRateRestartStrategyConfiguration":
+        """Restarts as long as there are at most ``failure_rate`` failures in ``failure_interval`` milliseconds."""
+        return RestartStrategies.FailureRateRestartStrategyConfiguration(failure_rate, failure_interval, delay_interval)
+
+
+def _count(given: Any, name: str, lowest: int) -> int:
+    if not is_whole_number(given) or given < lowest:
+        raise ConfigError(f"{name} must be a whole number of {lowest} or more, got {given!r}")
+    return int(given)
+
+
+def _time(given: Any, name: str) -> timedelta:
+    if isinstance(given, Duration):
+        given = given.to_millis()
+    length = timedelta(milliseconds=given) if is_whole_number(given) else given
+    if not isinstance(length, timedelta) or length < timedelta():
+        raise ConfigError(f"{name} must be a number of milliseconds or a timedelta, 0 or more, got {given!r}")
+    return length
+
+
+def _text(length: timedelta) -> str:
+    return f"{length // _MS} ms"
+
+
+def _iso(length: timedelta) -> str:
+    """As Java writes a ``Duration``: PT1H2M3.5S."""
+    seconds, millis = divmod(length // _MS, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    fraction = f".{millis:03}".rstrip("0").rstrip(".")
+    parts = [f"{hours}H" if hours else "", f"{minutes}M" if minutes else "", f"{seconds}{fraction}S" if seconds or millis else ""]
+    return "PT" + ("".join(parts) or "0S")

@@ -1,0 +1,1 @@
+"""Lengths of time and sizes in bytes, and their texts."""

@@ -1,0 +1,205 @@
+"""Reads the splits of a user's ``SplitSource`` side by side.
+
+Hot path: per chunk one turn of a deque; per record one step of the user's iterator and one comparison.
+
+Side:       task.
+Invariants: a split is read by one reader, in order, and its position is the number of its records that were polled.  Splits take turns, so
+            none starves another.  A reader without records waits; it asks splits that had none again after ``RETRY_MS``.
+Source:     Flink ``SourceReaderBase``, ``IteratorSourceReader``, ``SourceReader.pauseOrResumeSplits``.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from itertools import islice
+from typing import Any, Final
+
+from flowlet.chain.state_share import StateShare
+from flowlet.datastream.connectors.split_source import NO_RECORD, SplitSource
+from flowlet.errors import FlowletError
+from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
+from flowlet.records import Chunk
+from flowlet.serde.deploy_blobs import load_object
+from flowlet.splits.assigned_splits import AssignedSplits
+from flowlet.splits.planned_split import PlannedSplit, PlannedSplitEnumerator, PlannedSplits
+from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
+from netstack.availability import AvailabilityFuture, AvailabilityHelper
+
+RETRY_MS: Final = 10  # not measured; a split without records costs one step of its iterator as often
+
+Position = tuple[tuple[str, bytes, int], ...]
+"""The splits that are not read to their end: name, content, and how many records were read."""
+
+
+class PlannedSplitSource(Source):
+    """The splits of ``source``, as the program planned them; a task needs only the source, so the splits do not travel to it."""
+
+    def __init__(self, source: SplitSource, planned: PlannedSplits) -> None:
+        self.is_bounded = source.is_bounded
+        self._source = source
+        self._planned = planned
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planned": PlannedSplits((), self._planned.is_on_demand)}
+
+    def create_enumerator(self) -> PlannedSplitEnumerator:
+        """What hands out the splits in the JobManager."""
+        return PlannedSplitEnumerator(self._planned)
+
+    def create_reader(self, subtask: int, parallelism: int) -> "PlannedSplitReader":
+        """A reader of the splits that it is assigned."""
+        return PlannedSplitReader(self._source, parallelism)
+
+    def redistribute_positions(self, positions: Sequence[Position | None], share: StateShare) -> Position:
+        """Some of the splits that the former readers had."""
+        splits = [split for position in positions if position is not None for split in position]
+        return tuple(splits[share.subtask :: share.parallelism])
+
+
+class _OpenSplit:
+    """A split that is being read."""
+
+    __slots__ = ("is_paused", "num_read", "records", "split")
+
+    def __init__(self, split: PlannedSplit, records: Iterator[Any], num_read: int) -> None:
+        self.split = split
+        self.records = records
+        self.num_read = num_read
+        self.is_paused = False
+
+
+class PlannedSplitReader:
+    """See ``SplitReceiver``, ``PausableSplitReader`` and ``TimedReader``; task thread.
+
+    Args:
+        source: the user's.
+        num_readers: of the source.
+    """
+
+    def __init__(self, source: SplitSource, num_readers: int) -> None:
+        self._source = source
+        self._max_open = source.max_open_splits
+        self._assigned: AssignedSplits[PlannedSplit] = AssignedSplits(num_readers)
+        self._num_read: dict[str, int] = {}  # of splits that were begun before a restart and were not begun since
+        self._turns: deque[_OpenSplit] = deque()  # the open splits, the next one first
+        self._available = AvailabilityHelper(is_available=True)
+        self._clock: ProcessingTimeService | None = None
+        self._timer: TimerHandle | None = None
+        self.current_split = ""
+
+    def __repr__(self) -> str:
+        return f"<PlannedSplitReader of {type(self._source).__name__}, {len(self._turns)} open, {self._assigned!r}>"
+
+    @property
+    def open_splits(self) -> Set[str]:
+        """The names of the splits that may still give records."""
+        return {each.split.name for each in self._turns} | {split.name for split in self._assigned.not_begun}
+
+    # -- splits
+
+    def use_clock(self, clock: ProcessingTimeService) -> None:
+        """Take the clock of the task."""
+        self._clock = clock
+
+    def start(self, request_splits: Callable[[], None]) -> None:
+        """Ask for the first splits."""
+        self._assigned.start(request_splits)
+
+    def add_splits(self, splits: Sequence[PlannedSplit], waiting_bytes: int) -> None:
+        """Read these, too."""
+        self._assigned.add(splits, waiting_bytes)
+        self._wake()
+
+    def no_more_splits(self) -> None:
+        """There are no more."""
+        self._assigned.end()
+        self._wake()
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Skip some splits, and read others again."""
+        for each in self._turns:
+            each.is_paused = (each.is_paused or each.split.name in pause) and each.split.name not in resume
+        self._wake()
+
+    def _open_splits(self) -> None:
+        while (self._max_open is None or len(self._turns) < self._max_open) and (split := self._assigned.take()) is not None:
+            num_read = self._num_read.pop(split.name, 0)
+            content = load_object(split.content, f"split {split.name!r} of a {type(self._source).__name__}")
+            records = iter(self._source.read_split(content, num_read))
+            self._turns.append(_OpenSplit(split, records, num_read))
+
+    # -- records
+
+    def poll_chunk(self) -> Chunk | None:
+        """Up to 1,000 records of the split whose turn it is; an empty chunk if no split has any, None at the end of all splits."""
+        self._open_splits()
+        num_open = len(self._turns)
+        for _ in range(num_open):
+            current = self._turns[0]
+            self._turns.rotate(-1)
+            if current.is_paused:
+                continue
+            records, has_ended = _taken(current.records)
+            if has_ended:
+                self._turns.remove(current)
+            current.num_read += len(records)
+            if records:
+                self.current_split = current.split.name
+                return Chunk(records)
+        if not self._turns and self._assigned.is_over:
+            return None
+        if len(self._turns) == num_open:
+            self._wait()
+        return Chunk([])  # at once, if a split has ended: the next poll asks for another one
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done when it is worth to poll again."""
+        return self._available.future
+
+    def _wait(self) -> None:
+        self._available.reset_unavailable()
+        if any(not each.is_paused for each in self._turns) and self._timer is None:
+            if self._clock is None:
+                raise FlowletError("a source in splits needs the clock of a task")
+            self._timer = self._clock.register_timer(self._clock.current_time_ms() + RETRY_MS, self._fired)
+
+    def _fired(self, _: int) -> None:
+        self._timer = None
+        self._wake()
+
+    def _wake(self) -> None:
+        pending = self._available.unavailable_to_reset_available()
+        if pending is not None:
+            pending.complete()
+
+    # -- checkpoints
+
+    def snapshot_position(self) -> Position:
+        """The splits that are not read to their end."""
+        begun = [(each.split.name, each.split.content, each.num_read) for each in self._turns]
+        waiting = [(split.name, split.content, self._num_read.get(split.name, 0)) for split in self._assigned.not_begun]
+        return (*begun, *waiting)
+
+    def restore_position(self, position: Position) -> None:
+        """Go on with these."""
+        self._num_read = {name: num_read for name, _, num_read in position}
+        self._assigned.restore([PlannedSplit(name, content) for name, content, _ in position])
+
+    def close(self) -> None:
+        """Close the iterators of open splits, and cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        turns, self._turns = self._turns, deque()
+        for each in turns:
+            close = getattr(each.records, "close", None)
+            if callable(close):
+                close()
+
+
+def _taken(records: Iterator[Any]) -> tuple[list[Any], bool]:
+    """The next records, and whether there are no more."""
+    found: list[Any] = []
+    for record in islice(records, MAX_CHUNK_RECORDS):
+        if record is NO_RECORD:
+            return found, False
+        found.append(record)
+    return found, len(found) < MAX_CHUNK_RECORDS

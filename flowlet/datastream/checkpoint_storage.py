@@ -1,0 +1,134 @@
+"""Storages of checkpoints as users name them.
+
+Side:   pure.
+Rules:  an environment keeps them as options; an object here only says what to set.
+Source: PyFlink ``pyflink.datastream.checkpoint_storage``; defaults from Flink ``CheckpointingOptions``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from flowlet.common.checks import is_whole_number
+from flowlet.common.not_yet import missing_names
+from flowlet.errors import ConfigError
+
+__all__ = ["CheckpointStorage", "FileSystemCheckpointStorage", "JobManagerCheckpointStorage"]
+
+_DEFAULT_THRESHOLD: Final = 20 * 1024
+_DEFAULT_BUFFER: Final = 4096
+
+
+class CheckpointStorage(ABC):
+    """Where checkpoints are kept."""
+
+    @abstractmethod
+    def options(self) -> Mapping[str, str]:
+        """The options that say the same; not in PyFlink.  Raises ConfigError: it says what cannot be had here."""
+
+
+class JobManagerCheckpointStorage(CheckpointStorage):
+    """Keeps checkpoints in the memory of the JobManager: cannot be used here, but holds its settings.
+
+    Args:
+        checkpoint_path: where the manifests would be.
+        max_state_size: of one task, in bytes.
+    """
+
+    DEFAULT_MAX_STATE_SIZE = 5 * 1024 * 1024
+
+    def __init__(self, checkpoint_path: str | None = None, max_state_size: int | None = None) -> None:
+        self._path = _checked_path(checkpoint_path)
+        self._max_state_size = _checked_size(max_state_size, "max_state_size", self.DEFAULT_MAX_STATE_SIZE)
+
+    def get_checkpoint_path(self) -> str | None:
+        """Where the manifests would be."""
+        return self._path
+
+    def get_max_state_size(self) -> int:
+        """The limit of one task's state in bytes."""
+        return self._max_state_size
+
+    def get_savepoint_path(self) -> str | None:
+        """None: savepoints have a directory of their own, ``set_default_savepoint_directory``."""
+        return None
+
+    def options(self) -> Mapping[str, str]:
+        """Raises ConfigError: checkpoints are files."""
+        raise ConfigError(
+            "checkpoints are not kept in the memory of the JobManager, whose end would lose them: use "
+            "FileSystemCheckpointStorage('/a/directory'), or no storage at all on a cluster of this program's own"
+        )
+
+    def __str__(self) -> str:
+        return f"JobManagerCheckpointStorage (checkpoints: {self._path or 'null'}, maxStateSize: {self._max_state_size})"
+
+
+class FileSystemCheckpointStorage(CheckpointStorage):
+    """Keeps checkpoints as files.
+
+    Args:
+        checkpoint_path: a directory, or the URL of one.
+        file_state_size_threshold: smaller state stands in the manifest itself; can be asked for, and set to the default alone.
+        write_buffer_size: likewise.
+
+    Raises:
+        ConfigError: an argument is wrong.
+    """
+
+    MAX_FILE_STATE_THRESHOLD = 1024 * 1024
+
+    def __init__(
+        self, checkpoint_path: str | None = None, file_state_size_threshold: int | None = None, write_buffer_size: int = -1
+    ) -> None:
+        path = _checked_path(checkpoint_path)
+        if path is None:
+            raise ConfigError("FileSystemCheckpointStorage() needs the path or URL of a directory")
+        self._path = path
+        self._threshold = _checked_size(file_state_size_threshold, "file_state_size_threshold", _DEFAULT_THRESHOLD)
+        if self._threshold > self.MAX_FILE_STATE_THRESHOLD:
+            raise ConfigError(f"file_state_size_threshold is {self._threshold}, the limit is {self.MAX_FILE_STATE_THRESHOLD}")
+        self._buffer = _checked_size(None if write_buffer_size == -1 else write_buffer_size, "write_buffer_size", _DEFAULT_BUFFER)
+
+    def get_checkpoint_path(self) -> str:
+        """The directory."""
+        return self._path
+
+    def get_savepoint_path(self) -> str | None:
+        """None: savepoints have a directory of their own, ``set_default_savepoint_directory``."""
+        return None
+
+    def get_min_file_size_threshold(self) -> int:
+        """In bytes."""
+        return self._threshold
+
+    def get_write_buffer_size(self) -> int:
+        """In bytes."""
+        return max(self._buffer, self._threshold)
+
+    def options(self) -> Mapping[str, str]:
+        """The options that say the same.  Raises ConfigError: a size is not the default."""
+        if self._threshold != _DEFAULT_THRESHOLD or self._buffer != _DEFAULT_BUFFER:
+            raise ConfigError("file_state_size_threshold and write_buffer_size of checkpoint files cannot be set here; leave them out")
+        return {"execution.checkpointing.storage": "filesystem", "execution.checkpointing.dir": self._path}
+
+    def __str__(self) -> str:
+        return f"FileSystemCheckpointStorage (checkpoints: {self._path}, fileStateThreshold: {self._threshold})"
+
+
+def _checked_path(path: Any) -> str | None:
+    if path is not None and (not isinstance(path, str) or not path):
+        raise ConfigError(f"the path of checkpoints is a text that is not empty, got {path!r}")
+    return None if path is None else str(path)
+
+
+def _checked_size(size: Any, name: str, default: int) -> int:
+    if size is None:
+        return default
+    if not is_whole_number(size) or size < 0:
+        raise ConfigError(f"{name} must be a number of bytes, 0 or more, got {size!r}")
+    return int(size)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = missing_names(__name__)

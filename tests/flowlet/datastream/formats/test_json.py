@@ -1,0 +1,103 @@
+"""Messages of JSON as values of a declared type, and back."""
+
+import datetime
+import pickle
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from flowlet.common import Row, TypeInformation, Types
+from flowlet.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
+from flowlet.errors import JobGraphError
+
+PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
+VALUES: list[tuple[TypeInformation, str, Any]] = [
+    (PERSON, '{"age": 3, "other": [1], "name": "Ann"}', Row(name="Ann", age=3)),
+    (PERSON, '{"name": "Ann"}', Row(name="Ann", age=None)),
+    (Types.ROW([Types.INT(), PERSON]), '{"f0": 1, "f1": {"name": "Bo", "age": 2}}', Row(f0=1, f1=Row(name="Bo", age=2))),
+    (Types.TUPLE([Types.STRING(), Types.LIST(Types.DOUBLE())]), '["a", [1, 2.5]]', ("a", [1.0, 2.5])),
+    (Types.MAP(Types.STRING(), PERSON), '{"a": {"name": "Ann", "age": 1}}', {"a": Row(name="Ann", age=1)}),
+    (Types.BASIC_ARRAY(Types.STRING()), '["a", null]', ["a", None]),
+    (Types.SQL_DATE(), '"2024-02-29"', datetime.date(2024, 2, 29)),
+    (Types.SQL_TIME(), '"12:30:15Z"', datetime.time(12, 30, 15)),
+    (Types.SQL_TIMESTAMP(), '"2024-02-29T12:30:15.5Z"', datetime.datetime.fromisoformat("2024-02-29T12:30:15.5")),
+    (Types.PRIMITIVE_ARRAY(Types.BYTE()), '"YWI="', b"ab"),
+    (Types.BIG_DEC(), "12.340", Decimal("12.340")),
+    (Types.ROW_NAMED(["price", "size"], [Types.BIG_DEC(), Types.DOUBLE()]), '{"price": 1, "size": 0.1}', Row(price=Decimal(1), size=0.1)),
+    (Types.INT(), "2147483648", -2147483648),
+    (Types.STRING(), "12", "12"),
+    (Types.PICKLED_BYTE_ARRAY(), '{"any": [1, "x"]}', {"any": [1, "x"]}),
+    (PERSON, "null", None),
+]
+
+
+def reading(type_info: TypeInformation) -> JsonRowDeserializationSchema:
+    return JsonRowDeserializationSchema.builder().type_info(type_info).build()
+
+
+@pytest.mark.parametrize(("type_info", "text", "value"), VALUES, ids=[text for _, text, _ in VALUES])
+def test_a_message_is_read_by_its_type(type_info: TypeInformation, text: str, value: Any) -> None:
+    schema: JsonRowDeserializationSchema = pickle.loads(pickle.dumps(reading(type_info)))
+
+    found = schema.deserialize(text.encode())
+
+    assert found == value
+    assert type(found) is type(value)
+    assert schema.get_produced_type() == type_info
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[1]", r"an object is expected, got \[1\]"),
+        ('{"name": ', "truncated"),
+        ('{"name": "Ann", "age": "old"}', "age|old"),
+        ("\xff", "invalid|malformed"),
+    ],
+)
+def test_a_message_that_does_not_fit_fails_with_its_text_or_is_left_out(text: str, reason: str) -> None:
+    ignoring = JsonRowDeserializationSchema.builder().type_info(PERSON).ignore_parse_errors().build()
+
+    with pytest.raises(ValueError, match=f"a message of JSON does not fit RowTypeInfo.*({reason})"):
+        reading(PERSON).deserialize(text.encode("latin-1"))
+    assert ignoring.deserialize(text.encode("latin-1")) is None
+
+
+def test_a_missing_field_fails_if_that_was_asked_for() -> None:
+    schema = JsonRowDeserializationSchema.builder().type_info(PERSON).fail_on_missing_field().build()
+
+    with pytest.raises(ValueError, match="the field 'age' is missing"):
+        schema.deserialize(b'{"name": "Ann"}')
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Row("Ann", 3), '{"name":"Ann","age":3}'),
+        (("Ann", None), '{"name":"Ann","age":null}'),
+        ({"name": "x"}, '{"name":"x"}'),
+    ],
+)
+def test_a_row_is_written_as_an_object_by_the_names_of_the_type(value: Any, text: str) -> None:
+    schema = JsonRowSerializationSchema.builder().with_type_info(PERSON).build()
+
+    assert schema.serialize(value) == text.encode()
+    assert schema.serialize(None) is None
+    with pytest.raises(ValueError, match=r"longer|shorter"):
+        schema.serialize(Row("Ann"))
+
+
+def test_a_builder_that_lacks_the_type_or_contradicts_itself_says_so() -> None:
+    builder = JsonRowDeserializationSchema.builder
+
+    with pytest.raises(JobGraphError, match="needs the type of its values: type_info"):
+        builder().build()
+    with pytest.raises(JobGraphError, match="needs the type of its values: with_type_info"):
+        JsonRowSerializationSchema.builder().build()
+    with pytest.raises(JobGraphError, match="not both"):
+        builder().type_info(PERSON).fail_on_missing_field().ignore_parse_errors().build()
+    with pytest.raises(JobGraphError, match="type_info"):
+        builder().json_schema("{}")
+    with pytest.raises(JobGraphError, match=r"type_info\(\) needs type information"):
+        builder().type_info(str)  # type: ignore[arg-type]  # that is the test
