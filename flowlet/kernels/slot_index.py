@@ -282,6 +282,10 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
             return self._of_numbers(ArrowColumn(array.cast(pa.timestamp("us", kind.tz))))
         if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind):
             array = array.dictionary_encode()
+            if not array.indices.null_count:
+                # All names occur, in order of first sight: looking for the first row of each would cost half of the time.
+                added = self._of_values(array.dictionary.to_pylist())
+                return None if added is None else added.take(array.indices.to_numpy())
         elif not kinds.is_dictionary(kind):
             return self._of_numbers(ArrowColumn(array))
         names = array.dictionary.to_pylist()

@@ -90,7 +90,7 @@ def test_windows_and_joins_of_two_task_managers_are_exact(tmp_path: Path) -> Non
         rows.join(other)
         .where("k")
         .equal_to("key")
-        .window(TumblingEventTimeWindows.of(Time.milliseconds(200)))
+        .window(TumblingEventTimeWindows.of(Time.milliseconds(40)))
         .select(n=("left", "n"), double=("right", "double"))
     )
     streams = [summed, counted, sessions, joined, summed.get_side_output(late)]
@@ -108,7 +108,7 @@ def test_windows_and_joins_of_two_task_managers_are_exact(tmp_path: Path) -> Non
     assert sum(row["count"] for row in found["b"]) == 2 * len(ROWS)
     assert sum(row["count"] for row in found["c"]) == len(ROWS)
     assert len(found["c"]) == num_sessions(15)
-    assert Counter((row["k"], row["n"], row["double"]) for row in found["d"]) == expected_pairs(200)
+    assert Counter((row["k"], row["n"], row["double"]) for row in found["d"]) == expected_pairs(40)
     assert found["e"] == []
 
 

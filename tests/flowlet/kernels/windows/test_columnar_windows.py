@@ -169,6 +169,7 @@ def test_random_windows_are_those_of_a_plain_loop() -> None:
         run_case(seed)
 
 
+@pytest.mark.slow
 def test_runs_are_merged_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pane_windows, "_MIN_PENDING_ROWS", 4)
     monkeypatch.setattr(pane_windows, "_MAX_SPREAD_ROWS", 16)
