@@ -5,16 +5,18 @@ Side:   shared.  The only module that knows both what users write (transformatio
 Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``PipelineExecutor``.
 """
 
+import importlib
 from typing import Any
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.client.built_in_sources import runtime_source
 from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
-from flowlet.client.gate_routing import routed_at_producers
-from flowlet.client.source_positions import warn_of_sources_without_position
+from flowlet.client.translation.built_in_sources import runtime_source
+from flowlet.client.translation.declared_outputs import declared_outputs_of, is_fused
+from flowlet.client.translation.gate_routing import routed_at_producers
+from flowlet.client.translation.source_positions import warn_of_sources_without_position
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.options.known_options import AFTER_TASKS_FINISH
 from flowlet.common.settings.dependency_settings import DependencySettings
@@ -29,6 +31,7 @@ from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.chaining import build_job_graph
+from flowlet.graph.column_transformations import JoinColumnsTransformation, SelectColumnsTransformation, WindowColumnsTransformation
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -44,6 +47,7 @@ from flowlet.graph.transformation import (
     FilterTransformation,
     FlatMapTransformation,
     GlobalCommitTransformation,
+    IntervalJoinTransformation,
     MapBatchesTransformation,
     MapTransformation,
     OperatorTransformation,
@@ -59,8 +63,10 @@ from flowlet.graph.transformation import (
     ToColumnsTransformation,
     ToRecordsTransformation,
     TwoInputTransformation,
+    WindowTransformation,
 )
 from flowlet.ingest.event_time import EventTimeColumn
+from flowlet.joins.interval_join_operator import IntervalJoinOperator
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.filter_operator import FilterOperator
 from flowlet.operators.flat_map_operator import FlatMapOperator
@@ -74,6 +80,8 @@ from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWa
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.global_commit_operator import GlobalCommitOperator
 from flowlet.sinks.sink_operator import SinkOperator
+from flowlet.typed.value_conversion import changes_values
+from flowlet.windows.window_operator import WindowOperator
 
 
 def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # the API's seam
@@ -113,8 +121,8 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
     def chained(operator: StreamOperator, parent: int, edge: StreamEdge | None) -> ChainedOperator:
         if edge is None:
             return ChainedOperator(operator, parent)
-        partitioner = edge.partitioner
-        return ChainedOperator(operator, parent, edge.tag, partitioner.key_selector if isinstance(partitioner, KeyGroups) else None)
+        key_selector = edge.partitioner.key_selector if isinstance(edge.partitioner, KeyGroups) else None
+        return ChainedOperator(operator, parent, edge.tag, key_selector, takes_unconverted=is_fused(edge, stream_graph))
 
     stream_graph = routed_at_producers(stream_graph)
     return build_job_graph(stream_graph, lambda node: _identified(node, stream_graph), chained)
@@ -170,8 +178,12 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return _aggregation_of(step, node.name, is_batch=is_batch)
         case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
             return _column_operator(step, node.name)
+        case SelectColumnsTransformation() | WindowColumnsTransformation() | JoinColumnsTransformation():
+            return importlib.import_module("flowlet.client.translation.translate_columns").operator_on_columns(step, node.name)  # type: ignore[no-any-return]
         case ProcessTransformation():
             return ProcessOperator(step.function, step.key_selector, is_batch=is_batch, name=node.name)
+        case WindowTransformation():
+            return WindowOperator(step.spec, step.key_selector, is_batch=is_batch, name=node.name)
         case CoMapTransformation():
             return CoMapOperator(step.function, _key_selectors(step), name=node.name)
         case CoFlatMapTransformation():
@@ -180,6 +192,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return CoProcessOperator(step.function, _key_selectors(step), is_batch=is_batch, name=node.name)
         case BroadcastProcessTransformation():
             return BroadcastProcessOperator(step.function, step.descriptors, step.key_selector, is_batch=is_batch, name=node.name)
+        case IntervalJoinTransformation():
+            return _interval_join_of(step, node.name, is_batch=is_batch)
         case SplitTransformation():
             return SplitOperator(step.function, step.selections, name=node.name)
         case TimestampsAndWatermarksTransformation():
@@ -202,7 +216,10 @@ def _aggregation_of(step: ReduceTransformation | SumTransformation | CountTransf
     emitted = {"emit_on_finish": is_batch, "emits_batches": step.emits_batches and not is_batch}
     match step:
         case ReduceTransformation():
-            return KeyedReduceOperator(step.key_selector, step.function, name=name, **emitted)
+            reduce = KeyedReduceOperator(step.key_selector, step.function, name=name, **emitted)
+            # As in PyFlink the result so far is kept in its declared type: the function sees its names, for example.
+            reduce.result_type = step.output_type if changes_values(step.output_type) and not step.is_declared else None
+            return reduce
         case SumTransformation():
             return KeyedSumOperator(step.key_selector, step.position, name=name, **emitted)
         case CountTransformation():
@@ -212,7 +229,7 @@ def _aggregation_of(step: ReduceTransformation | SumTransformation | CountTransf
 def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> StreamOperator:
     match step:
         case PrintTransformation():
-            return PrintSink(step.identifier, name=name)
+            return PrintSink(step.identifier, step.output_type, name=name)
         case SinkTransformation(sink=DiscardingSink()):
             return DiscardSink(name=name)
         case SinkTransformation(sink=FileSink() as sink):
@@ -242,6 +259,7 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     operator = operator_of(node, is_batch=stream_graph.is_batch)
     operator.operator_id = bytes.fromhex(node.hash)
     operator.uid = node.transformation.uid or ""
+    operator.declared_outputs = declared_outputs_of(node, stream_graph)
     if isinstance(operator, SourceOperator):
         operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
     checkpoints = stream_graph.settings.job.checkpoints
@@ -265,6 +283,12 @@ def _key_selectors(step: TwoInputTransformation) -> tuple[Any, Any] | None:
     """Those of both inputs; None where one is not keyed: the function sees no keys then."""
     selectors = (step.key_selector, step.second_key_selector)
     return None if None in selectors else selectors
+
+
+def _interval_join_of(step: IntervalJoinTransformation, name: str, *, is_batch: bool) -> IntervalJoinOperator:
+    selectors = _key_selectors(step)
+    assert selectors is not None, "the streams of an interval join are keyed"
+    return IntervalJoinOperator(step.function, selectors, step.bounds, late_tags=step.late_tags, is_batch=is_batch, name=name)
 
 
 def _source_of(step: SourceTransformation, name: str, *, is_batch: bool) -> SourceOperator:

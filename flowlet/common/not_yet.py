@@ -22,53 +22,34 @@ __all__ = [
     "missing_names",
 ]
 
-_WINDOWS: Final = "windows are not supported yet; collect records by key in a KeyedProcessFunction and emit them in on_timer()"
 _STATE: Final = "it wraps a Java object; use HashMapStateBackend() or EmbeddedRocksDBStateBackend()"
 _CHECKPOINTS: Final = "it wraps a Java object; use FileSystemCheckpointStorage()"
-_ACCUMULATORS: Final = "accumulators are not supported yet; metrics() has the counters of the job"
-_METRICS: Final = "metrics of users are not supported yet"
+_INPUT_FORMATS: Final = "input formats are Java objects; use from_source() or add_source()"
 _FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
-_SCHEMAS: Final = "type serializers cannot be set; declare the type of the records"
 _SOURCES: Final = "this source is not supported yet; use from_collection() or a SourceFunction"
 _SINKS: Final = "a file sink cannot compact files yet; leave it out"
 _OLD_SINKS: Final = "use FileSink, which has the same builders"
 _JARS: Final = "nothing here runs in a Java virtual machine; use a SourceFunction, or map() with a client in Python"
 
 _FEATURES: Final = {
-    "window": _WINDOWS,
-    "window_all": _WINDOWS,
-    "count_window": _WINDOWS,
-    "count_window_all": _WINDOWS,
-    "get_metrics_group": _METRICS,
-    "get_metric_group": _METRICS,
-    "get_job_parameter": "job parameters are not supported yet; give values to the function's constructor",
-    "set_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
-    "get_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
-    "get_accumulators": _ACCUMULATORS,
-    "get_accumulator_result": _ACCUMULATORS,
-    "get_all_accumulator_results": _ACCUMULATORS,
-    "create_input": "input formats are Java objects; use from_source() or add_source()",
+    "get_metric_group": "PyFlink calls it get_metrics_group()",
+    "create_input": _INPUT_FORMATS,
     "serializer": "records are serialized by their declared types, or pickled; declare types",
     "add_jars": "jars cannot be used here: nothing runs in a Java virtual machine",
     "add_classpaths": "jars cannot be used here: nothing runs in a Java virtual machine",
-    "project": "project() is not supported yet; use map() with a function that takes the fields",
     "cache": "cached streams are not supported yet; collect the records and use from_collection()",
-    "set_uid_hash": "hashes of operator ids cannot be set yet; use uid()",
 }
 
 
 MISSING_MODULES: Final = {
     f"flowlet.{name}": feature
     for feature, names in {
-        _WINDOWS: "datastream.window",
         _SOURCES: "datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
         " datastream.connectors.kinesis datastream.connectors.pulsar"
         " datastream.connectors.rabbitmq java_gateway",
         _FORMATS: "datastream.formats.avro datastream.formats.json datastream.formats.orc",
-        "input formats are Java objects; use from_source() or add_source()": "common.io",
-        _SCHEMAS: "common.serializer",
-        _METRICS: "metrics",
+        _INPUT_FORMATS: "common.io",
         "the Table API is not part of flowlet; use the DataStream API": "table",
     }.items()
     for name in names.split()
@@ -77,11 +58,8 @@ MISSING_MODULES: Final = {
 MISSING_NAMES: Final = {
     name: feature
     for feature, names in {
-        _WINDOWS: "CountWindow GlobalWindow MergingWindowAssigner ProcessAllWindowFunction ProcessWindowFunction"
-        " TimeWindow Trigger TriggerResult Window WindowAssigner WindowFunction WindowedStream AllWindowFunction AllWindowedStream",
         _STATE: "CustomStateBackend",
         _CHECKPOINTS: "CustomCheckpointStorage",
-        _SCHEMAS: "TypeSerializer",
         _SINKS: "FileCompactStrategy FileCompactor",
         _OLD_SINKS: "StreamingFileSink",
         "splits are made by FileSource itself; leave it out": "FileEnumeratorProvider FileSplitAssignerProvider",

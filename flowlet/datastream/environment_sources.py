@@ -166,8 +166,8 @@ class EnvironmentSources(ABC):
         Raises:
             JobGraphError: an argument is not of its kind.
         """
-        from flowlet.datastream.arrow_schemas import arrow_data  # and with it pyarrow, which most programs do not need
         from flowlet.datastream.column_stream import ColumnStream
+        from flowlet.datastream.formats.arrow_schemas import arrow_data  # and with it pyarrow, which most programs do not need
 
         if not is_name(source_name):
             raise JobGraphError(f"from_arrow() needs a name that is not empty, got {source_name!r}")

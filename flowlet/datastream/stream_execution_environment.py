@@ -38,11 +38,11 @@ from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
+from flowlet.datastream.environment.job_manager_address import is_in_process, job_manager_address
 from flowlet.datastream.environment.python_dependencies import PythonDependencies
 from flowlet.datastream.environment.recovery_settings import RecoverySettings
 from flowlet.datastream.environment_sources import EnvironmentSources
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
-from flowlet.datastream.job_manager_address import is_in_process, job_manager_address
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend

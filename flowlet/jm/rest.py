@@ -3,7 +3,7 @@
 Side:   loop.
 Source: the parts of Flink's REST API that ``create_application`` lists; every error is ``{"errors": [text, ...]}``.
 Units:  ``timeout_ms`` of long polls in milliseconds, cut to ``max_long_poll_ms``.
-Absent: metrics, the web page.
+Absent: the web page.
 """
 
 import re
@@ -17,7 +17,7 @@ from flowlet.graph.execution_graph import MAX_FAILED_RUNS
 from flowlet.jm.checkpoints.checkpoint_directory import check_checkpoint_directory
 from flowlet.jm.dispatcher import BusyError, Dispatcher, DuplicateJobError
 from flowlet.jm.gates import gate_names
-from flowlet.jm.job_document import channel_document, exceptions_document, job_document
+from flowlet.jm.job_document import channel_document, exceptions_document, job_document, vertex_metrics_document
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
@@ -71,6 +71,7 @@ class RestApi:
                 web.patch("/jobs/{job_id}", self.cancel),
                 web.patch("/jobs/{job_id}/clientHeartbeat", self.client_heartbeat),
                 web.get("/jobs/{job_id}/checkpoints", self.checkpoints),
+                web.get("/jobs/{job_id}/vertices/{vertex_id}/metrics", self.vertex_metrics),
                 web.get("/jobs/{job_id}/execution-result", self.execution_result),
                 web.get("/jobs/{job_id}/exceptions", self.exceptions),
                 web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
@@ -158,6 +159,14 @@ class RestApi:
         if master.is_ended and not await self._dispatcher.wait_until_settled(master.job_id, timeout_s):
             return web.Response(status=204)
         return self._document_of(master)
+
+    async def vertex_metrics(self, request: web.Request) -> web.Response:
+        """The metrics of a vertex's operators by subtask, ``get`` names some of them (``0.Map.hits,1.Map.hits``); 404: no such vertex."""
+        end = self._dispatcher.end_of(request.match_info["job_id"])
+        document = job_document(self._find_job(request).view, self._clock()) if end is None else msgspec.json.decode(end.document)
+        wanted = [name for name in request.query.get("get", "").split(",") if name]
+        found = vertex_metrics_document(document, request.match_info["vertex_id"], wanted)
+        return error_response(404, "the job has no vertex with this id") if found is None else _json(found)
 
     def _ended_document(self, request: web.Request) -> web.Response | None:
         """Of a job that ended at an earlier JobManager."""

@@ -246,6 +246,18 @@ class LatencyMetrics(msgspec.Struct, frozen=True):
     p999: float
 
 
+class UserMetric(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a metric of a user's function shows; see ``flowlet.metrics.metric_registry.MetricValue``."""
+
+    name: str  # with its groups: ``group.name``
+    kind: str  # counter, gauge, meter or distribution
+    value: int | float | str | bool | None = None
+    rate: float | None = None
+    sum: int | float | None = None
+    min: int | float | None = None
+    max: int | float | None = None
+
+
 class OperatorMetrics(msgspec.Struct, frozen=True):
     """Metrics of one operator of a task."""
 
@@ -259,6 +271,9 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     current_output_watermark: int
     latencies: list[LatencyMetrics] = []
     num_lost_committables: int = 0
+    user_metrics: list[UserMetric] = []
+    num_refused_user_metrics: int = 0  # metrics over the limit of an operator, which are not shown
+    num_late_records_dropped: int = 0
 
 
 class TaskMetrics(msgspec.Struct, frozen=True):

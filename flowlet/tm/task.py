@@ -37,6 +37,7 @@ from flowlet.rpc.control_messages import (
     TaskStateChanged,
     TaskStuck,
 )
+from flowlet.shipping.job_file_cache import JobPaths
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
@@ -320,17 +321,18 @@ class Task:
         MAIN_OBJECTS.use(code.main_objects)
         with (
             SHIPPED_MODULES.in_use(code.modules, self.descriptor.job_name),
-            files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set),
+            files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set) as paths,
         ):
-            self._run_stream_task()
+            self._run_stream_task(paths)
 
-    def _run_stream_task(self) -> None:
+    def _run_stream_task(self, paths: JobPaths) -> None:
         context = self._context
         stream_task = create_task_from_descriptor(
             self.descriptor,
             context.network,
             context.loop,
             context.tm_id,
+            cached_files={name: str(path) for name, path in paths.cached.items()},
             report_watermark=self._report_watermark,
             report_gate=self._report_gate,
             request_splits=self._request_splits,

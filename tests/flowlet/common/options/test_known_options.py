@@ -8,7 +8,7 @@ import pytest
 from flowlet.common import Configuration
 from flowlet.common.options.known_options import BY_NAME, FIXED, KNOWN
 from flowlet.datastream import StreamExecutionEnvironment
-from flowlet.datastream.job_manager_address import job_manager_address
+from flowlet.datastream.environment.job_manager_address import job_manager_address
 from flowlet.errors import ConfigError, JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.stream_graph import StreamGraph
