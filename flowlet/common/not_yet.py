@@ -24,6 +24,7 @@ __all__ = [
 
 _STATE: Final = "it wraps a Java object; use HashMapStateBackend() or EmbeddedRocksDBStateBackend()"
 _CHECKPOINTS: Final = "it wraps a Java object; use FileSystemCheckpointStorage()"
+_INPUT_FORMATS: Final = "input formats are Java objects; use from_source() or add_source()"
 _FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
 _SOURCES: Final = "this source is not supported yet; use from_collection() or a SourceFunction"
 _SINKS: Final = "a file sink cannot compact files yet; leave it out"
@@ -32,7 +33,7 @@ _JARS: Final = "nothing here runs in a Java virtual machine; use a SourceFunctio
 
 _FEATURES: Final = {
     "get_metric_group": "PyFlink calls it get_metrics_group()",
-    "create_input": "input formats are Java objects; use from_source() or add_source()",
+    "create_input": _INPUT_FORMATS,
     "serializer": "records are serialized by their declared types, or pickled; declare types",
     "add_jars": "jars cannot be used here: nothing runs in a Java virtual machine",
     "add_classpaths": "jars cannot be used here: nothing runs in a Java virtual machine",
@@ -48,7 +49,7 @@ MISSING_MODULES: Final = {
         " datastream.connectors.kinesis datastream.connectors.pulsar"
         " datastream.connectors.rabbitmq java_gateway",
         _FORMATS: "datastream.formats.avro datastream.formats.orc",
-        "input formats are Java objects; use from_source() or add_source()": "common.io",
+        _INPUT_FORMATS: "common.io",
         "the Table API is not part of flowlet; use the DataStream API": "table",
     }.items()
     for name in names.split()

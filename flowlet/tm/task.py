@@ -12,7 +12,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flowlet.chain.loop_code import operator_in
@@ -37,6 +37,7 @@ from flowlet.rpc.control_messages import (
     TaskStateChanged,
     TaskStuck,
 )
+from flowlet.shipping.job_file_cache import JobPaths
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
@@ -322,15 +323,16 @@ class Task:
             SHIPPED_MODULES.in_use(code.modules, self.descriptor.job_name),
             files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set) as paths,
         ):
-            self._run_stream_task({name: str(path) for name, path in paths.cached.items()})
+            self._run_stream_task(paths)
 
-    def _run_stream_task(self, cached_files: Mapping[str, str]) -> None:
+    def _run_stream_task(self, paths: JobPaths) -> None:
         context = self._context
         stream_task = create_task_from_descriptor(
             self.descriptor,
             context.network,
             context.loop,
             context.tm_id,
+            cached_files={name: str(path) for name, path in paths.cached.items()},
             report_watermark=self._report_watermark,
             report_gate=self._report_gate,
             request_splits=self._request_splits,
@@ -338,7 +340,6 @@ class Task:
             report_mark=lambda number: self._report_mark(MarkPassed(self.attempt, number)),
             runs_light_tasks=context.runs_light_tasks,
             open_checkpointing=None if self._checkpointing is None else self._checkpointing.open,
-            cached_files=cached_files,
         )
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:

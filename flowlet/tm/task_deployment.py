@@ -92,6 +92,7 @@ def create_task_from_descriptor(
     loop: EventLoopThread,
     tm_id: str,
     *,
+    cached_files: Mapping[str, str] | None = None,
     report_watermark: Callable[[int], None] | None = None,
     report_gate: GateReport | None = None,
     request_splits: Callable[[], None] | None = None,
@@ -103,6 +104,7 @@ def create_task_from_descriptor(
 ) -> StreamTask:
     """Open the blobs, create the partitions and gates, and assemble the task; it is not started.
 
+    ``cached_files``: the paths here of files that functions find by name.
     ``report_watermark`` gets the watermarks of an aligned source, ``report_gate`` the progress of a gate, ``request_splits`` asks for
     splits, ``request_mark`` for a completion mark after this one, ``report_mark`` gets each mark that has passed the chain; all are called
     on the task thread.  ``runs_light_tasks``: light tasks run on the loop thread.  ``open_checkpointing`` makes what a job with checkpoints
@@ -126,6 +128,7 @@ def create_task_from_descriptor(
             gates.append(_create_gate(descriptor, gate, network, tm_id))  # noqa: PERF401
         offered_gate = _create_offered_gate(descriptor, chain, network, report_gate, request_mark)
         environment = _create_environment(descriptor, gates, outputs, loop)
+        environment.cached_files = cached_files or {}
         environment.offered_gate = offered_gate
         environment.cached_files = cached_files or {}
         environment.report_watermark = report_watermark

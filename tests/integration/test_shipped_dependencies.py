@@ -17,7 +17,15 @@ PROGRAM = """
 import sys
 
 from flowlet.common import Configuration
-from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream import MapFunction, StreamExecutionEnvironment
+
+
+class Named(MapFunction):
+    def open(self, runtime_context):
+        self.name = open(runtime_context.get_distributed_cache().get_file("greeting")).read()
+
+    def map(self, value):
+        return (*value, self.name)
 
 
 def told(value):
@@ -39,7 +47,8 @@ if __name__ == "__main__":
     env.add_python_file("files/folder")
     env.add_python_archive("files/data.zip")
     env.set_python_requirements("files/requirements.txt", "files/packages")
-    with env.set_parallelism(2).from_collection([1, 2]).map(told).execute_and_collect() as results:
+    env.register_cached_file("files/greeting.txt", "greeting")
+    with env.set_parallelism(2).from_collection([1, 2]).map(told).map(Named()).execute_and_collect() as results:
         print(sorted(results))
 """
 
@@ -52,6 +61,7 @@ def folder(tmp_path: Path) -> Path:
     (files / "folder" / "shapes" / "__init__.py").write_text("")
     (files / "folder" / "shapes" / "square.py").write_text("def area(side):\n    return side * side\n")
     (files / "helper.py").write_text("def named(value):\n    return f'first {value}'\n")
+    (files / "greeting.txt").write_text("hello")
     (files / "requirements.txt").write_text("tinypackage>=2\n")
     make_wheel(files / "packages", "tinypackage", "2.1", {"tinypackage.py": "VERSION = '2.1'\n"})
     with zipfile.ZipFile(files / "data.zip", "w") as archive:
@@ -69,14 +79,14 @@ def run(cluster: Cluster, folder: Path, *command: str) -> Process:
 
 def test_files_folders_archives_and_requirements_are_there_on_a_cluster_and_as_they_were_changed(cluster: Cluster, folder: Path) -> None:
     first = run(cluster, folder, "program.py", cluster.address)
-    assert first.stdout == "[('first 1', 1, '2.1', 101), ('first 2', 4, '2.1', 102)]\n", first.stderr
+    assert first.stdout == "[('first 1', 1, '2.1', 101, 'hello'), ('first 2', 4, '2.1', 102, 'hello')]\n", first.stderr
 
     (folder / "files" / "helper.py").write_text("def named(value):\n    return f'second {value}'\n")
     cluster.task_managers[0].send(signal.SIGKILL)
     cluster.start_task_manager()
     second = run(cluster, folder, "-m", "flowlet", "run", "-m", cluster.address, "program.py")
 
-    assert second.stdout == "[('second 1', 1, '2.1', 101), ('second 2', 4, '2.1', 102)]\n", second.stderr
+    assert second.stdout == "[('second 1', 1, '2.1', 101, 'hello'), ('second 2', 4, '2.1', 102, 'hello')]\n", second.stderr
 
 
 def test_the_same_program_without_a_cluster(tmp_path: Path, folder: Path) -> None:
@@ -84,4 +94,4 @@ def test_the_same_program_without_a_cluster(tmp_path: Path, folder: Path) -> Non
     with program:
         program.wait(PATIENCE_S)
 
-    assert program.stdout == "[('first 1', 1, '2.1', 101), ('first 2', 4, '2.1', 102)]\n", program.stderr
+    assert program.stdout == "[('first 1', 1, '2.1', 101, 'hello'), ('first 2', 4, '2.1', 102, 'hello')]\n", program.stderr
