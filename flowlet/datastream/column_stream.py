@@ -25,11 +25,12 @@ from flowlet.datastream.formats.arrow_schemas import (
     schema_with_sum,
 )
 from flowlet.datastream.functions import KeySelector
-from flowlet.datastream.joined_columns import JoinedColumnStreams
+from flowlet.datastream.joins.joined_columns import JoinedColumnStreams
 from flowlet.datastream.keyed_stream import EMIT_ROWS, KeyedStream, emits_batches_of
 from flowlet.datastream.user_functions.argument_checks import checked_batch_function
 from flowlet.datastream.windowed_columns import WindowedColumnStream
 from flowlet.errors import JobGraphError
+from flowlet.graph.column_transformations import SelectColumnsTransformation
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
     CountTransformation,
@@ -120,7 +121,7 @@ class ColumnStream(DataStream):
         """As for any stream; a function that is called for each row gets a ``Row``, which ``with_event_time`` saves."""
         return ColumnStream(self._environment, super().assign_timestamps_and_watermarks(watermark_strategy)._transformation, self.schema)
 
-    def join(self, other: "ColumnStream", how: str = "inner") -> JoinedColumnStreams:  # type: ignore[override]  # columns join columns
+    def join(self, other: "ColumnStream", how: str = "inner") -> JoinedColumnStreams:  # type: ignore[override]  # keys are columns here
         """Join the rows of two streams of columns with equal keys in the same window.
 
         Args:
@@ -148,6 +149,20 @@ class ColumnStream(DataStream):
     def to_arrow(self, schema: Any = None) -> "ColumnStream":
         """The rows with another schema, for example with wider types; None: this stream."""
         return self if schema is None else to_columns(self, schema)
+
+    def _selected(self, names: list[str]) -> "ColumnStream":
+        """The stream with only these columns, so that no others travel; itself if it has no others."""
+        import pyarrow as pa
+
+        names = names or self.schema.names[:1]  # rows without columns could not be counted
+        if names == self.schema.names:
+            return self
+        positions = tuple(self.schema.get_field_index(name) for name in names)
+        step = SelectColumnsTransformation(
+            name="Select", positions=positions, schema=self.schema, **self._inherited(PickledBytesTypeInfo())
+        )
+        step.parallelism = self._transformation.parallelism  # so that it is in the task of its input
+        return self._columns(step, pa.schema([self.schema.field(name) for name in names]))
 
     def _partitioned(self, partitioner: StreamPartitioner) -> "ColumnStream":
         return ColumnStream(self._environment, data_stream.partition(self, partitioner), self.schema)

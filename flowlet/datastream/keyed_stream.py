@@ -23,6 +23,7 @@ from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import CountTransformation, ProcessTransformation, ReduceTransformation, SumTransformation
+from flowlet.keys.column_key import ColumnKey
 
 __all__ = ["EMIT_BATCHES", "EMIT_ROWS", "KeyedStream"]
 
@@ -123,9 +124,11 @@ class KeyedStream(DataStream):
         return self._origin.key_by(key_selector, key_type)
 
     def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CloseableIterator | list[Any]:
-        """As for any stream, but as in PyFlink each result is a ``Row`` of the key, ``f0``, and the record, ``f1``."""
-        pairs = RowTypeInfo([self._key_type or PickledBytesTypeInfo(), self.get_type()])
+        """As for any stream, but as in PyFlink each result is a ``Row`` of the key, ``f0``, and the record, ``f1``; not of columns."""
         selector = self._transformation.key_selector
+        if isinstance(selector, ColumnKey):
+            return super().execute_and_collect(job_execution_name, limit)
+        pairs = RowTypeInfo([self._key_type or PickledBytesTypeInfo(), self.get_type()])
         return self.map(_WithKey(getattr(selector, "get_key", selector)), pairs).execute_and_collect(job_execution_name, limit)
 
     def _extreme(self, method: str, position: int | str, emit: str) -> DataStream:

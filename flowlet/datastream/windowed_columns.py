@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from flowlet.common.checks import is_whole_number
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.datastream.data_stream import DataStream, partition
+from flowlet.datastream.formats.window_checks import checked_aggregates, window_shape
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.datastream.window_checks import checked_aggregates, window_shape
 from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from flowlet.errors import JobGraphError
-from flowlet.graph.column_transformations import SelectColumnsTransformation, WindowColumnsTransformation
+from flowlet.graph.column_transformations import WindowColumnsTransformation
 from flowlet.graph.partitioner import Global, KeyGroups
 from flowlet.graph.transformation import Transformation
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WindowedAggregation
@@ -85,7 +85,7 @@ class WindowedColumnStream:
         aggregation = WindowedAggregation(shape, aggregates, self._key, key_type, self._lateness_ms)
         if self._late_tag is None:
             needed = {each.column for each in aggregates} | {self._key}
-            stream = selected_columns(stream, [name for name in stream.schema.names if name in needed])
+            stream = stream._selected([name for name in stream.schema.names if name in needed])
         return self._aggregated(aggregation, stream)
 
     def sum(self, column: int | str) -> "ColumnStream":
@@ -171,18 +171,3 @@ class WindowedColumnStream:
         if self._lateness_ms:
             stream = stream.allowed_lateness(self._lateness_ms)
         return stream if self._late_tag is None else stream.side_output_late_data(self._late_tag)
-
-
-def selected_columns(stream: "ColumnStream", names: list[str]) -> "ColumnStream":
-    """The stream with only these columns, so that no others travel; the stream itself if it has no others."""
-    import pyarrow as pa
-
-    if not names:
-        names = stream.schema.names[:1]  # rows without columns could not be counted
-    if names == stream.schema.names:
-        return stream
-    positions = tuple(stream.schema.get_field_index(name) for name in names)
-    inherited = stream._inherited(PickledBytesTypeInfo())
-    step = SelectColumnsTransformation(name="Select", positions=positions, schema=stream.schema, **inherited)
-    step.parallelism = stream._transformation.parallelism  # so that it is in the task of its input
-    return stream._columns(step, pa.schema([stream.schema.field(name) for name in names]))

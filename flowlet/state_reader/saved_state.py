@@ -17,6 +17,7 @@ import pyarrow as pa
 from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.errors import FlowletError, StorageError
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, place_of
+from flowlet.keys.namespaced_key import NamespacedKey
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot
 from flowlet.rpc.secret import load_secret
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
@@ -113,6 +114,7 @@ class SavedState:
     def keyed_state(self, uid: str, name: str) -> pa.Table:
         """The entries of a keyed state: ``key`` and ``value``; of a map, ``key``, ``map_key`` and ``value``.
 
+        A state of windows has ``namespace``, too: the window, as text.
         A state with a time to live has ``last_used_ms``, too.  ``AGGREGATE`` is the state of ``sum`` and the like.
 
         Raises:
@@ -344,6 +346,9 @@ def _keyed_table(entries: Sequence[tuple[Any, Any]], description: StateDescripti
         columns["last_used_ms"] = [each[1] for each in values]
         values = [each[0] for each in values]
     columns["value"] = values
+    if any(isinstance(each, NamespacedKey) for each in columns["key"]):
+        named = columns.pop("key")
+        columns = {"key": [each.key for each in named], "namespace": [each.namespace for each in named], **columns}
     return pa.table({name: arrow_column(each, forms.get(name)) for name, each in columns.items()})
 
 

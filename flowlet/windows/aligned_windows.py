@@ -1,14 +1,14 @@
-"""``AlignedWindows``: tumbling and sliding windows of event time that only the watermark evaluates, a chunk at a time.
+"""``AlignedWindows``: tumbling and sliding windows of event time that only the watermark evaluates.
 
-While a chunk is processed, the watermark stands still: so nothing can be evaluated, and what each window keeps is read once, brought up to
-date in a dictionary, and written once.  Functions are called for each record, in the order of the stream.
+While records are newer than the watermark, nothing can be evaluated.  So what a window keeps stays in a dictionary, its *cell*, from its
+first record on.  It is written to the state before a snapshot, when there are too many, and before anything else reads it; a window that
+ends before that never touches the state.  Functions are called for each record, in the order of the stream.
 
-Hot path, per record: the start of its window, one probe and one store, and the call of the function; per window of a key and chunk two
-accesses of the state (2 us), and a timer for a new one (bench: windows).
+Hot path, per record: the start of its window, one probe and one store, and the call of the function; per window of a key an access of
+the state and a timer (bench: windows).
 
 Side:       task.
-Invariants: every record given is newer than the watermark, and so none of its windows is over.  A window of a key that keeps something has
-            its timers.
+Invariants: what a cell holds is newer than the state.  A window of a key that keeps something has its timers.
 Source:     Flink ``WindowOperator.processElement``, for ``EventTimeTrigger``.
 """
 
@@ -26,6 +26,11 @@ from flowlet.windows.window_contents import CombinedContents, ListContents, Wind
 from flowlet.windows.window_states import WindowStates
 
 _MISSING: Final = object()
+# Cells, or records in lists: a snapshot has to write so many to the state first, at 2 us each.  Not measured.
+_MAX_KEPT: Final = 50_000
+
+# An exact key, and the start of a window.
+Cell = tuple[Any, int]
 
 
 def are_aligned(spec: WindowSpec) -> bool:
@@ -59,48 +64,46 @@ class AlignedWindows:
         self._keys = keys
         self._combine = spec.combine
         self._aggregates = spec.aggregates
-        # Of the present chunk: cells are pairs of an exact key and the start of a window.
-        self._named: dict[tuple[Any, int], NamespacedKey] = {}
-        self._new: list[NamespacedKey] = []
-        self._windows: dict[int, tuple[TimeWindow, Any]] = {}
+        self._cells: dict[Cell, Any] = {}  # What is kept, or the records that the state has not got yet.
+        self._users: dict[Cell, Any] = {}  # The keys of cells as the user knows them.
+        self._in_state: set[Cell] = set()  # Cells whose window may have an entry in the state.
+        self._num_listed = 0
+        self._windows: dict[int, tuple[TimeWindow, Any]] = {}  # By start, with their exact keys.
+
+    def __repr__(self) -> str:
+        return f"<AlignedWindows: {len(self._cells)} cells>"
+
+    # -- records
 
     def add(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any]) -> None:
         """Put records into their windows; all of them are newer than the watermark.
 
         Raises:
-            Exception: whatever the function raised, at the record that ``values`` gave last; nothing is kept then.
+            Exception: whatever the function raised, at the record that ``values`` gave last.
         """
-        self._named.clear()
-        self._new.clear()
-        self._windows.clear()
         exact = exact_keys(keys)
         if isinstance(self._contents, ListContents):
             self._add_to_lists(values, timestamps, keys, exact)
-            return
-        assert isinstance(self._contents, CombinedContents), "all records, or what they were combined to"
-        combined = self._combined if self._slide == self._size else self._combined_sliding
-        cells = combined(values, timestamps, keys, exact)
-        context, update = self._context, self._contents.update
-        for cell, value in cells.items():
-            context.current_key = self._named[cell]
-            update(value)
-        self._register(self._new)
+        elif self._slide == self._size:
+            self._combine_each(values, timestamps, keys, exact)
+        else:
+            self._combine_sliding(values, timestamps, keys, exact)
+        if len(self._cells) > _MAX_KEPT or self._num_listed > _MAX_KEPT:
+            self.write_all()
 
-    def _combined(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> dict[Any, Any]:
-        """What each window keeps after the records."""
-        cells: dict[Any, Any] = {}
-        get, load, step, size, offset = cells.get, self._load, self._step(), self._size, self._offset
+    def _combine_each(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
+        cells, load, step, size, offset = self._cells, self._load, self._step(), self._size, self._offset
+        get = cells.get
         for value, timestamp, key, user_key in zip(values, timestamps, exact, keys, strict=False):
             cell = key, timestamp - (timestamp - offset) % size
             before = get(cell, _MISSING)
             if before is _MISSING:
                 before = load(cell, user_key)
             cells[cell] = value if before is None else step(before, value)
-        return cells
 
-    def _combined_sliding(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> dict[Any, Any]:
-        cells: dict[Any, Any] = {}
-        get, load, step, size, slide, offset = cells.get, self._load, self._step(), self._size, self._slide, self._offset
+    def _combine_sliding(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
+        cells, load, step, size, slide, offset = self._cells, self._load, self._step(), self._size, self._slide, self._offset
+        get = cells.get
         for value, timestamp, key, user_key in zip(values, timestamps, exact, keys, strict=False):
             for start in range(timestamp - (timestamp - offset) % slide, timestamp - size, -slide):
                 cell = key, start
@@ -108,7 +111,22 @@ class AlignedWindows:
                 if before is _MISSING:
                     before = load(cell, user_key)
                 cells[cell] = value if before is None else step(before, value)
-        return cells
+
+    def _add_to_lists(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
+        cells, size, slide, offset, num_listed = self._cells, self._size, self._slide, self._offset, 0
+        for value, timestamp, key, user_key in zip(values, timestamps, exact, keys, strict=False):
+            for start in range(timestamp - (timestamp - offset) % slide, timestamp - size, -slide):
+                cell = key, start
+                elements = cells.get(cell)
+                num_listed += 1
+                if elements is None:
+                    cells[cell] = [value]
+                    self._users[cell] = user_key
+                    self._in_state.add(cell)  # not asked: it would copy the list
+                    self._register(user_key, self._window(start)[0])
+                else:
+                    elements.append(value)
+        self._num_listed += num_listed
 
     def _step(self) -> Any:
         """The function of what is kept and a record."""
@@ -117,53 +135,92 @@ class AlignedWindows:
             return lambda accumulator, value: add(value, accumulator)
         return getattr(self._combine, "reduce", self._combine)
 
-    def _load(self, cell: tuple[Any, int], key: Any) -> Any:
+    def _load(self, cell: Cell, key: Any) -> Any:
         """What a window keeps, or begins with; None: the next record itself."""
         assert isinstance(self._contents, CombinedContents), "the caller checked that"
-        named = self._name(cell, key)
-        self._context.current_key = named
+        self._users[cell] = key
+        self._enter(cell, key)
         kept = self._contents.kept()
-        if kept is None:
-            self._new.append(named)
-            return self._combine.create_accumulator() if self._aggregates else None
-        return kept
+        if kept is not None:
+            self._in_state.add(cell)
+            return kept
+        self._register(key, self._window(cell[1])[0])
+        return self._combine.create_accumulator() if self._aggregates else None
 
-    def _name(self, cell: tuple[Any, int], key: Any) -> NamespacedKey:
+    # -- cells and the state
+
+    def take(self, key: Any, window: TimeWindow) -> list[Any] | None:
+        """What a window of a key keeps, as ``WindowContents.get`` gives it, and forget it; None: nothing."""
+        cell = exact_key(key), window.start
+        found = self._cells.pop(cell, _MISSING)
+        self._users.pop(cell, None)
+        is_in_state = found is _MISSING or cell in self._in_state
+        self._in_state.discard(cell)
+        kept: list[Any] | None = None
+        if is_in_state:
+            self._enter(cell, key)
+            if found is _MISSING or isinstance(self._contents, ListContents):
+                kept = self._contents.get()
+            self._contents.clear()
+        if found is _MISSING or found is None:
+            return kept
+        if isinstance(self._contents, ListContents):
+            self._num_listed -= len(found)
+            return [*(kept or ()), *found]
+        result = self._combine.get_result(found) if self._aggregates else found
+        return None if result is None else [result]
+
+    def write(self, key: Any, window: TimeWindow) -> None:
+        """Write the cell of a window to the state, if it has one: something else will read it."""
+        cell = exact_key(key), window.start
+        if cell in self._cells:
+            self._write(cell, self._cells.pop(cell))
+            del self._users[cell]
+            self._in_state.discard(cell)
+
+    def write_all(self) -> None:
+        """Write all cells to the state."""
+        for cell, value in self._cells.items():
+            self._write(cell, value)
+        self._cells.clear()
+        self._users.clear()
+        self._in_state.clear()
+        self._windows.clear()
+        self._num_listed = 0
+
+    def _write(self, cell: Cell, value: Any) -> None:
+        self._enter(cell, self._users[cell])
+        if isinstance(self._contents, ListContents):
+            self._contents.state.add_all(value)
+        else:
+            assert isinstance(self._contents, CombinedContents), "all records, or what they were combined to"
+            self._contents.update(value)
+
+    def _enter(self, cell: Cell, key: Any) -> None:
         exact, start = cell
+        window, exact_window = self._window(start)
+        named = NamespacedKey(key, window)
+        named.exact = NamespacedKey, exact, exact_window
+        self._context.current_key = named
+
+    def _window(self, start: int) -> tuple[TimeWindow, Any]:
         known = self._windows.get(start)
         if known is None:
+            if len(self._windows) > _MAX_KEPT:
+                self._windows.clear()
             window = TimeWindow(start, start + self._size)
             known = self._windows[start] = window, exact_key(window)
-        named = self._named[cell] = NamespacedKey(key, known[0])
-        named.exact = NamespacedKey, exact, known[1]
-        return named
+        return known
 
-    def _add_to_lists(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
-        assert isinstance(self._contents, ListContents), "the caller checked that"
-        cells: dict[tuple[Any, int], list[Any]] = {}
-        size, slide, offset, named = self._size, self._slide, self._offset, self._named
-        for value, timestamp, key, user_key in zip(values, timestamps, exact, keys, strict=False):
-            for start in range(timestamp - (timestamp - offset) % slide, timestamp - size, -slide):
-                cell = key, start
-                elements = cells.get(cell)
-                if elements is None:
-                    cells[cell] = [value]
-                    self._name(cell, user_key)
-                else:
-                    elements.append(value)
-        add_all = self._contents.state.add_all
-        for cell, elements in cells.items():
-            self._context.current_key = named[cell]
-            add_all(elements)
-        self._register(named.values())
+    def _register(self, key: Any, window: TimeWindow) -> None:
+        """The timers of a window that may have none."""
+        self._keys.current_key = key
+        end = window.end - 1
+        self._timers.register_event_time_timer(window, end)
+        if self._lateness_ms and end + self._lateness_ms < MAX_WINDOW_TIMESTAMP:
+            self._timers.register_event_time_timer(window, end + self._lateness_ms)
 
-    def _register(self, cells: Any) -> None:
-        """The timers of windows that may have none."""
-        register, lateness_ms = self._timers.register_event_time_timer, self._lateness_ms
-        for named in cells:
-            window = named.namespace
-            self._keys.current_key = named.key
-            end = window.end - 1
-            register(window, end)
-            if lateness_ms and end + lateness_ms < MAX_WINDOW_TIMESTAMP:
-                register(window, end + lateness_ms)
+    def check_invariants(self) -> None:
+        """Assert that every cell has its key."""
+        assert self._cells.keys() == self._users.keys(), "a cell without its key, or a key without its cell"
+        assert self._in_state <= self._cells.keys(), "a cell that is gone is said to be in the state"

@@ -1,7 +1,7 @@
 """``WindowOperator``: puts the records of each key into windows, and evaluates these when their triggers say so.
 
-Per record, in the order of the stream: the assigner, the state of each window, the trigger.  ``aligned_windows`` does the same for whole
-chunks where nothing else than the watermark can evaluate a window.
+Per record, in the order of the stream: the assigner, the state of each window, the trigger.  ``aligned_windows`` does less where nothing
+else than the watermark can evaluate a window.
 
 Side:       task.
 Invariants: the state of a window is kept until its end and the allowed lateness are over.  A record whose windows are all over goes to the
@@ -19,8 +19,8 @@ from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext, Output
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.state import ValueStateDescriptor
-from flowlet.datastream.window.triggers import TriggerResult
-from flowlet.datastream.window.window_assigners import NO_TIMESTAMP
+from flowlet.datastream.window.triggers import CountTrigger, PurgingTrigger, Trigger, TriggerResult
+from flowlet.datastream.window.window_assigners import NO_TIMESTAMP, CountSlidingWindowAssigner, CountTumblingWindowAssigner
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP
 from flowlet.errors import FlowletError, UserFunctionError
@@ -73,7 +73,7 @@ class WindowOperator(UserFunctionOperator):
     def open(self) -> None:
         """Make states and contexts, then open the functions."""
         spec, ctx = self._spec, self.ctx
-        self._assigner, self._trigger = spec.assigner, spec.trigger
+        self._assigner, self._trigger = spec.assigner, _purging_if_full(spec)
         self._is_event_time = spec.assigner.is_event_time()
         self._timers = ctx.timer_service(_TIMERS, self, is_batch=self._is_batch)
         runtime = RuntimeContext(ctx, None)
@@ -160,6 +160,8 @@ class WindowOperator(UserFunctionOperator):
         for window in self._assigned(value, timestamp):
             if not self._is_over(window):
                 is_late = False
+                if self._aligned is not None:
+                    self._aligned.write(self.ctx.key_context.current_key, window)
                 self._add_to(window, window, value, timestamp)
         if is_late:
             self._drop_late(value, timestamp)
@@ -301,10 +303,12 @@ class WindowOperator(UserFunctionOperator):
 
     def _on_end(self, timer: InternalTimer) -> None:
         """The end of an aligned window, after which nothing is kept."""
-        window = timer.namespace
-        self._evaluate(window, window, timer.timestamp)
-        self._states.enter(window)
-        self._contents.clear()
+        assert self._aligned is not None, "the caller checked that"
+        window, aligned = timer.namespace, self._aligned
+        contents = self._called(window, lambda: aligned.take(timer.key, window))
+        self._function_context.current_window = window
+        if contents is not None:
+            self._emit_each(window, contents, timer.timestamp)
         if self._clears:
             self._function_context.current_window = window
             self._called(window, lambda: self._spec.function.clear(self._function_context))
@@ -319,6 +323,8 @@ class WindowOperator(UserFunctionOperator):
     def _on_timer(self, timer: InternalTimer, ask: Callable[[int, Any, Any], TriggerResult], *, is_event_time: bool) -> None:
         window = state_window = timer.namespace
         windows = None
+        if self._aligned is not None:
+            self._aligned.write(timer.key, window)
         if self._spec.merges:
             windows = self._window_set()
             state_window = windows.state_window(window)
@@ -352,6 +358,12 @@ class WindowOperator(UserFunctionOperator):
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit the results of timers whose watermark is not passed on yet."""
         self._results.drain()
+
+    def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Bring the state up to date, and let the functions do so."""
+        if self._aligned is not None:
+            self._aligned.write_all()
+        super().snapshot_functions(checkpoint_id, timestamp_ms)
 
     def finish(self) -> None:
         """Emit what is left."""
@@ -424,6 +436,11 @@ class WindowOperator(UserFunctionOperator):
         elif end <= (now := self._timers.current_processing_time()):
             raise FlowletError(f"windows became {result!r}, which ends before the present time {now}; they must not shrink")
 
+    def check_invariants(self) -> None:
+        """Assert the invariants of what is kept outside of the state."""
+        if self._aligned is not None:
+            self._aligned.check_invariants()
+
     # -- errors
 
     def _called(self, window: Any, call: Callable[[], Any]) -> Any:
@@ -439,6 +456,18 @@ class WindowOperator(UserFunctionOperator):
     def _window_failure(self, window: Any, error: Exception) -> UserFunctionError:
         error.add_note(f"raised for {window!r} of the key {preview(self.ctx.key_context.current_key)}")
         return UserFunctionError(self.name, self.ctx.subtask, None)
+
+
+def _purging_if_full(spec: WindowSpec) -> Trigger[Any, Any]:
+    """The trigger; a window of a number of records that is full gets no more, so its records go when it is evaluated.
+
+    Flink keeps them for ever, for such a window has no end.
+    """
+    assigner, trigger = spec.assigner, spec.trigger
+    counts = type(assigner) in (CountTumblingWindowAssigner, CountSlidingWindowAssigner) and type(trigger) is CountTrigger
+    if counts and trigger._window_size == assigner._window_size:  # type: ignore[attr-defined]  # their types were checked
+        return PurgingTrigger(trigger)
+    return trigger
 
 
 _PAIR: Final = 2

@@ -11,6 +11,7 @@ from tests.mutants.checkpoint_bugs import CHECKPOINT_BUGS
 from tests.mutants.mutant import Mutant
 from tests.mutants.own_bugs import OWN_BUGS
 from tests.mutants.storage_bugs import STORAGE_BUGS
+from tests.mutants.window_bugs import WINDOW_BUGS
 
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
 _HANDLERS: Final = "tests/netstack/handlers/test_hist_handlers.py"
@@ -347,4 +348,4 @@ FLINK_BUGS: Final = (
     ),
 )
 
-MUTANTS: Final = (*FLINK_BUGS, *OWN_BUGS, *STORAGE_BUGS, *CHECKPOINT_BUGS)
+MUTANTS: Final = (*FLINK_BUGS, *OWN_BUGS, *STORAGE_BUGS, *CHECKPOINT_BUGS, *WINDOW_BUGS)

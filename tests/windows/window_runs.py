@@ -110,6 +110,8 @@ class WindowRun:
                 self.outcome.late.setdefault(None, []).append((record.value, record.timestamp))
             self.outcome.num_dropped += harness.environment.ctx.counters.num_late_records_dropped
             harness.environment.keyed_state.check_invariants()
+            assert isinstance(harness.operator, WindowOperator)
+            harness.operator.check_invariants()
             harness.close()
 
     def leftovers(self) -> list[Any]:

@@ -7,13 +7,12 @@ Source:     PyFlink ``JoinedStreams``; joins other than inner ones are not there
 from typing import TYPE_CHECKING, Any
 
 from flowlet.common.typeinfo import PickledBytesTypeInfo
-from flowlet.datastream.data_stream import partition
 from flowlet.datastream.formats.arrow_schemas import check_key
-from flowlet.datastream.window_checks import checked_joined_columns, checked_key_types, window_shape
-from flowlet.datastream.windowed_columns import selected_columns
+from flowlet.datastream.formats.window_checks import checked_joined_columns, checked_key_types, window_shape
 from flowlet.errors import JobGraphError
 from flowlet.graph.column_transformations import JoinColumnsTransformation
 from flowlet.graph.partitioner import KeyGroups
+from flowlet.graph.transformation import PartitionTransformation
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnJoin
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.keys.column_key import ColumnKey
@@ -78,12 +77,12 @@ class JoinedColumnStreams:
         sides = []
         for side, stream, key in ((LEFT, left, left_key), (RIGHT, right, right_key)):
             needed = {each.column for each in chosen if each.side == side} | {key}
-            sides.append(selected_columns(stream, [name for name in stream.schema.names if name in needed]))
+            sides.append(stream._selected([name for name in stream.schema.names if name in needed]))
         join = ColumnJoin(shape, (left_key, right_key), key_type, self._how, chosen, (sides[LEFT].schema, sides[RIGHT].schema))
         step = JoinColumnsTransformation(
             name="Join",
-            input=partition(sides[LEFT], KeyGroups(ColumnKey(left_key))),
-            second_input=partition(sides[RIGHT], KeyGroups(ColumnKey(right_key))),
+            input=_sent_by_key(sides[LEFT], left_key),
+            second_input=_sent_by_key(sides[RIGHT], right_key),
             parallelism=left._environment.get_parallelism(),
             output_type=PickledBytesTypeInfo(),
             function=join,
@@ -94,3 +93,9 @@ class JoinedColumnStreams:
         check_key(self._sides[side].schema, column)
         self._keys[side] = column
         return self
+
+
+def _sent_by_key(stream: "ColumnStream", column: str) -> PartitionTransformation:
+    upstream = stream._transformation
+    partitioner = KeyGroups(ColumnKey(column))
+    return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type)

@@ -1,0 +1,283 @@
+"""Source: Flink ``WindowOperatorTest``, ``EvictingWindowOperatorTest``."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from flowlet.common import Time
+from flowlet.datastream import OutputTag, ProcessWindowFunction
+from flowlet.datastream.state import ValueStateDescriptor
+from flowlet.datastream.window import (
+    CountTrigger,
+    CountTumblingWindowAssigner,
+    EventTimeSessionWindows,
+    EventTimeTrigger,
+    PurgingTrigger,
+    SlidingEventTimeWindows,
+    TimeWindow,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+)
+from flowlet.datastream.window.window_spec import WindowSpec
+from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.records import Watermark
+from flowlet.testing import OneInputOperatorHarness, StreamRecord
+from flowlet.windows.window_operator import WindowOperator
+
+SIDE = OutputTag("side")
+
+
+def first(record: Any) -> Any:
+    return record[0]
+
+
+def summed(one: Any, other: Any) -> Any:
+    return one[0], one[1] + other[1]
+
+
+class Listing(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]) -> Iterator[Any]:
+        yield key, context.window(), [record[1] for record in elements], context.current_watermark()
+        yield SIDE, key
+
+
+class Counting(ProcessWindowFunction[Any, Any, Any, Any]):
+    """Counts how often each window is evaluated, and clears that at its end."""
+
+    def process(self, key: Any, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]) -> list[Any]:
+        state = context.window_state().get_state(ValueStateDescriptor("evaluations"))
+        state.update((state.value() or 0) + 1)
+        return [(key, state.value(), len(list(elements)))]
+
+    def clear(self, context: ProcessWindowFunction.Context[Any]) -> None:
+        context.window_state().get_state(ValueStateDescriptor("evaluations")).clear()
+
+
+class Failing(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]) -> list[Any]:
+        raise ValueError("broken")
+
+
+def tumbling(size: int = 10, **spec: Any) -> WindowSpec:
+    return WindowSpec(TumblingEventTimeWindows.of(Time.milliseconds(size)), spec.pop("trigger", EventTimeTrigger()), **spec)
+
+
+def opened(spec: WindowSpec) -> OneInputOperatorHarness:
+    harness = OneInputOperatorHarness(WindowOperator(spec, first))
+    harness.open()
+    return harness
+
+
+def entries_of(harness: OneInputOperatorHarness, name: str) -> list[Any]:
+    """The keys that have an entry of a state."""
+    return harness.environment.keyed_state.keys_of(name)
+
+
+def test_a_window_is_evaluated_before_its_watermark_is_passed_on() -> None:
+    """The result has the last timestamp of the window."""
+    harness = opened(tumbling(combine=summed))
+
+    harness.process_chunk([("a", 1), ("a", 2), ("b", 5)], [1, 9, 3])
+    harness.process_watermark(8)
+    harness.process_watermark(9)
+
+    assert harness.output == [Watermark(8), StreamRecord(("a", 3), 9), StreamRecord(("b", 5), 9), Watermark(9)]
+    harness.close()
+
+
+def test_the_function_sees_the_window_the_watermark_and_all_records() -> None:
+    harness = opened(tumbling(function=Listing()))
+
+    harness.process_chunk([("a", 1), ("a", 2)], [1, 9])
+    harness.process_watermark(12)
+
+    assert harness.values == [("a", TimeWindow(0, 10), [1, 2], 12)]
+    assert [record.value for record in harness.side_output(SIDE)] == ["a"]
+    harness.close()
+
+
+def test_a_late_record_within_the_allowed_lateness_evaluates_its_window_again() -> None:
+    """With its own timestamp, as in PyFlink; one that comes later is late for good."""
+    harness = opened(tumbling(combine=summed, allowed_lateness_ms=5, late_tag_id="late"))
+
+    harness.process_chunk([("a", 1)], [4])
+    harness.process_watermark(10)
+    harness.process_chunk([("a", 2)], [3])
+    harness.process_watermark(14)
+    harness.process_chunk([("a", 4)], [9])
+
+    assert harness.records == [StreamRecord(("a", 1), 9), StreamRecord(("a", 3), 3)]
+    assert harness.side_output("late") == [StreamRecord(("a", 4), 9)]
+    assert entries_of(harness, "window-contents") == []
+    harness.close()
+
+
+def test_late_records_without_a_side_output_are_counted() -> None:
+    harness = opened(tumbling(combine=summed))
+
+    harness.process_watermark(20)
+    harness.process_chunk([("a", 1), ("a", 2), ("a", 3)], [4, 25, 5])
+
+    assert harness.environment.ctx.counters.num_late_records_dropped == 2
+    harness.close()
+
+
+def test_nothing_is_left_of_a_window_that_is_over() -> None:
+    """No state, no timer: neither of those that were written for a snapshot, nor of those that never were."""
+    harness = opened(tumbling(function=Counting()))
+
+    harness.process_chunk([("a", 1)], [4])
+    harness.snapshot()
+    harness.process_chunk([("a", 2), ("b", 3)], [5, 6])
+    harness.process_watermark(30)
+
+    assert harness.values == [("a", 1, 2), ("b", 1, 1)]
+    assert entries_of(harness, "window-contents") == entries_of(harness, "evaluations") == []
+    assert harness.num_event_time_timers == 0
+    harness.close()
+
+
+def test_per_window_state_lives_until_the_lateness_is_over() -> None:
+    harness = opened(tumbling(function=Counting(), allowed_lateness_ms=100))
+
+    harness.process_chunk([("a", 1)], [4])
+    harness.process_watermark(10)
+    harness.process_chunk([("a", 2), ("a", 3)], [5, 15])
+    harness.process_watermark(109)
+
+    assert harness.values == [("a", 1, 1), ("a", 2, 2), ("a", 1, 1)]
+    assert [each.namespace for each in entries_of(harness, "evaluations")] == [TimeWindow(10, 20)]
+    harness.close()
+
+
+def test_sessions_that_meet_become_one() -> None:
+    harness = opened(WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(5)), EventTimeTrigger(), function=Listing()))
+
+    harness.process_chunk([("a", 1), ("a", 2), ("a", 3), ("b", 4)], [0, 9, 5, 100])
+    harness.process_watermark(50)
+
+    assert harness.values == [("a", TimeWindow(0, 14), [1, 2, 3], 50)]
+    assert harness.num_event_time_timers == 1
+    assert entries_of(harness, "merging-window-set") == ["b"]
+    harness.close()
+
+
+def test_a_session_that_grew_has_one_end() -> None:
+    """Also if its state stays for a while: no timer of a former end is left."""
+    gap = EventTimeSessionWindows.with_gap(Time.milliseconds(5))
+    harness = opened(WindowSpec(gap, EventTimeTrigger(), function=Listing(), allowed_lateness_ms=100))
+
+    harness.process_chunk([("a", 1), ("a", 2)], [0, 3])
+
+    assert [timer.timestamp for timer in harness.event_time_timers] == [7, 107]
+    harness.close()
+
+
+def test_sessions_have_no_state_per_window() -> None:
+    harness = opened(WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(5)), EventTimeTrigger(), function=Counting()))
+    harness.process_chunk([("a", 1)], [0])
+
+    with pytest.raises(UserFunctionError) as raised:
+        harness.process_watermark(50)
+
+    assert isinstance(raised.value.__cause__, FlowletError)
+    assert "use global_state()" in str(raised.value.__cause__)
+    harness.close()
+
+
+def test_a_full_count_window_keeps_nothing() -> None:
+    """Flink keeps its records for ever."""
+    harness = opened(WindowSpec(CountTumblingWindowAssigner.of(2), CountTrigger.of(2), combine=summed))
+
+    harness.process_chunk([("a", 1), ("a", 2), ("a", 4)], [0, 0, 0])
+
+    assert harness.values == [("a", 3)]
+    assert [each.namespace.id for each in entries_of(harness, "window-contents")] == [1]
+    harness.close()
+
+
+def test_windows_of_the_clock_need_no_timestamps() -> None:
+    spec = WindowSpec(TumblingProcessingTimeWindows.of(Time.milliseconds(10)), None, combine=summed)  # type: ignore[arg-type]  # set below
+    harness = opened(WindowSpec(spec.assigner, spec.assigner.get_default_trigger(None), combine=summed))
+
+    harness.process_chunk([("a", 1), ("a", 2)])
+    harness.set_processing_time(11)
+
+    assert harness.records == [StreamRecord(("a", 3), 9)]
+    harness.close()
+
+
+def test_windows_of_event_time_need_timestamps() -> None:
+    harness = opened(tumbling(combine=summed))
+
+    with pytest.raises(UserFunctionError) as raised:
+        harness.process_chunk([("a", 1)])
+
+    assert "assign_timestamps_and_watermarks" in str(raised.value.__cause__)
+    harness.close()
+
+
+@pytest.mark.parametrize(
+    "assigner",
+    [TumblingEventTimeWindows.of(Time.milliseconds(10)), SlidingEventTimeWindows.of(Time.milliseconds(10), Time.milliseconds(5))],
+)
+def test_an_error_of_the_combining_function_names_its_record(assigner: Any) -> None:
+    harness = opened(WindowSpec(assigner, EventTimeTrigger(), combine=summed))
+
+    with pytest.raises(UserFunctionError, match=r"\('a', None\)"):
+        harness.process_chunk([("a", 1), ("a", None), ("a", 2)], [1, 2, 3])
+    harness.close()
+
+
+def test_an_error_of_the_window_function_names_key_and_window() -> None:
+    harness = opened(tumbling(function=Failing()))
+    harness.process_chunk([("a", 1)], [1])
+
+    with pytest.raises(UserFunctionError) as raised:
+        harness.process_watermark(50)
+
+    assert raised.value.__cause__.__notes__ == ["raised for TimeWindow(start=0, end=10) of the key 'a'"]  # type: ignore[union-attr]  # it has one
+    harness.close()
+
+
+def test_a_purging_trigger_leaves_nothing_for_the_next_evaluation() -> None:
+    harness = opened(tumbling(trigger=PurgingTrigger.of(CountTrigger.of(2)), function=Listing()))
+
+    harness.process_chunk([("a", each) for each in range(5)], [1] * 5)
+
+    assert [value[2] for value in harness.values] == [[0, 1], [2, 3]]
+    harness.close()
+
+
+def test_a_state_of_a_window_and_one_of_the_key_need_two_names() -> None:
+    class Both(ProcessWindowFunction[Any, Any, Any, Any]):
+        def process(self, key: Any, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]) -> list[Any]:
+            context.window_state().get_state(ValueStateDescriptor("x"))
+            context.global_state().get_state(ValueStateDescriptor("x"))
+            return []
+
+    harness = opened(tumbling(function=Both()))
+    harness.process_chunk([("a", 1)], [1])
+
+    with pytest.raises(UserFunctionError) as raised:
+        harness.process_watermark(50)
+
+    assert "use two names" in str(raised.value.__cause__)
+    harness.close()
+
+
+def test_snapshots_hold_what_is_kept_outside_of_the_state() -> None:
+    before = opened(tumbling(combine=summed))
+    before.process_chunk([("a", 1), ("b", 2)], [1, 2])
+    snapshot = before.snapshot()
+    before.close()
+
+    after = OneInputOperatorHarness(WindowOperator(tumbling(combine=summed), first))
+    after.initialize_state(snapshot)
+    after.open()
+    after.process_chunk([("a", 10)], [3])
+    after.process_watermark(9)
+
+    assert sorted(after.values) == [("a", 11), ("b", 2)]
+    after.close()
