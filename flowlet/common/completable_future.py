@@ -59,7 +59,7 @@ class CompletableFuture(Generic[T]):
     def exception(self) -> Exception | None:
         """Wait, and return the error; None if there is a value."""
         try:
-            self.result()
+            self.result()  # waits for the value; ended by whoever sets it, as in result()
         except Exception as error:  # noqa: BLE001  # handed to the caller, not swallowed
             return error
         return None

@@ -4,6 +4,7 @@ Side:   pure.
 Source: PyFlink ``pyflink.datastream.data_stream``, which exports it, too.
 """
 
+import copy
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -14,7 +15,15 @@ from flowlet.common.types import Row
 from flowlet.datastream.aggregations import Aggregation, extreme_of
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.data_stream import DataStream, partition
-from flowlet.datastream.functions import KeyedProcessFunction, KeySelector, ProcessFunction, ReduceFunction
+from flowlet.datastream.functions import (
+    Function,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    ProcessFunction,
+    ReduceFunction,
+    RuntimeContext,
+)
 from flowlet.datastream.joins.interval_join import IntervalJoin
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, result_type
 from flowlet.datastream.window.window_assigners import WindowAssigner
@@ -129,7 +138,7 @@ class KeyedStream(DataStream):
         if isinstance(selector, ColumnKey):
             return super().execute_and_collect(job_execution_name, limit)
         pairs = RowTypeInfo([self._key_type or PickledBytesTypeInfo(), self.get_type()])
-        return self.map(_WithKey(getattr(selector, "get_key", selector)), pairs).execute_and_collect(job_execution_name, limit)
+        return self.map(_WithKey(selector), pairs).execute_and_collect(job_execution_name, limit)
 
     def _extreme(self, method: str, position: int | str, emit: str) -> DataStream:
         _check_position(method, position)
@@ -145,14 +154,28 @@ class KeyedStream(DataStream):
         )
 
 
-class _WithKey:
+class _WithKey(MapFunction):
     """Makes rows of key and record."""
 
-    def __init__(self, select: Callable[[Any], Any]) -> None:
-        self._select = select
+    def __init__(self, selector: Any) -> None:
+        self._selector = _own(selector)
+        self._select: Callable[[Any], Any] = getattr(self._selector, "get_key", self._selector)
 
-    def __call__(self, record: Any) -> Row:
-        return Row(self._select(record), record)
+    def open(self, runtime_context: RuntimeContext) -> None:
+        if isinstance(self._selector, Function):
+            self._selector.open(runtime_context)
+
+    def close(self) -> None:
+        if isinstance(self._selector, Function):
+            self._selector.close()
+
+    def map(self, value: Any) -> Row:
+        return Row(self._select(value), value)
+
+
+def _own(selector: Any) -> Any:
+    """A selector to be opened for itself: that of the ``key_by`` is opened where the records are sent, which may be the same task."""
+    return copy.copy(selector) if isinstance(selector, Function) else selector
 
 
 def emits_batches_of(method: str, emit: Any) -> bool:

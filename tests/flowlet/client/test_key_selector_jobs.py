@@ -109,6 +109,18 @@ def test_a_reduction_opens_its_selector(calls: str) -> None:
     assert sorted(CALLS[calls]) == ["close"] * 2 + ["open"] * 2
 
 
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_keyed_stream_that_is_collected_opens_its_selector(calls: str, parallelism: int) -> None:
+    """Once where records are sent, once where the client's rows of key and record are made."""
+    environment = environment_of(parallelism)
+
+    found = list(environment.from_sequence(0, 8).key_by(Remainder(calls)).execute_and_collect())
+    environment.close()
+
+    assert sorted((row[1], row[0]) for row in found) == [(number, number % 3) for number in range(9)]
+    assert sorted(CALLS[calls]) == ["close"] * 2 * parallelism + ["open"] * 2 * parallelism
+
+
 class Both(CoMapFunction):
     """None emits nothing, as in PyFlink."""
 
