@@ -100,7 +100,6 @@ def create_task_from_descriptor(
     report_mark: Callable[[int], None] | None = None,
     runs_light_tasks: bool = False,
     open_checkpointing: OpenCheckpointing | None = None,
-    cached_files: Mapping[str, str] | None = None,
 ) -> StreamTask:
     """Open the blobs, create the partitions and gates, and assemble the task; it is not started.
 
@@ -108,7 +107,7 @@ def create_task_from_descriptor(
     ``report_watermark`` gets the watermarks of an aligned source, ``report_gate`` the progress of a gate, ``request_splits`` asks for
     splits, ``request_mark`` for a completion mark after this one, ``report_mark`` gets each mark that has passed the chain; all are called
     on the task thread.  ``runs_light_tasks``: light tasks run on the loop thread.  ``open_checkpointing`` makes what a job with checkpoints
-    needs, and reads the state to restore.  ``cached_files``: the paths of files that travelled with the job, by name.
+    needs, and reads the state to restore.
 
     Raises:
         DeploymentError: the operators or a partitioner could not be loaded, or the job takes checkpoints, and this TaskManager cannot.
@@ -130,7 +129,6 @@ def create_task_from_descriptor(
         environment = _create_environment(descriptor, gates, outputs, loop)
         environment.cached_files = cached_files or {}
         environment.offered_gate = offered_gate
-        environment.cached_files = cached_files or {}
         environment.report_watermark = report_watermark
         environment.request_splits = request_splits
         environment.report_mark = report_mark

@@ -3,7 +3,7 @@
 A window holds the list of its records.  Functions are applied to that list whenever the window is evaluated.
 
 Side:       pure.
-Source:     Flink's documentation of windows, and what PyFlink 2.3 does: the timestamps of results, and that a window gets no end at a record
+Source:     Flink's documentation of windows, and PyFlink 2.3: the timestamps of results, and that a window gets no end at a record
             that evaluates it while it is empty.
 """
 
