@@ -11,13 +11,12 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import FlowletError
 
 
-@pytest.fixture(params=["environment", "stream"])
+@pytest.fixture(params=["stream"])
 def asked(request: pytest.FixtureRequest) -> tuple[Any, str, str]:
     """An object, a method of PyFlink's that it has not, and the feature."""
     environment = StreamExecutionEnvironment()
     stream = environment.from_collection([1])
     return {
-        "environment": (environment, "register_cached_file", "files and requirements"),
         "stream": (stream, "cache", "cached streams"),
     }[request.param]
 
