@@ -504,6 +504,6 @@ def test_on_a_remote_cluster_the_default_parallelism_is_one() -> None:
     assert environment.set_parallelism(4).get_parallelism() == 4
 
 
-@pytest.mark.parametrize("method", ["register_cached_file", "add_jars", "create_input", "read_text_file"])
+@pytest.mark.parametrize("method", ["add_jars", "create_input", "read_text_file"])
 def test_what_this_version_cannot_do_is_absent(method: str) -> None:
     assert not hasattr(StreamExecutionEnvironment(), method)
