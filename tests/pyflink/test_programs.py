@@ -14,7 +14,7 @@ AWAITS: Final[dict[str, str]] = {}
 
 
 # Those that take longer than a quarter of a second: they wait, or run dozens of streams.
-SLOW: Final = ("demo_async_requests", "demo_late_records", "demo_rows_and_types")
+SLOW: Final = ("demo_async_requests", "demo_configuration", "demo_late_records", "demo_rows_and_types")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS])

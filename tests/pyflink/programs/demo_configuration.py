@@ -20,9 +20,9 @@ def configuration():
 
     env = StreamExecutionEnvironment.get_execution_environment(config)
     print(env.get_parallelism(), env.get_checkpoint_interval(), env.get_config().is_object_reuse_enabled())
-    env.enable_checkpointing(30000, CheckpointingMode.AT_LEAST_ONCE)
+    env.enable_checkpointing(200, CheckpointingMode.AT_LEAST_ONCE)
     checkpoints = env.get_checkpoint_config()
-    checkpoints.set_min_pause_between_checkpoints(500)
+    checkpoints.set_min_pause_between_checkpoints(50)
     checkpoints.set_checkpoint_timeout(60000)
     checkpoints.set_tolerable_checkpoint_failure_number(2)
     checkpoints.set_max_concurrent_checkpoints(1)

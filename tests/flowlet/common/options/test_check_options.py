@@ -17,7 +17,7 @@ from flowlet.errors import ConfigError
         ("execution.checkpointing.intervall", "is not known; did you mean 'execution.checkpointing.interval'?"),
         ("jobmanager.rpc.adress", "is not known; did you mean 'jobmanager.rpc.address'?"),
         ("parallelism", "is not known; did you mean 'parallelism.default'?"),
-        ("pipeline.auto-generate-uids", "exists in Flink, but not here: each operator's id follows from its place"),
+        ("jobmanager.scheduler", "exists in Flink, but not here: all tasks of a job are deployed at once"),
         ("execution.savepoint.claim", "is not read here: a job can start from a savepoint"),
         ("state.backend.rocksdb.memory.managed", "is not read here: this detail of state backends"),
         ("taskmanager.memory.process.size", "is not read here: it belongs to the cluster"),
