@@ -42,6 +42,7 @@ from flowlet.rpc.control_messages import (
     MarkOrder,
     MarkReport,
     NoMoreSplits,
+    ReleaseResults,
     SourceWatermarkReported,
     SplitsRequested,
     TaskDeploymentDescriptor,
@@ -209,6 +210,12 @@ class Dispatcher:
     def cancel(self, tm_id: str, attempt: bytes) -> None:
         """Send ``CancelTask``."""
         self._sessions[tm_id].send(CancelTask(attempt))
+
+    def release_results(self, tm_id: str, attempt: bytes) -> None:
+        """Send ``ReleaseResults``; a TaskManager that is lost has none any more."""
+        session = self._sessions.get(tm_id)
+        if session is not None:
+            session.send(ReleaseResults(attempt))
 
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
         """Send ``AllowSourceWatermark``."""

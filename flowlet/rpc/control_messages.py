@@ -15,7 +15,9 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.splits.file_split import FileSet, FileSplit
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
 
-PROTOCOL_VERSION: Final = 3  # 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages, no reports of stuck tasks
+PROTOCOL_VERSION: Final = (
+    4  # 3: no blocking results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages, no reports of stuck tasks
+)
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
 
@@ -161,6 +163,7 @@ class EdgeMessage(msgspec.Struct, frozen=True):
     buffer_timeout_ms: int  # -1: never by timer, 0: after every chunk
     tag: str | None = None  # the side output; None: the main output
     input_id: int = 1  # of the target's head operator, from 1
+    is_blocking: bool = False  # its results are written completely before they are read
 
 
 class JobGraphMessage(msgspec.Struct, frozen=True):
@@ -204,6 +207,7 @@ class ResultPartitionDescriptor(msgspec.Struct, frozen=True):
     partitioner: bytes
     buffer_timeout_ms: int
     tag: str | None = None
+    is_blocking: bool = False  # kept until the JobManager releases it
 
 
 class TaskDeploymentDescriptor(msgspec.Struct, frozen=True):
@@ -381,6 +385,12 @@ class DeployTask(msgspec.Struct, frozen=True, tag=True):
 
 class CancelTask(msgspec.Struct, frozen=True, tag=True):
     """JM -> TM: cancel this attempt."""
+
+    attempt: bytes
+
+
+class ReleaseResults(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: nobody reads the results of this attempt any more, which has finished."""
 
     attempt: bytes
 
@@ -571,6 +581,7 @@ ToTaskManager = (
     | RegistrationRefused
     | DeployTask
     | CancelTask
+    | ReleaseResults
     | AllowSourceWatermark
     | FinishGate
     | AddSplits

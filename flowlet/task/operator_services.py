@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
+from flowlet.common.settings.state_settings import StateSettings
 from flowlet.keys.key_groups import key_group_range
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_timings import TaskTimings
@@ -63,6 +64,10 @@ class OperatorServices:
             environment.schedule_timer, executor, paused_ns=lambda: self._timings.snapshot().back_pressured_ns
         )
         key_context = KeyContext()
+        # With a sorted input there is one key at a time, whose state needs no disk.
+        ends_keys = (
+            index == 0 and environment.batch is not None and environment.batch.ends_keys and bool(self._chain[0].operator.sorted_inputs)
+        )
         key_groups = key_group_range(environment.max_parallelism, environment.parallelism, environment.subtask)
         timers = KeyedTimerServiceManager(
             key_context,
@@ -71,11 +76,12 @@ class OperatorServices:
             environment.max_parallelism,
             should_interrupt=lambda: executor.should_interrupt,
             executor=executor,
+            is_batch=ends_keys,
         )
         latency = LatencyStats(operator_id, environment.subtask)
         checkpointing = environment.checkpointing
         keyed_state = create_keyed_state_backend(
-            environment.state,
+            StateSettings() if ends_keys else environment.state,
             key_context,
             clock.current_time_ms,
             key_groups,
