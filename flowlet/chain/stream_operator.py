@@ -176,6 +176,8 @@ class StreamOperator:
     takes_late_data: ClassVar[bool] = False  # whether its producers may send it records behind their end of data
     # In BATCH mode, for each input: the key selector by which its records are sorted, or None; empty: no input is sorted.
     sorted_inputs: Sequence[Any] = ()
+    # In BATCH mode: the inputs, from 0, that are read when all others have ended.
+    inputs_read_last: Sequence[int] = ()
     # Whether ``end_keys`` must follow each single key, or may follow several; None: it must if the operator has timers or keyed state.
     ends_keys_singly: ClassVar[bool | None] = None
     runs_after_finish: bool = False  # whether it has something to do if it is restored from a checkpoint taken after ``finish``

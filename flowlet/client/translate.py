@@ -239,6 +239,8 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     operator.operator_id = bytes.fromhex(node.hash)
     operator.uid = node.transformation.uid or ""
     operator.sorted_inputs = _sorted_inputs(node, stream_graph)
+    if isinstance(node.transformation, BroadcastProcessTransformation) and stream_graph.exchanges_are_blocking:
+        operator.inputs_read_last = (0,)  # with pipelined exchanges a producer of both inputs would wait for ever
     if isinstance(operator, SourceOperator):
         operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
     checkpoints = stream_graph.settings.job.checkpoints

@@ -207,7 +207,7 @@ class ExecutionGraph:
         created = [execution for execution in self.executions.values() if execution.state is ExecutionState.CREATED]
         if not created or not self.order.is_staged:
             return created
-        stage = min(self._stage_of(each) for each in self.executions.values() if each.state is not ExecutionState.FINISHED)
+        stage = min(stage for region, stage in enumerate(self.order.stages) if not self._has_finished(region))
         return [each for each in created if self._stage_of(each) <= stage]
 
     def _stage_of(self, execution: Execution) -> int:
@@ -359,7 +359,7 @@ class ExecutionGraph:
             self._effects.append(RequestSlots())
 
     def _has_finished(self, region: int) -> bool:
-        return not self._num_to_finish[region]
+        return not self._num_to_finish[region] and region not in self._restarts
 
     def _release(self, execution: Execution) -> None:
         tm_id = self._kept.pop(execution.attempt, None)

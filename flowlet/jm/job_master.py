@@ -102,15 +102,9 @@ class JobMaster:
         recovered = recovered or RecoveredJob(job, 0)
         self.job = job  # its blobs are dropped once the tasks are deployed and no restart may follow
         strategy = create_restart_strategy(job.settings, random or SystemRandom())
-        regions = pipelined_regions(job)
-        self.graph = ExecutionGraph.create(
-            execution_vertices(job, recovered.attempt),
-            clock(),
-            strategy,
-            regions,
-            region_order(job, regions),
-            fails_as_one=fails_as_one(job),
-        )
+        tasks, regions = execution_vertices(job, recovered.attempt), pipelined_regions(job)
+        order = region_order(job, regions)
+        self.graph = ExecutionGraph.create(tasks, clock(), strategy, regions, order, fails_as_one=fails_as_one(job))
         self.graph.attempt_number = recovered.attempt
         self._gateway = gateway
         self._owner = owner

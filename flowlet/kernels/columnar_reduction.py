@@ -108,7 +108,10 @@ class ColumnarReduction:
         return self._num_slots
 
     def emptied(self) -> "ColumnarReduction":
-        """The same aggregation, without a key."""
+        """The same aggregation, without a key; this one is used no more if it has any."""
+        if not self._index.num_slots and self._layout is None:
+            return self
+        self._index.close()
         return ColumnarReduction(self._aggregate, self._field, num_fields=self._num_fields, skips_nulls=self._skips_nulls)
 
     def advance(self, columns: Columns, keys: Column) -> Columns | None:

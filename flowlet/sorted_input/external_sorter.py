@@ -11,7 +11,8 @@ Source:     Flink ``ExternalSorter``, ``SortingDataInput``.
 from collections.abc import Iterator
 from typing import Final
 
-from flowlet.io.chunk_content import estimated_bytes, has_objects
+from flowlet.columns import ArrowColumn, ListColumn
+from flowlet.io.chunk_content import estimated_bytes
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.sorted_input.sorted_block import Block, joined
 from flowlet.sorted_input.sorted_merge import merged
@@ -120,8 +121,9 @@ class ExternalSorter:
 
 
 def _bytes_of(block: Block) -> int:
-    size = estimated_bytes(block.chunk)
-    if has_objects(block.chunk):
-        fields = 2 if block.chunk.columns is None else len(block.chunk.columns.fields)
-        size = size * _OBJECT_FACTOR + len(block) * fields * _OBJECT_BYTES
+    size, columns = estimated_bytes(block.chunk), block.chunk.columns
+    if columns is not None:
+        size += sum(field.array.nbytes for field in columns.fields if isinstance(field, ArrowColumn))
+    if columns is None or any(isinstance(field, ListColumn) for field in columns.fields):
+        size = size * _OBJECT_FACTOR + len(block) * _OBJECT_BYTES * (2 if columns is None else len(columns.fields))
     return max(1, size + block.codes.nbytes + (0 if block.stamps is None else block.stamps.nbytes))

@@ -1,4 +1,4 @@
-"""Reads inputs of a task that are sorted by key: everything first, then key by key.
+"""Reads inputs of a task in the order of BATCH mode: what is broadcast first; what is sorted by key when all has been read, key by key.
 
 Side:       task.
 Invariants: the head gets a sorted input's records only after all inputs have ended, so what is broadcast comes before them.  Sorted inputs
@@ -72,13 +72,14 @@ class SortedInput:
 class TaskInput:
     """One input of the task; ``collected``: where its records go if it is sorted, and else None.
 
-    ``end``: tells the chain that a sorted input has ended.
+    ``end``: tells the chain that a sorted input has ended.  ``is_last``: read when all other inputs have ended.
     """
 
     processor: InputProcessor
     head: ChainHead
     end: Callable[[], None]
     collected: SortedInput | None = None
+    is_last: bool = False
 
 
 class _Phase(Enum):
@@ -88,7 +89,7 @@ class _Phase(Enum):
 
 
 class SortingInputProcessor:
-    """Reads all inputs of a task with at least one that is sorted; task thread only, except ``current_watermark``.
+    """Reads all inputs of a task with at least one that is sorted or read last; task thread only, except ``current_watermark``.
 
     Args:
         inputs: in the order of the head's.
@@ -141,7 +142,7 @@ class SortingInputProcessor:
         num_inputs = len(self._inputs)
         for turn in range(1, num_inputs + 1):
             index = (self._last + turn) % num_inputs
-            if not self._has_data[index] or not self._inputs[index].processor.is_available:
+            if not self._is_awaited(index) or not self._inputs[index].processor.is_available:
                 continue
             self._last = index
             status = self._inputs[index].processor.process_input(max_buffers, should_stop)
@@ -223,8 +224,13 @@ class SortingInputProcessor:
 
     def _awaited(self) -> list[TaskInput]:
         """The inputs to read: the ends of partitions only when all data has ended."""
-        is_reading = self._phase is _Phase.READING
-        return [each for each, has_data in zip(self._inputs, self._has_data, strict=True) if has_data or not is_reading]
+        return [each for index, each in enumerate(self._inputs) if self._phase is not _Phase.READING or self._is_awaited(index)]
+
+    def _is_awaited(self, index: int) -> bool:
+        if not self._has_data[index]:
+            return False
+        others = [has_data for each, has_data in zip(self._inputs, self._has_data, strict=True) if not each.is_last]
+        return not self._inputs[index].is_last or not any(others)
 
 
 def key_function(selector: Any) -> KeyFunction:

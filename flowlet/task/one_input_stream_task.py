@@ -59,18 +59,19 @@ class GateFedStreamTask(StreamTask):
         self._input_suspension: Suspension | None = None  # Written by the task thread, read by threads that complete a gate's future.
 
     def _sorting_processor(self, gates: list[list[SingleInputGate]]) -> SortingInputProcessor:
-        """The processor of all inputs of a head with sorted inputs; ``gates``: by input."""
+        """The processor of all inputs of a head in a BATCH job that reads them in an order; ``gates``: by input."""
         batch, head = self.environment.batch, self._chain.head
-        assert batch is not None, "only operators of BATCH jobs have sorted inputs"
+        assert batch is not None, "only operators of BATCH jobs want an order"
         inputs: list[TaskInput] = []
-        budget_bytes = batch.sort_memory_bytes // sum(each is not None for each in head.sorted_inputs)
-        for index, (selector, head_input) in enumerate(zip(head.sorted_inputs, self._chain.head_inputs, strict=True)):
+        selectors = head.sorted_inputs or (None,) * len(gates)
+        budget_bytes = batch.sort_memory_bytes // max(1, sum(each is not None for each in selectors))
+        for index, (selector, head_input) in enumerate(zip(selectors, self._chain.head_inputs, strict=True)):
             collected, end = None, partial(self._chain.end_input, index + 1)
             if selector is not None:
                 sorter = ExternalSorter(budget_bytes, limits=self.environment.limits, name=self.name)
                 collected = SortedInput(sorter, key_function(selector), head_input)
             processor = self._input_processor(index + 1, gates[index], head_input, collected=collected)
-            inputs.append(TaskInput(processor, head_input, end, collected))
+            inputs.append(TaskInput(processor, head_input, end, collected, is_last=index in head.inputs_read_last))
         return SortingInputProcessor(inputs, head.end_keys if batch.ends_keys else None, partial(_must_end_singly, head))
 
     def _input_processor(
@@ -200,7 +201,7 @@ class MultipleInputStreamTask(GateFedStreamTask):
         gates = environment.gates_by_input()
         if len(gates) != len(inputs) or not all(gates):
             raise ValueError(f"{self.name}: {head!r} has {len(inputs)} inputs, but the gates are for {[len(each) for each in gates]}")
-        if head.sorted_inputs:
+        if head.sorted_inputs or head.inputs_read_last:
             self._input = self._sorting_processor(gates)
             return
         is_selectable = isinstance(head, InputSelectable)

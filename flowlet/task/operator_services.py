@@ -65,9 +65,7 @@ class OperatorServices:
         )
         key_context = KeyContext()
         # With a sorted input there is one key at a time, whose state needs no disk.
-        ends_keys = (
-            index == 0 and environment.batch is not None and environment.batch.ends_keys and bool(self._chain[0].operator.sorted_inputs)
-        )
+        ends_keys = index == 0 and _ends_keys(environment, self._chain[0].operator)
         key_groups = key_group_range(environment.max_parallelism, environment.parallelism, environment.subtask)
         timers = KeyedTimerServiceManager(
             key_context,
@@ -132,6 +130,11 @@ class OperatorServices:
             clock.shut_down()
         for keyed_state in self._keyed_states:
             keyed_state.close()
+
+
+def _ends_keys(environment: TaskEnvironment, head: StreamOperator) -> bool:
+    """Whether timers and state of the head end with each key of a sorted input."""
+    return environment.batch is not None and environment.batch.ends_keys and any(each is not None for each in head.sorted_inputs)
 
 
 def operator_id_of(operator: StreamOperator, vertex_id: str, index: int) -> bytes:

@@ -9,12 +9,13 @@ import pytest
 from flowlet.common import Configuration, Types, WatermarkStrategy
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
+    BroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
 )
-from flowlet.datastream.state import ListStateDescriptor, ValueStateDescriptor
+from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from flowlet.errors import ConfigError
 
 Pair = tuple[str, int]
@@ -110,6 +111,28 @@ def test_two_keyed_inputs_meet_key_by_key() -> None:
     right = environment.from_collection([("b", 10), ("a", 20), ("c", 30)]).key_by(first)
 
     assert collected(left.connect(right).process(Joining())) == [("a", 1, 20), ("a", 3, 20), ("b", 2, 10)]
+
+
+class Rules(BroadcastProcessFunction):
+    """Adds what all rules say to each number."""
+
+    def process_broadcast_element(self, value: int, ctx: Any) -> Iterator[Any]:
+        ctx.get_broadcast_state(RULES).put(value, value)
+        yield from ()
+
+    def process_element(self, value: int, ctx: Any) -> Iterator[Any]:
+        yield value + sum(rule for rule, _ in ctx.get_broadcast_state(RULES).items())
+
+
+RULES = MapStateDescriptor("rules", Types.INT(), Types.INT())
+
+
+def test_a_broadcast_stream_is_read_first() -> None:
+    """So every record meets all rules."""
+    environment = batch()
+    rules = environment.from_collection([100, 200]).broadcast(RULES)
+
+    assert collected(environment.from_collection([1, 2]).connect(rules).process(Rules())) == [301, 302]
 
 
 @pytest.mark.slow
