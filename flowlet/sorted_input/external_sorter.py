@@ -11,8 +11,9 @@ Source:     Flink ``ExternalSorter``, ``SortingDataInput``.
 from collections.abc import Iterator
 from typing import Final
 
-from flowlet.columns import ArrowColumn, ListColumn
-from flowlet.io.chunk_content import estimated_bytes
+from flowlet.columns import Column, ColumnVisitor
+from flowlet.columns.arrow_column import ArrowColumn
+from flowlet.io.chunk_content import estimated_bytes, has_objects
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.sorted_input.sorted_block import Block, joined
 from flowlet.sorted_input.sorted_merge import merged
@@ -123,7 +124,20 @@ class ExternalSorter:
 def _bytes_of(block: Block) -> int:
     size, columns = estimated_bytes(block.chunk), block.chunk.columns
     if columns is not None:
-        size += sum(field.array.nbytes for field in columns.fields if isinstance(field, ArrowColumn))
-    if columns is None or any(isinstance(field, ListColumn) for field in columns.fields):
+        size += sum(field.accept(_ARROW_BYTES) for field in columns.fields)
+    if has_objects(block.chunk):
         size = size * _OBJECT_FACTOR + len(block) * _OBJECT_BYTES * (2 if columns is None else len(columns.fields))
     return max(1, size + block.codes.nbytes + (0 if block.stamps is None else block.stamps.nbytes))
+
+
+class _ArrowBytes(ColumnVisitor[int]):
+    """What ``estimated_bytes`` does not see."""
+
+    def visit_any(self, column: Column) -> int:
+        return 0
+
+    def visit_arrow(self, column: ArrowColumn) -> int:
+        return int(column.array.nbytes)
+
+
+_ARROW_BYTES: Final = _ArrowBytes()
