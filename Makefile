@@ -16,6 +16,7 @@ WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --dist loadfile
 SEED ?= 0
 PROGRAMS ?= 5000
+CASES ?= 10000
 ONLY ?=
 RUNS ?= 100
 MINUTES ?= 60
@@ -31,7 +32,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-spark java postgres test lint types fmt test-long test-fast test-pythons test-uvloop test-spark-cluster stress cov cov-processes sim differential mutants attack chaos soak bench wheel clean
+.PHONY: help run example-spark java postgres test lint types fmt test-long test-fast test-pythons test-uvloop test-spark-cluster stress cov cov-processes sim differential windows mutants attack chaos soak bench wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +111,9 @@ sim: $(VENV)/installed-dev  ## simulate the network stack: make sim STEPS=100000
 
 differential: $(VENV)/installed-dev  ## random programs against a record-by-record interpreter: make differential PROGRAMS=5000 SEED=0
 	@$(PY) -m tests.differential --programs $(PROGRAMS) --seed $(SEED) $(ARGS)
+
+windows: $(VENV)/installed-dev  ## random windows against a plain interpreter: make windows CASES=10000 SEED=0
+	@$(PY) -m tests.windows --cases $(CASES) --seed $(SEED) $(ARGS)
 
 mutants: $(VENV)/installed-dev  ## put the historical bugs back in, one by one, and print which test notices each
 	@$(PY) -m tests.mutants $(ARGS)

@@ -76,6 +76,14 @@ class UserFunctionError(FlowletError):
         self.record_preview = record_preview
 
 
+class DeclaredTypeError(UserFunctionError):
+    """A function emitted a record that is not of the type that the program declares for it; ``reason`` names that type and the field."""
+
+    def __init__(self, operator: str, subtask: int, record_preview: str, reason: str) -> None:
+        super().__init__(operator, subtask, record_preview)
+        self.args = (f"operator {operator!r} (subtask {subtask}) emitted {record_preview}, which is not of its declared type {reason}",)
+
+
 class TaskCancelled(BaseException):
     """The task was asked to stop; outside ``Exception`` so that user code cannot swallow it."""
 

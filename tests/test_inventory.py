@@ -51,14 +51,18 @@ def files_named_in(text: str) -> set[str]:
 
 
 def methods_of_the_api() -> set[str]:
-    """``Class.method`` and ``Class`` of everything in ``flowlet.datastream`` and ``flowlet.common``."""
-    found = set()
+    """``Class.method`` and ``Class`` of everything in ``flowlet.datastream`` and ``flowlet.common``, with what classes inherit."""
+    classes: dict[str, ast.ClassDef] = {}
     for package in ("datastream", "common"):
         for path in (ROOT / "flowlet" / package).rglob("*.py"):
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef):
-                    found |= {node.name} | {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
-    return found
+            classes |= {node.name: node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)}
+    return {name for node in classes.values() for name in (node.name, *(f"{node.name}.{each}" for each in methods_of(node, classes)))}
+
+
+def methods_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
+    """The methods of a class and of its base classes among ``classes``."""
+    bases = [classes[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
+    return {each.name for each in node.body if isinstance(each, ast.FunctionDef)}.union(*(methods_of(base, classes) for base in bases))
 
 
 def test_every_row_says_whether_a_job_reaches_it() -> None:

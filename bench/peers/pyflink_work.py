@@ -27,7 +27,14 @@ from bench.rounds import Contender
 
 _SCRIPT: Final = Path(__file__).parent / "pyflink_work_job.py"
 _JOB_TIMEOUT_S: Final = 600.0
-_SAME_NAMES: Final = ("common", "common/watermark_strategy", "datastream")  # of flowlet's modules and PyFlink's
+_SAME_NAMES: Final = (
+    "common",
+    "common/time",
+    "common/watermark_strategy",
+    "datastream",
+    "datastream/state",
+    "datastream/window",
+)  # of flowlet's modules and PyFlink's
 
 
 class WorkCluster(FlinkCluster):

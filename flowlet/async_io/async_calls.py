@@ -9,7 +9,7 @@ Source:     PyFlink's runner of async functions.  Outcomes travel like netstack'
 import asyncio
 import concurrent.futures
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -49,7 +49,7 @@ class AsyncCall:
         """Run the coroutine and deliver its outcome; loop thread."""
         try:
             outcome = await self.function(self.value)
-            if isinstance(outcome, list):
+            if isinstance(outcome, Iterable):
                 # Copied: other coroutines could change the results while they wait for the task.
                 outcome = list(map(copy_if_mutable, outcome))
         except BaseException as error:  # noqa: BLE001 - a coroutine that calls sys.exit() must not end the loop of all others

@@ -9,7 +9,7 @@ Source:     Flink ``AsyncWaitOperator.ResultHandler`` and ``RetryableResultHandl
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flowlet.async_io.async_calls import AsyncCall, CallRunner, Failed
@@ -132,11 +132,10 @@ class AsyncRequests:
         self._calls.start([request.call for request in requests if request.call is not None])
 
     def _use_outcome(self, request: _Request, outcome: Any) -> None:
-        if isinstance(outcome, list):
-            outcome = unpickled(outcome)
+        if isinstance(outcome, Iterable):
+            outcome = unpickled(outcome if isinstance(outcome, list) else list(outcome))
         if not isinstance(outcome, Failed | list):
-            got = f"{preview(outcome)} of type {type(outcome).__name__}"
-            raise self._failure(request) from TypeError(f"an async function returns a list of its results ([] for none), got {got}")
+            raise self._failure(request) from self._function.wrong_result(outcome)
         delay_ms = self._delay_before_retry(request, outcome)
         if delay_ms is not None:
             clock = self._ctx.processing_time_service
@@ -144,6 +143,7 @@ class AsyncRequests:
             request.retry_timer = clock.register_timer(clock.current_time_ms() + delay_ms, lambda _: self._try_again(request))
             return
         if isinstance(outcome, Failed):
+            outcome.error.add_note(self._function.failed_at(preview(request.record.value)))
             raise self._failure(request) from outcome.error
         self._finish(request, outcome)
 

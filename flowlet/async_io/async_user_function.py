@@ -53,6 +53,22 @@ class AsyncUserFunction:
         """Call the object's ``close``, if it has one.  Raises UserFunctionError if it fails."""
         self._run("close", ctx, calls)
 
+    def wrong_result(self, result: object) -> RuntimeError:
+        """The error for a result that has no records: what PyFlink says, and what it was."""
+        kind = "cannot be none" if result is None else "should be of list type"
+        got = "" if result is None else f", got {preview(result)} of type {type(result).__name__}"
+        return RuntimeError(
+            f"The result of AsyncFunction {kind}, please check the methods 'async_invoke' and 'timeout' of class '{self._class_name}'{got}."
+        )
+
+    def failed_at(self, record: str) -> str:
+        """What PyFlink says about an error at a record."""
+        return f"Error happens inside the class '{self._class_name}' during handling input '{record}'"
+
+    @property
+    def _class_name(self) -> str:
+        return str(type(self._function) if self._is_object else getattr(self._function, "__qualname__", self._function))
+
     def _method(self, name: str) -> Any:
         return getattr(self._function, name, None) if self._is_object else None
 

@@ -18,12 +18,14 @@ import numpy as np
 from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
+from flowlet.chain.record_loop import write_conversion
 from flowlet.chain.record_shape import RecordShape, ShapeWatch, fields_of
 from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, Shape, column_of, columns_of
 from flowlet.columns.inspection import is_constant
 from flowlet.columns.unchanging import UNCHANGING, are_unchanging, is_unchanging
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, PickledRecord, Watermark, WatermarkStatus
+from flowlet.typed.record_conversion import RecordConversion
 
 # Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements).  It is also the most that one generator may give
 # before the consumers have their turn.
@@ -31,10 +33,15 @@ MAX_WAITING: Final = 2_000
 
 
 class ChunkingOutput:
-    """Gathers records for ``target``; task thread only.  ``keys`` takes the key of each; None: the consumer needs no keys."""
+    """Gathers records for ``target``; task thread only.
 
-    def __init__(self, target: EdgeOutput, keys: KeyExtractor | None = None) -> None:
+    ``keys`` takes the key of each; None: the consumer needs no keys.  ``conversion``: to the declared type; None: there is none.
+    """
+
+    def __init__(self, target: EdgeOutput, keys: KeyExtractor | None = None, conversion: RecordConversion | None = None) -> None:
         self.target = target
+        self._conversion = conversion
+        self._is_covered = False  # whether records of the shape are of the declared type, but for what is tested by column or in the loop
         self.keys = keys
         self.num_emitted = 0  # since it was made
         self.shape: RecordShape | None = None  # the shape that loops test records for
@@ -67,6 +74,8 @@ class ChunkingOutput:
         """Generate the statements that emit the record in the variable ``record``."""
         shape = self.shape
         code.at_start(f"{code.bind(self.expect_timestamps, 'expect')}(has_timestamps={timestamp is not None})")
+        if not self._is_covered and self._conversion is not None:
+            record = write_conversion(self._conversion, code, record)
         if shape is None:
             self._write_add(code, record, None if self.keys is None else self.keys.write(code, record), timestamp, None)
             return
@@ -78,15 +87,23 @@ class ChunkingOutput:
         with code.block(f"if {is_open} and {shape.type_test(code, record)}:"):
             fields, tests = shape.write_fields(code, record)
             tests += self._tests(code, shape, record, fields, key)
+            if self._is_covered and self._conversion is not None and not self._has_columns:
+                tests += self._conversion.tests(fields, record)
             if not tests:
                 self._write_appends(code, record, fields, key, timestamp)
             else:
                 with code.block(f"if {' and '.join(tests)}:"):
                     self._write_appends(code, record, fields, key, timestamp)
                 with code.block("else:"):
-                    self._write_add(code, record, key, timestamp, is_open)
+                    self._write_other(code, record, key, timestamp, is_open)
         with code.block("else:"):
-            self._write_add(code, record, key, timestamp, is_open)
+            self._write_other(code, record, key, timestamp, is_open)
+
+    def _write_other(self, code: LoopCode, record: str, key: str | None, timestamp: str | None, is_open: str | None) -> None:
+        """Generate the statements that emit a record of another shape than the loop tests for."""
+        if self._is_covered and self._conversion is not None:
+            record = write_conversion(self._conversion, code, record)
+        self._write_add(code, record, key, timestamp, is_open)
 
     def _write_add(self, code: LoopCode, record: str, key: str | None, timestamp: str | None, is_open: str | None) -> None:
         if key is None and self.keys is not None:
@@ -186,6 +203,8 @@ class ChunkingOutput:
     def collect(self, chunk: Chunk) -> None:
         """Pass on a chunk of records that no function sees any more.  Takes over the chunk."""
         self.drain()
+        if self._conversion is not None:
+            chunk = self._conversion.converted(chunk)
         self.num_emitted += len(chunk)
         self.target.collect(chunk if self.keys is None else self.keys.keyed(chunk))
 
@@ -213,19 +232,36 @@ class ChunkingOutput:
         shape = self.shape
         assert shape is not None, "only records of a shape wait by field"
         types = shape.field_types or (shape.kind,)
-        num_rows = len(self._fields[0])
+        is_listed = len(self._fields[0]) < MIN_COLUMN_ROWS and not getattr(self.target, "has_waiting_columns", False)
+        fields: list[Column] = list(map(ListColumn, self._fields) if is_listed else map(_typed_column, self._fields, types))
+        if self._is_covered and self._conversion is not None:
+            misfit = self._conversion.first_misfit(fields)
+            if misfit is not None:
+                self._pass_on_up_to(misfit, shape)
+            fields = self._conversion.rounded(fields)
+        num_rows = len(fields[0])
         timestamps = self._take_timestamps(num_rows)
-        if num_rows < MIN_COLUMN_ROWS and not getattr(self.target, "has_waiting_columns", False):
-            values = shape.columns([ListColumn(field) for field in self._fields], None).to_list()
-            chunk = Chunk(values, timestamps)
+        if is_listed:
+            chunk = Chunk(shape.columns(fields, None).to_list(), timestamps)
             if self.key_position is not None:
-                chunk.keys = self._fields[self.key_position].copy()
+                chunk.keys = fields[self.key_position].to_list()
         else:
-            chunk = Chunk.of_columns(shape.columns(list(map(_typed_column, self._fields, types)), self.key_position), timestamps)
+            chunk = Chunk.of_columns(shape.columns(fields, self.key_position), timestamps)
         for field in self._fields:
             field.clear()
         self.num_emitted += num_rows
         self.target.collect(chunk)
+
+    def _pass_on_up_to(self, misfit: int, shape: RecordShape) -> None:
+        """Pass on the records before the one that is not of its declared type.  Raises DeclaredTypeError for that one."""
+        assert self._conversion is not None, "only a conversion finds misfits"
+        record = shape.columns([ListColumn(field[misfit : misfit + 1]) for field in self._fields], None).to_list()[0]
+        for field in self._fields:
+            del field[misfit:]
+        del self._timestamps[misfit:]
+        if misfit:
+            self._drain_columns()
+        self._conversion.convert(record)
 
     def _drain_values(self) -> None:
         values = self._values.copy()
@@ -277,6 +313,12 @@ class ChunkingOutput:
         self._num_choices += 1  # compared in place of the shape: a shape that comes back has new lists
         self.shape, self.key_position = shape, position
         self._has_columns = shape is not None and shape.is_by_column and (self.keys is None or position is not None)
+        is_unseen = self._has_columns and (self.keys is None or self.keys.field == position is not None)
+        self._is_covered = (
+            shape is not None
+            and self._conversion is not None
+            and self._conversion.covers(shape.kind, shape.field_types, may_round=is_unseen)
+        )
         width = len(shape.field_types or (1,)) if shape is not None else 0
         self._fields = [[] for _ in range(width)] if self._has_columns else []
 

@@ -16,12 +16,13 @@ from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.preview import preview
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
-from flowlet.chain.record_loop import LoopEnd, write_into
+from flowlet.chain.record_loop import LoopEnd, write_conversion, write_into
 from flowlet.chain.record_shape import RecordShape, ShapeWatch
 from flowlet.chain.stream_operator import OperatorCounters, StreamOperator
 from flowlet.columns.unchanging import UNCHANGING, is_unchanging
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.exact_keys import exact_key
+from flowlet.typed.record_conversion import RecordConversion
 
 _KEYS: Final = frozenset({str, int, bool, bytes})  # keys of these types need no check
 
@@ -29,10 +30,18 @@ _KEYS: Final = frozenset({str, int, bool, bytes})  # keys of these types need no
 class KeyedConsumer:
     """A chained operator that takes records one by one, each with its key; task thread only.
 
-    ``loop_ends`` are those of the operator's output, ``counters`` are the operator's.
+    ``loop_ends`` are those of the operator's output, ``counters`` are the operator's.  ``conversion``: to the sender's declared type.
     """
 
-    def __init__(self, operator: StreamOperator, loop_ends: Sequence[LoopEnd], counters: OperatorCounters, keys: KeyExtractor) -> None:
+    def __init__(
+        self,
+        operator: StreamOperator,
+        loop_ends: Sequence[LoopEnd],
+        counters: OperatorCounters,
+        keys: KeyExtractor,
+        conversion: RecordConversion | None = None,
+    ) -> None:
+        self._conversion = conversion
         self.operator = operator
         self._behind = loop_ends
         self.loop_ends: list[LoopEnd] = [self, *loop_ends]
@@ -68,12 +77,18 @@ class KeyedConsumer:
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """Generate the statements that process the record in the variable ``record``."""
+        conversion = self._conversion
+        is_covered = conversion is not None and self.shape is not None and conversion.covers(self.shape.kind, self.shape.field_types)
+        if conversion is not None and not is_covered:
+            record = write_conversion(conversion, code, record)
         key = self.keys.write(code, record)
         # A second variable only if the record is shared: it is one more reference, so operators behind would take any record for shared.
         owned = code.variable("v") if code.is_shared(record) else record
         checked = f"{key} = {code.bind(self.checked, 'checked')}({key}, {record})"
         code.line(f"if type({key}) not in {code.bind(_KEYS, 'KEYS')}: {checked}")
         isolated = f"{owned} = {code.bind(self.isolated, 'isolated')}({record})"
+        if conversion is not None and is_covered:
+            isolated = f"{owned} = {code.bind(self._converted, 'converted')}({record})"
         shape = self.shape
         if shape is None:
             code.line(isolated)
@@ -82,6 +97,8 @@ class KeyedConsumer:
                 fields, tests = shape.write_fields(code, record)
                 flat = None if shape.field_types is not None else shape.flat_test(code, record)
                 tests += [] if flat is None else [flat]
+                if conversion is not None and is_covered:
+                    tests += conversion.tests(fields, record)
                 with code.block(f"if {' and '.join(tests) or 'True'}:"):
                     isolated_one = shape.owned(code, record, fields)
                     code.line("pass" if isolated_one == owned else f"{owned} = {isolated_one}")
@@ -90,6 +107,11 @@ class KeyedConsumer:
             with code.block("else:"):
                 code.line(isolated)
         write_into(self.operator, self._behind, code, owned, timestamp, key)
+
+    def _converted(self, record: Any) -> Any:
+        """An equal new record of the declared type."""
+        assert self._conversion is not None, "only the text of a loop that converts calls it"
+        return self.isolated(self._conversion.convert(record))
 
     def checked(self, key: Any, record: Any) -> Any:
         """The key, copied if it can change.  Raises UserFunctionError, which names the record, if it cannot be a key."""

@@ -16,8 +16,10 @@ from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.mark_valve import MarkValve
 from flowlet.chain.operator_output import ChainedConsumer, Consumer, OperatorOutput
+from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.typed.record_conversion import RecordConversion
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +28,14 @@ class ChainedOperator:
 
     ``parent``: index in the chain of the operator that it reads; -1 for the head.  ``tag``: the side output of the parent that it reads;
     None: the main output.  ``key_selector``: of a ``key_by`` in between: a callable, or an object with ``get_key(value)``; None: no
-    ``key_by``.
+    ``key_by``.  ``takes_unconverted``: it gets records as the parent's function returned them, not converted to the declared type.
     """
 
     operator: StreamOperator
     parent: int = -1
     tag: str | None = None
     key_selector: Any = None
+    takes_unconverted: bool = False
 
 
 # (index of an operator, its side output or None for the main one) -> the task's outputs that it feeds.
@@ -134,7 +137,8 @@ class OperatorChain:
                 by_tag.setdefault(item.tag, []).append(self._consumer(child))
         for (source, tag), outputs in edge_outputs.items():
             if source == index:
-                by_tag.setdefault(tag, []).extend([ChunkingOutput(output, getattr(output, "keys", None)) for output in outputs])
+                conversion = self._conversion(index, tag)
+                by_tag.setdefault(tag, []).extend([ChunkingOutput(output, getattr(output, "keys", None), conversion) for output in outputs])
         main = by_tag.pop(None)
         sides = {tag: consumers for tag, consumers in by_tag.items() if tag is not None}
         return OperatorOutput(self.operators[index].name, main, sides, self.contexts[index].counters)
@@ -150,11 +154,18 @@ class OperatorChain:
         keys = None
         if selector is not None:
             keys = KeyExtractor(getattr(selector, "get_key", selector), "key_by", context.subtask, selector=selector)
+        item = self._chained[child]
+        conversion = None if item.takes_unconverted else self._conversion(item.parent, item.tag)
         if operator.takes_chunks:
-            return ChunkingOutput(ChunkInput(operator, counters), keys)
+            return ChunkingOutput(ChunkInput(operator, counters), keys, conversion)
         if keys is not None:
-            return KeyedConsumer(operator, self._outputs[child].loop_ends, counters, keys)
-        return ChainedConsumer(operator, self._outputs[child], counters)
+            return KeyedConsumer(operator, self._outputs[child].loop_ends, counters, keys, conversion)
+        return ChainedConsumer(operator, self._outputs[child], counters, conversion)
+
+    def _conversion(self, index: int, tag: str | None) -> RecordConversion | None:
+        """To the declared type of an output of an operator; None: its records stay as they are."""
+        declared = self.operators[index].declared_outputs.get(tag)
+        return None if declared is None else RecordConversion(declared, preview, self.operators[index].name, self.contexts[index].subtask)
 
     @property
     def head(self) -> StreamOperator:

@@ -17,16 +17,20 @@ from typing import Any
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.record_loop import LoopEnd, RecordLoop, write_into
+from flowlet.chain.record_loop import LoopEnd, RecordLoop, write_conversion, write_into
 from flowlet.chain.stream_operator import EdgeOutput, OperatorCounters, Output, StreamOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.typed.record_conversion import RecordConversion
 
 
 class ChainedConsumer:
-    """A chained operator that takes records one by one, its output and its counters."""
+    """A chained operator that takes records one by one, its output and its counters; ``conversion``: of records on their way to it."""
 
-    def __init__(self, operator: StreamOperator, output: "OperatorOutput", counters: OperatorCounters) -> None:
+    def __init__(
+        self, operator: StreamOperator, output: "OperatorOutput", counters: OperatorCounters, conversion: RecordConversion | None = None
+    ) -> None:
         self.operator = operator
+        self._conversion = conversion
         self.output = output
         self.counters = counters
         self.emit_watermark = operator.process_watermark
@@ -39,6 +43,8 @@ class ChainedConsumer:
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """Generate the statements that process the record in the variable ``record``."""
+        if self._conversion is not None:
+            record = write_conversion(self._conversion, code, record)
         write_into(self.operator, self.loop_ends, code, record, timestamp, None)
 
     @property
@@ -121,6 +127,11 @@ class OperatorOutput:
         """Whether no consumer needs to see single records."""
         return self._main.takes_whole(chunk)
 
+    @property
+    def is_gathered(self) -> bool:
+        """Whether all consumers of the main output wait for chunks: no function is called for single records."""
+        return self._main.is_gathered
+
     def drain(self) -> None:
         """Pass all waiting records to their consumers."""
         for end in self.loop_ends:
@@ -186,6 +197,10 @@ class _Way:
         code.at_start(f"{count} = 0")
         code.line(f"{count} += 1")
         return count
+
+    @property
+    def is_gathered(self) -> bool:
+        return all(isinstance(consumer, ChunkingOutput) for consumer in self._consumers)
 
     def takes_whole(self, chunk: Chunk) -> bool:
         return all(isinstance(consumer, ChunkingOutput) and consumer.try_whole(chunk) is not None for consumer in self._consumers)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from flowlet.chain.loop_code import MAX_BLOCKS, LoopCode, failure_of
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.typed.record_conversion import RecordConversion
 from netstack.forks import end_stranded_child
 
 # Generates the statements for one record; takes the variables of the record, its timestamp (or None) and its key (or None).
@@ -124,3 +125,11 @@ def write_into(
     loop = RecordLoop(operator.name, operator.write_record, loop_ends)
     stamps, keys = [f"({each},)" if each is not None else "None" for each in (timestamp, key)]
     code.line(f"{code.bind(loop.run, 'push')}(({record},), {stamps}, 1, {keys})")
+
+
+def write_conversion(conversion: RecordConversion, code: LoopCode, record: str) -> str:
+    """Generate the statement that converts a record to its declared type; returns the variable with the converted one."""
+    # Another variable would be one more reference, so that no operator behind could take the record for its own.
+    converted = code.variable("v") if code.is_shared(record) else record
+    code.line(f"{converted} = {code.bind(conversion.convert, 'convert')}({record})")
+    return converted

@@ -7,7 +7,7 @@ Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``A
             ``MailboxExecutorFactory``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -16,6 +16,7 @@ from flowlet.chain.state_share import StateShare
 from flowlet.errors import StateRestoreError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.mailbox_future import Signal
+from flowlet.metrics.metric_registry import MetricRegistry
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.state.keyed_state_backend import KeyedStateBackend
 from flowlet.state.operator_state_backend import OperatorStateBackend
@@ -27,6 +28,7 @@ from flowlet.timers.time_api import (
     ProcessingTimeService,
     Triggerable,
 )
+from flowlet.typed.record_conversion import DeclaredOutput
 
 
 class EdgeOutput(Protocol):
@@ -78,6 +80,7 @@ class OperatorCounters:
     num_records_in: int = 0
     num_records_out: int = 0
     num_records_from_the_future: int = 0  # their timestamps were too far ahead to raise the watermark
+    num_late_records_dropped: int = 0  # all their windows were over
     num_lost_committables: int = 0  # of a sink, that its committer has given up
 
 
@@ -111,6 +114,9 @@ class OperatorContext:
     job_id: str = "0" * 32
     has_checkpoints: bool = False  # whether the job takes checkpoints, and one more at the end of each task
     delay: Callable[[int], Signal] | None = None  # done after so many milliseconds, also before ``open`` and after ``finish``
+    metrics: MetricRegistry = field(default_factory=MetricRegistry)  # of the operator's functions
+    job_parameters: Mapping[str, str] = field(default_factory=dict)  # the user's, for all functions of the job
+    cached_files: Mapping[str, str] = field(default_factory=dict)  # the paths here of files that travelled with the job, by name
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:
@@ -180,6 +186,7 @@ class StreamOperator:
     inputs_read_last: Sequence[int] = ()
     # Whether ``end_keys`` must follow each single key, or may follow several; None: it must if the operator has timers or keyed state.
     ends_keys_singly: ClassVar[bool | None] = None
+    declared_outputs: Mapping[str | None, DeclaredOutput] = {}  # by side output; whose records are converted
     runs_after_finish: bool = False  # whether it has something to do if it is restored from a checkpoint taken after ``finish``
     ctx: OperatorContext  # set by setup
     output: Output  # set by setup

@@ -19,7 +19,7 @@ from flowlet.common.configuration import Configuration
 from flowlet.common.options import known_options as known
 from flowlet.common.options.check_options import check_options
 from flowlet.common.options.run_options import DETACHED_VARIABLE, OPTIONS_VARIABLE
-from flowlet.datastream.job_manager_address import JOB_MANAGER_VARIABLE
+from flowlet.datastream.environment.job_manager_address import JOB_MANAGER_VARIABLE
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.tm.command import parse_address
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from flowlet.client.program.interrupts import Latch
+from flowlet.client.python_interpreter import environment_of_other_python
 from flowlet.errors import FlowletError
 from netstack.log_lines import LogLines
 
@@ -43,6 +44,7 @@ class TaskManagerOptions:
     log_level: str = "warning"
     pin_cpu: int | None = None
     network_memory_bytes: int | None = None
+    python: str | None = None  # the interpreter; None: this one
 
     def arguments(self) -> list[str]:
         """The arguments after ``python -m flowlet.tm``."""
@@ -207,11 +209,13 @@ class TaskManagerProcess:
     """One child.  Threading: one thread at a time."""
 
     def __init__(self, options: TaskManagerOptions, forwarder: OutputForwarder) -> None:
-        if not sys.executable:
+        python = options.python or sys.executable
+        if not python:
             raise FlowletError("this Python does not know its own program file, so it cannot start TaskManagers; use in_process=True")
-        command = [sys.executable, "-P", "-m", "flowlet.tm", *options.arguments()]
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=child_environment(), start_new_session=True
+        environment = child_environment() if options.python is None else environment_of_other_python()
+        command = [python, "-P", "-m", "flowlet.tm", *options.arguments()]
+        self._process = subprocess.Popen(  # noqa: S603 - an interpreter, and our own module
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment, start_new_session=True
         )
         assert self._process.stdout is not None, "stdout=PIPE"
         self._stdout = self._process.stdout

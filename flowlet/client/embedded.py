@@ -26,6 +26,7 @@ from flowlet.client.children import OutputForwarder, TaskManagerOptions
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.client.program.user_frames import show_interrupts_in_one_line
 from flowlet.client.program_code import NeededCode
+from flowlet.client.python_interpreter import checked_interpreter
 from flowlet.client.remote import ClusterClient
 from flowlet.client.respawn_policy import RespawnPolicy
 from flowlet.errors import ConfigError
@@ -74,6 +75,7 @@ class EmbeddedTarget:
     num_task_managers: int | None = None
     in_process: bool | None = None
     shares_checkpoints: Sharing = Sharing.NONE
+    python: str | None = None  # the interpreter of TaskManagers that are children; None: this one
 
     @property
     def needed_code(self) -> NeededCode:
@@ -100,7 +102,9 @@ class EmbeddedTarget:
             raise ConfigError(f"num_task_managers is {num_task_managers}, it must be 1 or more")
         slots = -(-needed_slots // num_task_managers)
         checkpoint_secret = self._checkpoint_secret()
-        return EmbeddedCluster.start(num_task_managers, slots, in_process=in_process, checkpoint_secret=checkpoint_secret)
+        return EmbeddedCluster.start(
+            num_task_managers, slots, in_process=in_process, checkpoint_secret=checkpoint_secret, python=self.python
+        )
 
     def _checkpoint_secret(self) -> bytes | None:
         try:
@@ -139,10 +143,12 @@ class EmbeddedCluster(ClusterClient):
         in_process: bool,
         config: TaskExecutorConfig | None = None,
         checkpoint_secret: bytes | None = None,
+        python: str | None = None,
     ) -> "EmbeddedCluster":
         """A cluster whose TaskManagers, ``num_slots`` slots each, are registered; ``config`` is for TaskManagers in this process alone.
 
-        ``checkpoint_secret``: of the manifests of checkpoints; None: a new one, for this cluster alone.
+        ``checkpoint_secret``: of the manifests of checkpoints; None: a new one, for this cluster alone.  ``python``: the interpreter of
+        children; None: this one.
 
         Raises:
             FlowletError: a TaskManager could not be started.
@@ -159,7 +165,7 @@ class EmbeddedCluster(ClusterClient):
                 network = replace(config.network, security=SecurityConfig.hmac(cluster.secret))
                 cluster._start_in_process(num_task_managers, replace(config, num_slots=num_slots, network=network))
             else:
-                cluster._start_children(num_task_managers, num_slots)
+                cluster._start_children(num_task_managers, num_slots, None if python is None else checked_interpreter(python))
         except BaseException:
             if cluster is not None:  # else it was interrupted before there was anything
                 cluster.close()
@@ -214,7 +220,7 @@ class EmbeddedCluster(ClusterClient):
         self.task_executors.append(executor)  # before anything is open: whoever is interrupted while it starts closes it
         await executor.start(self._rpc)
 
-    def _start_children(self, num_task_managers: int, num_slots: int) -> None:
+    def _start_children(self, num_task_managers: int, num_slots: int, python: str | None) -> None:
         with DeferredSignals():
             self._folder = Path(tempfile.mkdtemp(prefix="flowlet-"))  # mode 0700
             secret_file = write_secret(self._folder / "secret", self.secret)
@@ -223,7 +229,7 @@ class EmbeddedCluster(ClusterClient):
         cpus = sorted(os.sched_getaffinity(0))
         pins = cpus if num_task_managers == len(cpus) else [None] * num_task_managers
         address = f"{self.host}:{self.port}"
-        options = [TaskManagerOptions(address, secret_file, num_slots, pin_cpu=pin_cpu) for pin_cpu in pins]
+        options = [TaskManagerOptions(address, secret_file, num_slots, pin_cpu=pin_cpu, python=python) for pin_cpu in pins]
         self._supervisor.start(options, _READY_TIMEOUT_S)
 
     # ---------------------------------------------------------------- end

@@ -14,6 +14,7 @@ from flowlet.client.program.user_frames import from_user_frame
 from flowlet.client.program_code import NeededCode, user_code
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
+from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.connectors.remote_gate_source import RemoteGateSource
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
@@ -21,6 +22,7 @@ from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner, dump_type
+from flowlet.shipping.part_sources import PackedFiles, pack
 from flowlet.splits.enumerators import SplitSet, split_set_of
 from flowlet.splits.file_split import FileSet
 from flowlet.splits.kafka_split import KafkaTopics
@@ -40,8 +42,10 @@ class Target(Protocol):
         """A client of a cluster that has, or may get, that many slots."""
 
 
-def execute(job_graph: JobGraph, target: Target) -> RunningJob:
+def execute(job_graph: JobGraph, target: Target, dependencies: DependencySettings | None = None) -> RunningJob:
     """Start a job; returns when the JobManager has taken it.  Ctrl-C before that takes it back.
+
+    ``dependencies``: the files that travel with it.
 
     Raises:
         JobGraphError: the graph is not valid.
@@ -50,21 +54,26 @@ def execute(job_graph: JobGraph, target: Target) -> RunningJob:
     """
     try:
         job_graph.validate()
-        message = to_message(job_graph, user_code(target.needed_code))
-        client = target.open(needed_slots(job_graph))
-        try:
-            return _submit(message, client, job_graph.client_heartbeat if client.outlives_program else None)
-        except BaseException:
-            client.close()
-            raise
+        dependencies = dependencies or DependencySettings()
+        code = user_code(target.needed_code, ships_modules=dependencies.ships_modules)
+        with pack(dependencies) as packed:
+            message = to_message(job_graph, msgspec.structs.replace(code, files=packed.files))
+            client = target.open(needed_slots(job_graph))
+            try:
+                return _submit(message, client, job_graph.client_heartbeat if client.outlives_program else None, packed)
+            except BaseException:
+                client.close()
+                raise
     except FlowletError as error:
         raise error from _users_part(error.__cause__)
 
 
-def _submit(message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None) -> RunningJob:
+def _submit(message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None, packed: PackedFiles) -> RunningJob:
     job = RunningJob(client, message.job_id, message.name, message.settings)
     if heartbeat is not None:
         message = msgspec.structs.replace(message, client_heartbeat_timeout_ms=heartbeat.timeout_ms)
+    if packed.files:
+        client.call(lambda api: api.ship(packed))
     try:
         client.call(lambda api: api.submit(message))
     except KeyboardInterrupt:

@@ -37,8 +37,8 @@ class NeededCode(Enum):
     ALL = "they were started elsewhere"
 
 
-def user_code(needed: NeededCode) -> UserCode:
-    """The code of the running program that such TaskManagers lack.
+def user_code(needed: NeededCode, *, ships_modules: bool = True) -> UserCode:
+    """The code of the running program that such TaskManagers lack; without ``ships_modules`` only what its main module defines.
 
     Raises:
         JobSubmissionError: the modules beside the program are too large.
@@ -46,7 +46,7 @@ def user_code(needed: NeededCode) -> UserCode:
     main = sys.modules.get(_MAIN)
     if needed is NeededCode.NOTHING or main is None:
         return UserCode()
-    return UserCode(modules_beside(main) if needed is NeededCode.ALL else {}, main_objects(main))
+    return UserCode(modules_beside(main) if needed is NeededCode.ALL and ships_modules else {}, main_objects(main))
 
 
 def modules_beside(main: ModuleType) -> dict[str, ModuleSource]:

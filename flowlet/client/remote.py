@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote
@@ -25,10 +26,12 @@ from flowlet.client.program_code import NeededCode
 from flowlet.client.savepoint_requests import begin_savepoint, begin_stop, wait_for_savepoint
 from flowlet.errors import ConfigError, FlowletError, JobSubmissionError
 from flowlet.graph.client_retry import ClientRetry
+from flowlet.rpc.background_call import run_in_background
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.converters import converter_to
 from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import load_secret
+from flowlet.shipping.part_sources import PackedFiles
 from netstack.eventloop import EventLoopThread
 from netstack.log_lines import LogLines
 
@@ -78,6 +81,7 @@ class JobProgress(msgspec.Struct, frozen=True, rename="kebab"):
     last_completed_checkpoint_id: int
 
 
+_digests: Final = msgspec.msgpack.Decoder(list[bytes])
 _to_run: Final = converter_to(_RunDocument)
 _to_progress: Final = converter_to(JobProgress)
 
@@ -151,6 +155,23 @@ class JobManagerApi:
             answer.response.raise_for_status()
         except RpcStatusError as error:
             raise JobSubmissionError(f"job {job.name!r} was refused: {error}") from error
+
+    async def ship(self, packed: PackedFiles) -> None:
+        """Hand over the files of a job, as far as the JobManager lacks them.
+
+        Raises:
+            JobSubmissionError: it does not take them, or one has changed meanwhile.
+        """
+        digests = list(packed.files.parts())
+        if not digests:
+            return
+        try:
+            answer = await self._request("POST", "/files/missing", _SUBMIT_TIMEOUT_S, msgspec.msgpack.encode(digests))
+            for digest in _digests.decode(answer.body):
+                content = await run_in_background(partial(packed.part, digest), "files to ship")
+                await self._request("PUT", f"/files/{digest.hex()}", _SUBMIT_TIMEOUT_S, content)
+        except RpcStatusError as error:
+            raise JobSubmissionError(f"the JobManager does not take the files of the job: {error}") from error
 
     async def cancel(self, job_id: str, timeout_s: float = _CANCEL_TIMEOUT_S) -> None:
         """Ask for the end of a job; one that has ended already stays as it is."""

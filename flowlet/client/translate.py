@@ -5,19 +5,22 @@ Side:   shared.  The only module that knows both what users write (transformatio
 Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``PipelineExecutor``.
 """
 
+import importlib
 from dataclasses import replace
 from typing import Any
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.client.built_in_sources import runtime_source
 from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
-from flowlet.client.gate_routing import routed_at_producers
-from flowlet.client.source_positions import warn_of_sources_without_position
+from flowlet.client.translation.built_in_sources import runtime_source
+from flowlet.client.translation.declared_outputs import declared_outputs_of, is_fused
+from flowlet.client.translation.gate_routing import routed_at_producers
+from flowlet.client.translation.source_positions import warn_of_sources_without_position
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.options.known_options import AFTER_TASKS_FINISH
+from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.connectors.blocking_source import BlockingSource
 from flowlet.connectors.files.running_file_sink import RunningFileSink
@@ -29,6 +32,7 @@ from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.chaining import build_job_graph
+from flowlet.graph.column_transformations import JoinColumnsTransformation, SelectColumnsTransformation, WindowColumnsTransformation
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -44,6 +48,7 @@ from flowlet.graph.transformation import (
     FilterTransformation,
     FlatMapTransformation,
     GlobalCommitTransformation,
+    IntervalJoinTransformation,
     MapBatchesTransformation,
     MapTransformation,
     OperatorTransformation,
@@ -59,8 +64,10 @@ from flowlet.graph.transformation import (
     ToColumnsTransformation,
     ToRecordsTransformation,
     TwoInputTransformation,
+    WindowTransformation,
 )
 from flowlet.ingest.event_time import EventTimeColumn
+from flowlet.joins.interval_join_operator import IntervalJoinOperator
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.filter_operator import FilterOperator
 from flowlet.operators.flat_map_operator import FlatMapOperator
@@ -74,6 +81,8 @@ from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWa
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.global_commit_operator import GlobalCommitOperator
 from flowlet.sinks.sink_operator import SinkOperator
+from flowlet.typed.value_conversion import changes_values
+from flowlet.windows.window_operator import WindowOperator
 
 
 def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # the API's seam
@@ -89,9 +98,16 @@ def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_proces
         JobSubmissionError: the JobManager did not take it, or a function cannot be sent to a TaskManager.
         FlowletError: there is no cluster, or it could not be started.
     """
-    job_graph = translate(stream_graph)
-    target = embedded_target(job_graph, in_process=in_process) if address is None else RemoteTarget(*address, retry=job_graph.client_retry)
-    job = execute(job_graph, target)
+    job_graph, dependencies = translate(stream_graph), stream_graph.settings.dependencies
+    if address is None:
+        job = execute(job_graph, embedded_target(job_graph, in_process=in_process, dependencies=dependencies), dependencies)
+    else:
+        if dependencies.executable is not None:
+            raise JobGraphError(
+                f"set_python_executable({dependencies.executable!r}) has no effect on TaskManagers that run already: start them with that "
+                "Python, and leave it out"
+            )
+        job = execute(job_graph, RemoteTarget(*address, retry=job_graph.client_retry), dependencies)
     warn_of_sources_without_position(stream_graph)
     return SubmittedJob(job, tuple(edge.id for edge in job_graph.external_edges()))
 
@@ -106,8 +122,8 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
     def chained(operator: StreamOperator, parent: int, edge: StreamEdge | None) -> ChainedOperator:
         if edge is None:
             return ChainedOperator(operator, parent)
-        partitioner = edge.partitioner
-        return ChainedOperator(operator, parent, edge.tag, partitioner.key_selector if isinstance(partitioner, KeyGroups) else None)
+        key_selector = edge.partitioner.key_selector if isinstance(edge.partitioner, KeyGroups) else None
+        return ChainedOperator(operator, parent, edge.tag, key_selector, takes_unconverted=is_fused(edge, stream_graph))
 
     stream_graph = _streaming_behind_gates(routed_at_producers(stream_graph))
     return build_job_graph(stream_graph, lambda node: _identified(node, stream_graph), chained)
@@ -125,8 +141,16 @@ def _streaming_behind_gates(stream_graph: StreamGraph) -> StreamGraph:
     return replace(stream_graph, settings=replace(settings, job=replace(settings.job, batch=batch)))
 
 
-def embedded_target(job_graph: JobGraph, *, in_process: bool) -> EmbeddedTarget:
-    """A cluster as wide as the widest vertex; in this process for parallelism 1, too."""
+def embedded_target(job_graph: JobGraph, *, in_process: bool, dependencies: DependencySettings | None = None) -> EmbeddedTarget:
+    """A cluster as wide as the widest vertex; in this process for parallelism 1, too, unless the job's files need processes of its own.
+
+    Raises:
+        JobGraphError: they do, and ``in_process`` is wanted.
+    """
+    dependencies = dependencies or DependencySettings()
+    needs_process = dependencies.needs_own_process
+    if in_process and needs_process is not None:
+        raise JobGraphError(f"{needs_process} needs TaskManagers that are processes of their own: unset FLOWLET_LOCAL")
     parallelism = max(vertex.parallelism for vertex in job_graph.vertices)
     checkpoints = job_graph.settings.checkpoints
     # Checkpoints that stay, and savepoints, which any job with checkpoints may take, are for other clusters of this user.
@@ -134,7 +158,8 @@ def embedded_target(job_graph: JobGraph, *, in_process: bool) -> EmbeddedTarget:
         checkpoints.is_retained_on_failure or checkpoints.is_retained_on_cancellation or bool(checkpoints.savepoint_directory)
     )
     shares = Sharing.NEEDED if is_kept or job_graph.settings.recovery_path else Sharing.NONE if checkpoints is None else Sharing.WANTED
-    return EmbeddedTarget(parallelism, in_process=in_process or parallelism == 1, shares_checkpoints=shares)
+    stays_in_process = in_process or (parallelism == 1 and needs_process is None)
+    return EmbeddedTarget(parallelism, in_process=stays_in_process, shares_checkpoints=shares, python=dependencies.executable)
 
 
 def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
@@ -166,8 +191,12 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return _aggregation_of(step, node.name, is_batch=is_batch)
         case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
             return _column_operator(step, node.name)
+        case SelectColumnsTransformation() | WindowColumnsTransformation() | JoinColumnsTransformation():
+            return importlib.import_module("flowlet.client.translation.translate_columns").operator_on_columns(step, node.name)  # type: ignore[no-any-return]
         case ProcessTransformation():
             return ProcessOperator(step.function, step.key_selector, is_batch=is_batch, name=node.name)
+        case WindowTransformation():
+            return WindowOperator(step.spec, step.key_selector, is_batch=is_batch, name=node.name)
         case CoMapTransformation():
             return CoMapOperator(step.function, _key_selectors(step), name=node.name)
         case CoFlatMapTransformation():
@@ -176,6 +205,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return CoProcessOperator(step.function, _key_selectors(step), is_batch=is_batch, name=node.name)
         case BroadcastProcessTransformation():
             return BroadcastProcessOperator(step.function, step.descriptors, step.key_selector, is_batch=is_batch, name=node.name)
+        case IntervalJoinTransformation():
+            return _interval_join_of(step, node.name, is_batch=is_batch)
         case SplitTransformation():
             return SplitOperator(step.function, step.selections, name=node.name)
         case TimestampsAndWatermarksTransformation():
@@ -198,7 +229,10 @@ def _aggregation_of(step: ReduceTransformation | SumTransformation | CountTransf
     emitted = {"emit_on_finish": is_batch, "emits_batches": step.emits_batches and not is_batch}
     match step:
         case ReduceTransformation():
-            return KeyedReduceOperator(step.key_selector, step.function, name=name, **emitted)
+            reduce = KeyedReduceOperator(step.key_selector, step.function, name=name, **emitted)
+            # As in PyFlink the result so far is kept in its declared type: the function sees its names, for example.
+            reduce.result_type = step.output_type if changes_values(step.output_type) and not step.is_declared else None
+            return reduce
         case SumTransformation():
             return KeyedSumOperator(step.key_selector, step.position, name=name, **emitted)
         case CountTransformation():
@@ -208,7 +242,7 @@ def _aggregation_of(step: ReduceTransformation | SumTransformation | CountTransf
 def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> StreamOperator:
     match step:
         case PrintTransformation():
-            return PrintSink(step.identifier, name=name)
+            return PrintSink(step.identifier, step.output_type, name=name)
         case SinkTransformation(sink=DiscardingSink()):
             return DiscardSink(name=name)
         case SinkTransformation(sink=FileSink() as sink):
@@ -241,6 +275,7 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     operator.sorted_inputs = _sorted_inputs(node, stream_graph)
     if isinstance(node.transformation, BroadcastProcessTransformation) and stream_graph.exchanges_are_blocking:
         operator.inputs_read_last = (0,)  # with pipelined exchanges a producer of both inputs would wait for ever
+    operator.declared_outputs = declared_outputs_of(node, stream_graph)
     if isinstance(operator, SourceOperator):
         operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
     checkpoints = stream_graph.settings.job.checkpoints
@@ -277,6 +312,12 @@ def _key_selectors(step: TwoInputTransformation) -> tuple[Any, Any] | None:
     """Those of both inputs; None where one is not keyed: the function sees no keys then."""
     selectors = (step.key_selector, step.second_key_selector)
     return None if None in selectors else selectors
+
+
+def _interval_join_of(step: IntervalJoinTransformation, name: str, *, is_batch: bool) -> IntervalJoinOperator:
+    selectors = _key_selectors(step)
+    assert selectors is not None, "the streams of an interval join are keyed"
+    return IntervalJoinOperator(step.function, selectors, step.bounds, late_tags=step.late_tags, is_batch=is_batch, name=name)
 
 
 def _source_of(step: SourceTransformation, name: str, *, is_batch: bool) -> SourceOperator:

@@ -61,8 +61,17 @@ def batch_of_columns(columns: Columns, schema: Any) -> Any:
     names = columns.field_names
     if names and names != tuple(schema.names):
         raise _other_names(names, schema.names)
-    arrays = [column.accept(_Typed(field)) for column, field in zip(columns.fields, schema, strict=True)]
+    arrays = [array_of_column(column, field) for column, field in zip(columns.fields, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def array_of_column(column: Column, field: Any) -> Any:
+    """A ``pyarrow.Array`` of the type of a ``pyarrow.Field``.
+
+    Raises:
+        TypeError: a value is not of it.
+    """
+    return column.accept(_Typed(field))
 
 
 def columns_of_records(values: list[Any], schema: Any) -> Columns:

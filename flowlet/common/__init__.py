@@ -11,6 +11,7 @@ from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.common.not_yet import missing_names
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, Encoder, SerializationSchema, SimpleStringSchema
+from flowlet.common.serializer import TypeSerializer
 from flowlet.common.time import Duration, Instant, Time
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row, RowKind
@@ -35,6 +36,7 @@ __all__ = [
     "SimpleStringSchema",
     "Time",
     "TypeInformation",
+    "TypeSerializer",
     "Types",
     "WatermarkStrategy",
 ]

@@ -1,14 +1,17 @@
 """Converts elements into a declared shape.
 
 Side:   pure.
-Rules:  only the shape changes: a tuple, list or dict becomes the declared ``Row``, a list the declared tuple.  Plain values are checked
-        and kept.  None is allowed everywhere.
+Rules:  the shape changes: a tuple, list or dict becomes the declared ``Row``, a list the declared tuple.  Plain values are checked
+        and kept; as elements of ``from_collection`` they become what Java makes of them: integers wrap around at their 8, 16 or 32 bits,
+        FLOAT is rounded to 32 bits, and a number is a text of its digits.  None is allowed everywhere.
 Source: what PyFlink's ``from_collection(..., type_info)`` does to elements on their way through the JVM.
 """
 
+import ctypes
 import datetime
 import decimal
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from flowlet.common.typeinfo import (
     BasicArrayTypeInfo,
@@ -24,7 +27,7 @@ from flowlet.common.typeinfo import (
     TupleTypeInfo,
     TypeInformation,
 )
-from flowlet.common.types import Row
+from flowlet.common.types import Row, field_names_of
 
 _INTEGER_BITS = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
 _LEAF_CLASSES: dict[BasicType, tuple[type, ...]] = {
@@ -42,25 +45,36 @@ _LEAF_CLASSES: dict[BasicType, tuple[type, ...]] = {
 }
 
 
+_Leaf = Callable[[Any, BasicType], Any]
+
+
 def to_declared_shape(value: Any, type_info: TypeInformation) -> Any:
     """The value in the shape of the type.  Raises TypeError if the value does not fit; names the part of it, and why."""
+    return _shaped(value, type_info, _checked_leaf)
+
+
+def to_declared_element(value: Any, type_info: TypeInformation) -> Any:
+    """The same for an element of ``from_collection``, whose plain values are converted, too."""
+    return _shaped(value, type_info, _javas_leaf)
+
+
+def _shaped(value: Any, type_info: TypeInformation, leaf: _Leaf) -> Any:
     if value is None:
         return None
     match type_info:
         case BasicTypeInfo():
-            return _checked_leaf(value, type_info.basic_type)
+            return leaf(value, type_info.basic_type)
         case RowTypeInfo():
-            return _to_row(value, type_info)
+            return _to_row(value, type_info, leaf)
         case TupleTypeInfo():
-            return _to_tuple(value, type_info)
+            return _to_tuple(value, type_info, leaf)
         case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo():
             _require(value, (list, tuple), type_info)
-            return [to_declared_shape(item, type_info.elem_type) for item in value]
+            return [_shaped(item, type_info.elem_type, leaf) for item in value]
         case MapTypeInfo():
             _require(value, (dict,), type_info)
             return {
-                to_declared_shape(key, type_info.key_type_info): to_declared_shape(item, type_info.value_type_info)
-                for key, item in value.items()
+                _shaped(key, type_info.key_type_info, leaf): _shaped(item, type_info.value_type_info, leaf) for key, item in value.items()
             }
         case DateTypeInfo():
             return _require(value, (datetime.date,), type_info)
@@ -72,29 +86,30 @@ def to_declared_shape(value: Any, type_info: TypeInformation) -> Any:
             return value
 
 
-def _to_row(value: Any, type_info: RowTypeInfo) -> Row:
+def _to_row(value: Any, type_info: RowTypeInfo, leaf: _Leaf) -> Row:
     _require(value, (Row, tuple, list, dict), type_info)
     names, types = type_info.get_field_names(), type_info.get_field_types()
-    if isinstance(value, dict):
-        missing = [name for name in names if name not in value]
+    found = field_names_of(value) if isinstance(value, Row) else value if isinstance(value, dict) else None
+    if found is not None:
+        missing = [name for name in names if name not in found]
         if missing:
             raise TypeError(f"{value!r} has no {missing[0]!r}, which {type_info!r} declares")
         values = [value[name] for name in names]
     else:
         values = list(value)
     _require_arity(values, len(types), type_info)
-    row = Row(*(to_declared_shape(item, field_type) for item, field_type in zip(values, types, strict=True)))
+    row = Row(*(_shaped(item, field_type, leaf) for item, field_type in zip(values, types, strict=True)))
     row.set_field_names(names)
     if isinstance(value, Row):
         row.set_row_kind(value.get_row_kind())
     return row
 
 
-def _to_tuple(value: Any, type_info: TupleTypeInfo) -> tuple[Any, ...]:
+def _to_tuple(value: Any, type_info: TupleTypeInfo, leaf: _Leaf) -> tuple[Any, ...]:
     _require(value, (tuple, list), type_info)
     types = type_info.get_field_types()
     _require_arity(value, len(types), type_info)
-    return tuple(to_declared_shape(item, field_type) for item, field_type in zip(value, types, strict=True))
+    return tuple(_shaped(item, field_type, leaf) for item, field_type in zip(value, types, strict=True))
 
 
 def _checked_leaf(value: Any, basic_type: BasicType) -> Any:
@@ -110,6 +125,22 @@ def _checked_leaf(value: Any, basic_type: BasicType) -> Any:
     if bits is not None and isinstance(value, int) and not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise TypeError(f"{value!r} does not fit into the {bits} bits of {basic_type.value}")
     return value
+
+
+def _javas_leaf(value: Any, basic_type: BasicType) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if basic_type in _WRAPPING and isinstance(value, int) and is_number:
+        return _WRAPPING[basic_type](value).value
+    if basic_type in _REAL and is_number:
+        number = float(_checked_leaf(value, basic_type))
+        return ctypes.c_float(number).value if basic_type is BasicType.FLOAT else number
+    if basic_type is BasicType.STRING and isinstance(value, int) and is_number:
+        return str(value)
+    return _checked_leaf(value, basic_type)
+
+
+_WRAPPING: Final[dict[BasicType, Any]] = {BasicType.BYTE: ctypes.c_int8, BasicType.SHORT: ctypes.c_int16, BasicType.INT: ctypes.c_int32}
+_REAL: Final = frozenset({BasicType.FLOAT, BasicType.DOUBLE})
 
 
 def _require(value: Any, classes: tuple[type, ...], type_info: TypeInformation) -> Any:

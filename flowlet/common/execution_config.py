@@ -2,8 +2,12 @@
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.execution_config``.
-Absent: settings without an effect here so far (closure cleaner, job parameters, ...).
+Absent: settings without an effect here so far (closure cleaner, ...).
 """
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from flowlet.common.checks import is_whole_number
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
@@ -32,6 +36,7 @@ class ExecutionConfig:
         "_auto_watermark_interval_ms",
         "_cancellation_interval_ms",
         "_cancellation_timeout_ms",
+        "_global_job_parameters",
         "_is_object_reuse_enabled",
         "_latency_tracking_interval_ms",
         "_max_parallelism",
@@ -46,6 +51,7 @@ class ExecutionConfig:
         self._latency_tracking_interval_ms = 0
         self._cancellation_interval_ms: int | None = None  # None: the TaskManager's
         self._cancellation_timeout_ms: int | None = None  # None: the TaskManager's
+        self._global_job_parameters: tuple[tuple[str, str], ...] = ()
 
     def get_parallelism(self) -> int:
         """The default number of subtasks of an operator, or ``PARALLELISM_DEFAULT``."""
@@ -120,6 +126,17 @@ class ExecutionConfig:
         timeout_ms = self._cancellation_timeout_ms
         return DEFAULT_CANCELLATION_TIMEOUT_MS if timeout_ms is None else timeout_ms
 
+    def get_global_job_parameters(self) -> dict[str, str]:
+        """The parameters that all functions of the job can read."""
+        return dict(self._global_job_parameters)
+
+    def set_global_job_parameters(self, global_job_parameters_dict: Any) -> "ExecutionConfig":
+        """Set the parameters that all functions can read by ``RuntimeContext.get_job_parameter``; values become texts."""
+        if not isinstance(global_job_parameters_dict, Mapping) or not all(isinstance(name, str) for name in global_job_parameters_dict):
+            raise JobGraphError(f"set_global_job_parameters() needs a dict with names as keys, got {global_job_parameters_dict!r}")
+        self._global_job_parameters = tuple((name, str(value)) for name, value in global_job_parameters_dict.items())
+        return self
+
     def job_settings(
         self,
         max_record_bytes: int | None,
@@ -127,9 +144,10 @@ class ExecutionConfig:
         restart: RestartSettings | None = None,
     ) -> JobSettings:
         """What was set, for the tasks of a job; not in PyFlink."""
-        return JobSettings(
+        settings = JobSettings(
             self._cancellation_interval_ms, self._cancellation_timeout_ms, max_record_bytes, checkpoints, restart or RestartSettings()
         )
+        return replace(settings, parameters=self._global_job_parameters)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExecutionConfig) and self._values() == other._values()

@@ -2,7 +2,7 @@
 
 Side:   pure.  It forwards to a ``RunningJob`` of the client package, and owns no thread, socket or lock.
 Source: PyFlink ``pyflink.common.job_client``.
-Absent: accumulators.
+        Python functions cannot make accumulators, there as here: there are none.
 """
 
 from collections.abc import Callable, Iterator
@@ -133,6 +133,10 @@ class JobClient:
 
             return CompletableFuture(refuse, lambda: True)
         return CompletableFuture(lambda: self._job.wait_for_savepoint(request_id), lambda: self._job.has_savepoint_ended(request_id))
+
+    def get_accumulators(self) -> CompletableFuture[dict[str, Any]]:
+        """Empty: functions in Python have no accumulators, but metrics (``RuntimeContext.get_metrics_group``)."""
+        return CompletableFuture.completed({})
 
     def metrics(self) -> dict[str, Any]:
         """The job's document: vertices, their subtasks, and the counters of each; readable even after the job's end.  Not in PyFlink."""

@@ -2,8 +2,10 @@
 
 Side:   pure.
 Source: PyFlink ``pyflink.common.job_execution_result``.
-Absent: accumulators.
+        Python functions cannot make accumulators, there as here: there are none.  ``JobClient.metrics`` has the counters of functions.
 """
+
+from typing import Any
 
 from flowlet.common.job_id import JobID
 from flowlet.errors import FlowletError
@@ -27,6 +29,14 @@ class JobExecutionResult:
     def get_net_runtime(self) -> int:
         """Milliseconds from the job's start to its end, without the start of an embedded cluster."""
         return self._net_runtime_ms
+
+    def get_accumulator_result(self, accumulator_name: str) -> Any:
+        """None: functions in Python have no accumulators, but metrics (``JobClient.metrics``)."""
+        return self.get_all_accumulator_results().get(accumulator_name)
+
+    def get_all_accumulator_results(self) -> dict[str, Any]:
+        """Empty; see ``get_accumulator_result``."""
+        return {}
 
     def __str__(self) -> str:
         return f"Job with JobID {self._job_id} has finished.\nJob Runtime: {self._net_runtime_ms} ms"

@@ -21,16 +21,12 @@ __all__ = [
     "missing_names",
 ]
 
-_WINDOWS: Final = "windows are not supported yet; collect records by key in a KeyedProcessFunction and emit them in on_timer()"
 _STATE: Final = "this detail of state back ends cannot be set; leave it out"
 _CHECKPOINTS: Final = "the storage of checkpoints is an option: set execution.checkpointing.dir in a Configuration"
 _SHIPPING: Final = "files and requirements are not shipped yet; install them where the TaskManagers run"
-_ACCUMULATORS: Final = "accumulators are not supported yet; metrics() has the counters of the job"
 _RESTARTS: Final = "restart strategies are options: set restart-strategy.type in a Configuration"
 _CHANGELOG: Final = "changelogs of state are not supported yet; leave them out"
-_METRICS: Final = "metrics of users are not supported yet"
 _FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
-_SCHEMAS: Final = "type serializers cannot be set; declare the type of the records"
 _SOURCES: Final = "this source is not supported yet; use from_collection() or a SourceFunction"
 _SINKS: Final = "a file sink cannot compact files yet; leave it out"
 _OLD_SINKS: Final = "use FileSink, which has the same builders"
@@ -38,22 +34,11 @@ _JARS: Final = "nothing here runs in a Java virtual machine; use a SourceFunctio
 _OPTIONS: Final = "typed options are not supported yet; set options by their names in a Configuration"
 
 _FEATURES: Final = {
-    "window": _WINDOWS,
-    "window_all": _WINDOWS,
-    "count_window": _WINDOWS,
-    "count_window_all": _WINDOWS,
     "enable_changelog_state_backend": _CHANGELOG,
     "is_changelog_state_backend_enabled": _CHANGELOG,
-    "get_metrics_group": _METRICS,
-    "get_metric_group": _METRICS,
-    "get_job_parameter": "job parameters are not supported yet; give values to the function's constructor",
-    "set_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
-    "get_global_job_parameters": "job parameters are not supported yet; give values to the function's constructor",
+    "get_metric_group": "PyFlink calls it get_metrics_group()",
     "set_restart_strategy": _RESTARTS,
     "get_restart_strategy": _RESTARTS,
-    "get_accumulators": _ACCUMULATORS,
-    "get_accumulator_result": _ACCUMULATORS,
-    "get_all_accumulator_results": _ACCUMULATORS,
     "add_python_file": _SHIPPING,
     "set_python_requirements": _SHIPPING,
     "add_python_archive": _SHIPPING,
@@ -61,16 +46,13 @@ _FEATURES: Final = {
     "register_cached_file": _SHIPPING,
     "add_jars": "jars cannot be used here: nothing runs in a Java virtual machine",
     "add_classpaths": "jars cannot be used here: nothing runs in a Java virtual machine",
-    "project": "project() is not supported yet; use map() with a function that takes the fields",
     "cache": "cached streams are not supported yet; collect the records and use from_collection()",
-    "set_uid_hash": "hashes of operator ids cannot be set yet; use uid()",
 }
 
 
 MISSING_MODULES: Final = {
     f"flowlet.{name}": feature
     for feature, names in {
-        _WINDOWS: "datastream.window",
         _CHECKPOINTS: "datastream.checkpoint_storage",
         _SOURCES: "datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
@@ -79,8 +61,6 @@ MISSING_MODULES: Final = {
         _FORMATS: "datastream.formats.avro datastream.formats.json datastream.formats.orc",
         _OPTIONS: "common.config_options",
         _RESTARTS: "common.restart_strategy",
-        _SCHEMAS: "common.serializer",
-        _METRICS: "metrics",
         "the Table API is not part of flowlet; use the DataStream API": "table",
     }.items()
     for name in names.split()
@@ -89,13 +69,10 @@ MISSING_MODULES: Final = {
 MISSING_NAMES: Final = {
     name: feature
     for feature, names in {
-        _WINDOWS: "CountWindow GlobalWindow MergingWindowAssigner ProcessAllWindowFunction ProcessWindowFunction"
-        " TimeWindow Trigger TriggerResult Window WindowAssigner WindowFunction WindowedStream AllWindowFunction AllWindowedStream",
         _STATE: "CustomStateBackend MemorySize PredefinedOptions",
         _CHECKPOINTS: "CheckpointStorage CustomCheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage",
         _OPTIONS: "ConfigOption ConfigOptions",
         _RESTARTS: "RestartStrategies RestartStrategyConfiguration",
-        _SCHEMAS: "TypeSerializer",
         _SINKS: "FileCompactStrategy FileCompactor",
         _OLD_SINKS: "StreamingFileSink",
         "splits are made by FileSource itself; leave it out": "FileEnumeratorProvider FileSplitAssignerProvider",

@@ -199,6 +199,7 @@ def unnamed_rows_of(records: Iterable[Sequence[Any]]) -> list[Row]:
 
 
 _new: Final = Row.__new__
+restored_row: Final = _restore  # a row of these names (None: none), values and kind, which become its own
 
 
 def field_names_of(row: Row) -> list[str] | None:

@@ -10,8 +10,10 @@ from typing import Final
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
+from flowlet.typed.java_text import printed_text
 
 # A text file of Python writes its buffer at 8 KiB, wherever a line is then cut; we flush before, so that lines stay whole.
 _MAX_UNFLUSHED_CHARACTERS: Final = 4_096
@@ -33,12 +35,14 @@ class DiscardSink(StreamOperator):
 class PrintSink(StreamOperator):
     """Writes each record as a line to the standard output of its TaskManager.
 
-    A line is ``identifier:subtask> `` and ``str`` of the record; the subtask, counted from 1, only if there are several, and no prefix if
-    there is neither.  Lines keep their order among those that functions of the chain print.
+    A line is ``identifier:subtask> `` and the text of the record; the subtask, counted from 1, only if there are several, and no prefix if
+    there is neither.  The text is ``str`` of the record, or with a declared type what Java prints (``flowlet.typed.java_text``).
+    Lines keep their order among those that functions of the chain print.
     """
 
-    def __init__(self, identifier: str | None = None, *, name: str = "Print to Std. Out") -> None:
+    def __init__(self, identifier: str | None = None, type_info: TypeInformation | None = None, *, name: str = "Print to Std. Out") -> None:
         self.name = name
+        self._type_info = type_info
         self._identifier = identifier or ""
         self._prefix = ""
         self._num_unflushed = 0  # characters
@@ -62,8 +66,10 @@ class PrintSink(StreamOperator):
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Print the record."""
         text = code.variable("text")
-        # With str(), because an f-string would call the record's __format__.
-        code.line(f"{text} = str({record})", Blame(self.name, self.ctx.subtask, record))
+        # With a call, because an f-string would call the record's __format__.
+        is_declared = self._type_info is not None and not isinstance(self._type_info, PickledBytesTypeInfo)
+        to_text = printed_text(self._type_info) if self._type_info is not None and is_declared else str
+        code.line(f"{text} = {code.bind(to_text, 'text')}({record})", Blame(self.name, self.ctx.subtask, record))
         code.line(f"{code.bind(self._write, 'print')}({text})")
         code.at_end(f"{code.bind(self._flush, 'flush')}()")
 

@@ -12,6 +12,7 @@ from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 from flowlet.datastream.functions import (
     AggregateFunction,
+    AllWindowFunction,
     AsyncFunction,
     AsyncRetryPredicate,
     AsyncRetryStrategy,
@@ -20,13 +21,16 @@ from flowlet.datastream.functions import (
     CheckpointedFunction,
     CheckpointListener,
     CoFlatMapFunction,
+    CoGroupFunction,
     CoMapFunction,
     CoProcessFunction,
     FilterFunction,
+    FlatJoinFunction,
     FlatMapFunction,
     Function,
     FunctionInitializationContext,
     FunctionSnapshotContext,
+    JoinFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -34,11 +38,15 @@ from flowlet.datastream.functions import (
     KeySelector,
     MapFunction,
     Partitioner,
+    ProcessAllWindowFunction,
     ProcessFunction,
+    ProcessJoinFunction,
+    ProcessWindowFunction,
     ReduceFunction,
     RuntimeContext,
     SinkContext,
     SinkFunction,
+    WindowFunction,
 )
 from flowlet.datastream.keyed_stream import KeyedStream
 from flowlet.datastream.output_tag import OutputTag
@@ -49,9 +57,22 @@ from flowlet.datastream.stream_execution_environment import StreamExecutionEnvir
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
+from flowlet.datastream.window import (
+    CountWindow,
+    GlobalWindow,
+    MergingWindowAssigner,
+    TimeWindow,
+    Trigger,
+    TriggerResult,
+    Window,
+    WindowAssigner,
+)
+from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 
 __all__ = [
     "AggregateFunction",
+    "AllWindowFunction",
+    "AllWindowedStream",
     "AsyncDataStream",
     "AsyncFunction",
     "AsyncRetryPredicate",
@@ -66,19 +87,24 @@ __all__ = [
     "CheckpointingMode",
     "CloseableIterator",
     "CoFlatMapFunction",
+    "CoGroupFunction",
     "CoMapFunction",
     "CoProcessFunction",
     "ConnectedStreams",
+    "CountWindow",
     "DataStream",
     "DataStreamSink",
     "EmbeddedRocksDBStateBackend",
     "ExternalizedCheckpointRetention",
     "FilterFunction",
+    "FlatJoinFunction",
     "FlatMapFunction",
     "Function",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
+    "GlobalWindow",
     "HashMapStateBackend",
+    "JoinFunction",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
@@ -86,9 +112,13 @@ __all__ = [
     "KeyedStateStore",
     "KeyedStream",
     "MapFunction",
+    "MergingWindowAssigner",
     "OutputTag",
     "Partitioner",
+    "ProcessAllWindowFunction",
     "ProcessFunction",
+    "ProcessJoinFunction",
+    "ProcessWindowFunction",
     "ReduceFunction",
     "RuntimeContext",
     "RuntimeExecutionMode",
@@ -100,8 +130,15 @@ __all__ = [
     "StateBackend",
     "StreamExecutionEnvironment",
     "TimeDomain",
+    "TimeWindow",
     "TimerService",
+    "Trigger",
+    "TriggerResult",
     "TwoPhaseCommitSinkFunction",
+    "Window",
+    "WindowAssigner",
+    "WindowFunction",
+    "WindowedStream",
 ]
 
 if not TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 from flowlet.common.checks import is_whole_number
 from flowlet.common.time import Duration, Time
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.user_functions.argument_checks import name_of
 from flowlet.datastream.user_functions.async_function import AsyncFunction
-from flowlet.datastream.user_functions.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import JobGraphError
 from flowlet.graph.transformation import AsyncWaitTransformation
 

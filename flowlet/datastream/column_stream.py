@@ -9,14 +9,26 @@ Source:     none in PyFlink's DataStream API, which has columns only in its Tabl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
+from flowlet.common.time import Duration
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream import data_stream
 from flowlet.datastream.aggregations import Aggregation, Total, extreme_of
-from flowlet.datastream.arrow_schemas import check_comparable, check_key, check_schema, check_summable, declared_schema, schema_with_sum
 from flowlet.datastream.data_stream import DataStream
+from flowlet.datastream.formats.arrow_schemas import (
+    check_comparable,
+    check_key,
+    check_schema,
+    check_summable,
+    check_time,
+    declared_schema,
+    schema_with_sum,
+)
 from flowlet.datastream.functions import KeySelector
+from flowlet.datastream.joined_columns import JoinedColumnStreams
 from flowlet.datastream.keyed_stream import EMIT_ROWS, KeyedStream, emits_batches_of
 from flowlet.datastream.user_functions.argument_checks import checked_batch_function
+from flowlet.datastream.windowed_columns import WindowedColumnStream
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
@@ -27,6 +39,7 @@ from flowlet.graph.transformation import (
     ToRecordsTransformation,
     Transformation,
 )
+from flowlet.kernels.time_column import TimeColumn
 from flowlet.keys.column_key import ColumnKey
 
 if TYPE_CHECKING:
@@ -83,6 +96,51 @@ class ColumnStream(DataStream):
         check_key(self.schema, key_selector)
         return KeyedColumnStream(self, ColumnKey(key_selector), self.schema)
 
+    def with_event_time(
+        self, column: int | str, max_out_of_orderness: Duration | None = None, idle_timeout: Duration | None = None
+    ) -> "ColumnStream":
+        """Take timestamps from a column, for a whole batch at once, and emit watermarks.
+
+        Args:
+            column: name or position of a column of timestamps (those without a time zone are in UTC), dates, or milliseconds since 1970.
+            max_out_of_orderness: how far a row may be behind the latest one before it; None: rows are in order.
+            idle_timeout: after how long without a row others do not wait for a subtask of this stream; None: they wait.
+
+        Raises:
+            JobGraphError: there is no such column, its values are no times, or a duration is none.
+        """
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(
+            Duration.of_millis(0) if max_out_of_orderness is None else max_out_of_orderness
+        )
+        if idle_timeout is not None:
+            strategy = strategy.with_idleness(idle_timeout)
+        return self.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(TimeColumn(check_time(self.schema, column))))
+
+    def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "ColumnStream":
+        """As for any stream; a function that is called for each row gets a ``Row``, which ``with_event_time`` saves."""
+        return ColumnStream(self._environment, super().assign_timestamps_and_watermarks(watermark_strategy)._transformation, self.schema)
+
+    def join(self, other: "ColumnStream", how: str = "inner") -> JoinedColumnStreams:  # type: ignore[override]  # columns join columns
+        """Join the rows of two streams of columns with equal keys in the same window.
+
+        Args:
+            other: the right side.
+            how: ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``: whose rows come out alone where the other side has none.
+
+        Raises:
+            JobGraphError: it is no stream of columns of the same environment.
+        """
+        if not isinstance(other, ColumnStream):
+            raise JobGraphError(
+                f"join() of columns needs another stream of columns, got {other!r}; use to_arrow() there, or to_records() here"
+            )
+        self._check_companion(other, "join")
+        return JoinedColumnStreams(self, other, how)
+
+    def window_all(self, window_assigner: Any) -> WindowedColumnStream:  # type: ignore[override]  # has the methods of the other, too
+        """All rows of the stream in windows of event or processing time, in one subtask."""
+        return WindowedColumnStream(self, None, window_assigner)
+
     def to_records(self) -> DataStream:
         """The rows as single ``Row`` records."""
         return self._then(ToRecordsTransformation(name="To Records", **self._inherited(PickledBytesTypeInfo())))
@@ -110,6 +168,11 @@ class KeyedColumnStream(KeyedStream):
     def __init__(self, origin: ColumnStream, key: ColumnKey, schema: Any) -> None:
         super().__init__(origin, key)
         self.schema = schema
+
+    def window(self, window_assigner: Any) -> WindowedColumnStream:  # type: ignore[override]  # has the methods of the other, too
+        """The rows of each key in windows of event or processing time."""
+        assert isinstance(self._origin, ColumnStream), "made of one"
+        return WindowedColumnStream(self._origin, self._key_name, window_assigner)
 
     def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
         """The first row of each key, its column replaced by the sum so far, as int64 or float64.

@@ -2,7 +2,7 @@
 
 Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
 Source: PyFlink ``pyflink.datastream.data_stream``.
-Absent: what ``flowlet.common.not_yet`` names: windows, project, cache, ``set_uid_hash``.
+Absent: what ``flowlet.common.not_yet`` names: cache.
 """
 
 import importlib
@@ -21,18 +21,19 @@ from flowlet.datastream.connectors.base import Sink, SupportsGlobalCommitter
 from flowlet.datastream.functions import (
     FilterFunction,
     FlatMapFunction,
-    Function,
     KeySelector,
     MapFunction,
     Partitioner,
     ProcessFunction,
     SinkFunction,
 )
+from flowlet.datastream.joins.window_join import CoGroupedStreams, JoinedStreams
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.split_stream import SplitStream
 from flowlet.datastream.state import MapStateDescriptor
 from flowlet.datastream.stream_settings import DataStreamSink, StreamSettings, checked_text
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
+from flowlet.datastream.user_functions.projection import Projection, projected_type
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, Rebalance, Rescale, Shuffle
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
@@ -59,8 +60,11 @@ if TYPE_CHECKING:
     from flowlet.datastream.column_stream import ColumnStream
     from flowlet.datastream.keyed_stream import KeyedStream
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
+    from flowlet.datastream.window.window_assigners import WindowAssigner
+    from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 
 __all__ = [
+    "AllWindowedStream",
     "BroadcastConnectedStream",
     "BroadcastStream",
     "CloseableIterator",
@@ -69,14 +73,17 @@ __all__ = [
     "DataStreamSink",
     "KeyedStream",
     "SplitStream",
+    "WindowedStream",
 ]
 
 # Called on a stream without keys, these raise NotKeyedError, which says what to do.
-_KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count"})
+_KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count", "window", "count_window"})
 # These modules import this one, so they are loaded when they are needed.  What they define is part of this module, as in PyFlink.
 _MODULES_BEHIND: Final = {
+    "AllWindowedStream": "flowlet.datastream.windowed_stream",
     "ColumnStream": "flowlet.datastream.column_stream",
     "KeyedStream": "flowlet.datastream.keyed_stream",
+    "WindowedStream": "flowlet.datastream.windowed_stream",
 }
 
 
@@ -157,6 +164,11 @@ class DataStream(StreamSettings):
         function = checked_function(func, FilterFunction, "filter", 1)
         return self._then(FilterTransformation(name="Filter", function=function, **self._inherited(self.get_type())))
 
+    def project(self, *field_indexes: int) -> "DataStream":
+        """Keep these fields of tuples, in this order.  Raises JobGraphError: the declared type is no tuple, or has no such field."""
+        output_type = projected_type(self.get_type(), field_indexes)
+        return self._then(MapTransformation(name="Projection", function=Projection(field_indexes), **self._inherited(output_type)))
+
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
         """Send all records with the same key to the same subtask.
 
@@ -166,19 +178,28 @@ class DataStream(StreamSettings):
         A key must not change.  Any other key fails the job at its first record, with the reason.
 
         Raises:
-            JobGraphError: the selector cannot be called with one record, or needs ``open`` or ``close``, which are not called for it yet.
+            JobGraphError: the selector cannot be called with one record.
         """
         selector = checked_function(key_selector, KeySelector, "key_by", 1)
-        _check_has_no_life_cycle(selector)
         if key_type is not None:
             declared_type(key_type)
-        stream: KeyedStream = _behind("KeyedStream")(self, selector)
+        stream: KeyedStream = _behind("KeyedStream")(self, selector, key_type)
         return stream
 
     def process(self, func: ProcessFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a process function; ``yield tag, value`` with an ``OutputTag`` emits to that side output."""
         function = checked_object(func, "process", ProcessFunction)
         return self._then(ProcessTransformation(name="Process", function=function, **self._inherited(declared_type(output_type))))
+
+    def window_all(self, window_assigner: "WindowAssigner[Any, Any]") -> "AllWindowedStream":
+        """Put the records into windows that are not split by key: one subtask does all the work."""
+        stream: AllWindowedStream = _behind("AllWindowedStream")(self, window_assigner)
+        return stream
+
+    def count_window_all(self, size: int, slide: int = 0) -> "AllWindowedStream":
+        """Windows of ``size`` records; with ``slide`` a new one begins at every ``slide``-th record.  Not in PyFlink."""
+        assigner = importlib.import_module(_MODULES_BEHIND["AllWindowedStream"]).count_windows(size, slide)
+        return self.window_all(assigner)
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "DataStream":
         """Assign timestamps and emit watermarks, as the strategy says.  Raises JobGraphError if it is no strategy."""
@@ -236,6 +257,16 @@ class DataStream(StreamSettings):
             return BroadcastConnectedStream(self, ds, ds.broadcast_state_descriptors)
         self._check_companion(ds, "connect")
         return ConnectedStreams(self, ds)
+
+    def join(self, other_stream: "DataStream") -> JoinedStreams:
+        """Join with another stream by key within windows: ``.where(f).equal_to(g).window(assigner).apply(function)``.  Not in PyFlink."""
+        self._check_companion(other_stream, "join")
+        return JoinedStreams(self, other_stream)
+
+    def co_group(self, other_stream: "DataStream") -> CoGroupedStreams:
+        """As ``join``, with a function that gets all records of a key and window at once.  Not in PyFlink."""
+        self._check_companion(other_stream, "co_group")
+        return CoGroupedStreams(self, other_stream)
 
     def split(self, output_selector: Callable[[Any], Any]) -> SplitStream:
         """Split the records by name, for ``SplitStream.select``; side outputs are the newer way.
@@ -398,14 +429,6 @@ def _checked_descriptors(descriptors: list[Any]) -> list[MapStateDescriptor]:
             raise JobGraphError(f"broadcast() got two descriptors of the name {each.name!r}; give each state a name of its own")
         names.add(each.name)
     return descriptors
-
-
-def _check_has_no_life_cycle(selector: Any) -> None:
-    if isinstance(selector, KeySelector) and (type(selector).open, type(selector).close) != (Function.open, Function.close):
-        raise JobGraphError(
-            f"key_by(): {type(selector).__name__} overrides open() or close(), which are not called for key selectors yet; "
-            "prepare in __init__, or take the key from a field that a map() before it adds"
-        )
 
 
 def _behind(name: str) -> Any:

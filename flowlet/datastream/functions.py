@@ -2,15 +2,15 @@
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``.
-Absent: window functions; Java-backed functions; metrics of a ``RuntimeContext``.
+Absent: Java-backed functions; metrics of a ``RuntimeContext``.
 Defined: in ``user_functions``, which imports nothing of this package.
 """
 
 from typing import TYPE_CHECKING
 
 from flowlet.common.not_yet import missing_names
+from flowlet.datastream.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
 from flowlet.datastream.user_functions.async_function import AsyncFunction
-from flowlet.datastream.user_functions.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
 from flowlet.datastream.user_functions.function import (
     CheckpointedFunction,
     CheckpointListener,
@@ -20,6 +20,7 @@ from flowlet.datastream.user_functions.function import (
     KeyedStateStore,
     RuntimeContext,
 )
+from flowlet.datastream.user_functions.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
 from flowlet.datastream.user_functions.process_functions import (
     BaseBroadcastProcessFunction,
     BroadcastProcessFunction,
@@ -42,9 +43,16 @@ from flowlet.datastream.user_functions.record_functions import (
     SinkContext,
     SinkFunction,
 )
+from flowlet.datastream.user_functions.window_functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
 
 __all__ = [
     "AggregateFunction",
+    "AllWindowFunction",
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
@@ -53,13 +61,16 @@ __all__ = [
     "CheckpointListener",
     "CheckpointedFunction",
     "CoFlatMapFunction",
+    "CoGroupFunction",
     "CoMapFunction",
     "CoProcessFunction",
     "FilterFunction",
+    "FlatJoinFunction",
     "FlatMapFunction",
     "Function",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
+    "JoinFunction",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
@@ -67,11 +78,15 @@ __all__ = [
     "KeyedStateStore",
     "MapFunction",
     "Partitioner",
+    "ProcessAllWindowFunction",
     "ProcessFunction",
+    "ProcessJoinFunction",
+    "ProcessWindowFunction",
     "ReduceFunction",
     "RuntimeContext",
     "SinkContext",
     "SinkFunction",
+    "WindowFunction",
 ]
 
 

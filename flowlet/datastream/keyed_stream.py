@@ -5,14 +5,20 @@ Source: PyFlink ``pyflink.datastream.data_stream``, which exports it, too.
 """
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 from flowlet.common.checks import is_name, is_whole_number
-from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
+from flowlet.common.types import Row
 from flowlet.datastream.aggregations import Aggregation, extreme_of
+from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.functions import KeyedProcessFunction, KeySelector, ProcessFunction, ReduceFunction
+from flowlet.datastream.joins.interval_join import IntervalJoin
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
+from flowlet.datastream.window.window_assigners import WindowAssigner
+from flowlet.datastream.windowed_stream import WindowedStream, count_windows
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
@@ -30,11 +36,21 @@ class KeyedStream(DataStream):
     It is no operator: it has no name, parallelism or other settings, and its partitioning is fixed.
     """
 
-    __slots__ = ("_origin",)
+    __slots__ = ("_key_type", "_origin")
 
-    def __init__(self, origin: DataStream, key_selector: Any) -> None:
+    class AccumulateType(Enum):
+        """The aggregations of a field."""
+
+        MIN = 1
+        MAX = 2
+        MIN_BY = 3
+        MAX_BY = 4
+        SUM = 5
+
+    def __init__(self, origin: DataStream, key_selector: Any, key_type: TypeInformation | None = None) -> None:
         super().__init__(origin._environment, partition(origin, KeyGroups(key_selector)))
         self._origin = origin
+        self._key_type = key_type
 
     def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction) -> DataStream:
         """Combine the records of each key: a result per record, or in BATCH mode one per key at the end."""
@@ -87,9 +103,30 @@ class KeyedStream(DataStream):
         declared = self._inherited(declared_type(output_type))
         return self._then(ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared))
 
+    def window(self, window_assigner: WindowAssigner[Any, Any]) -> WindowedStream:
+        """Put the records of each key into windows."""
+        return WindowedStream(self, window_assigner)
+
+    def count_window(self, size: int, slide: int = 0) -> WindowedStream:
+        """Windows of ``size`` records of a key; with ``slide`` a new one begins at every ``slide``-th record."""
+        return WindowedStream(self, count_windows(size, slide))
+
+    def interval_join(self, other_stream: "KeyedStream") -> IntervalJoin:
+        """Join with the records of another keyed stream whose timestamps lie close by: ``.between(...).process(...)``.  Not in PyFlink."""
+        self._check_companion(other_stream, "interval_join")
+        if not isinstance(other_stream, KeyedStream):
+            raise JobGraphError("interval_join() needs a second stream that is keyed; call key_by(...) on it")
+        return IntervalJoin(self, other_stream)
+
     def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
         """The records keyed in another way, which replaces this key."""
         return self._origin.key_by(key_selector, key_type)
+
+    def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CloseableIterator | list[Any]:
+        """As for any stream, but as in PyFlink each result is a ``Row`` of the key, ``f0``, and the record, ``f1``."""
+        pairs = RowTypeInfo([self._key_type or PickledBytesTypeInfo(), self.get_type()])
+        selector = self._transformation.key_selector
+        return self.map(_WithKey(getattr(selector, "get_key", selector)), pairs).execute_and_collect(job_execution_name, limit)
 
     def _extreme(self, method: str, position: int | str, emit: str) -> DataStream:
         _check_position(method, position)
@@ -103,6 +140,16 @@ class KeyedStream(DataStream):
             f"a keyed stream keeps its partitioning, it cannot become {partitioner.ship_strategy}: "
             "partition before key_by(), or behind the next operator"
         )
+
+
+class _WithKey:
+    """Makes rows of key and record."""
+
+    def __init__(self, select: Callable[[Any], Any]) -> None:
+        self._select = select
+
+    def __call__(self, record: Any) -> Row:
+        return Row(self._select(record), record)
 
 
 def emits_batches_of(method: str, emit: Any) -> bool:

@@ -5,7 +5,7 @@ Source: PyFlink ``pyflink.datastream.output_tag``.  Tags with the same id are th
 """
 
 from flowlet.common.checks import is_name
-from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
 from flowlet.errors import JobGraphError
 
 __all__ = ["OutputTag"]
@@ -16,7 +16,7 @@ class OutputTag:
 
     Args:
         tag_id: not empty.
-        type_info: of its records; None: any Python object.
+        type_info: of its records; a list: of the fields of rows; None: any Python object.
 
     Raises:
         JobGraphError: an argument has the wrong type, or the id is empty.
@@ -24,9 +24,11 @@ class OutputTag:
 
     __slots__ = ("tag_id", "type_info")
 
-    def __init__(self, tag_id: str, type_info: TypeInformation | None = None) -> None:
+    def __init__(self, tag_id: str, type_info: TypeInformation | list[TypeInformation] | None = None) -> None:
         if not is_name(tag_id):
             raise JobGraphError(f"the id of an OutputTag must be a text that is not empty, got {tag_id!r}")
+        if isinstance(type_info, list):
+            type_info = RowTypeInfo(type_info)
         if type_info is not None and not isinstance(type_info, TypeInformation):
             raise JobGraphError(f"OutputTag({tag_id!r}) needs a type such as Types.STRING(), got {type_info!r}")
         self.tag_id = tag_id

@@ -4,7 +4,8 @@ Side:   pure.
 Source: PyFlink ``pyflink.datastream.data_stream``, whose streams and sinks repeat these methods.
 """
 
-from typing import Self
+import re
+from typing import Final, Self
 
 from flowlet.common.checks import is_name
 from flowlet.common.execution_config import check_parallelism
@@ -19,6 +20,8 @@ from flowlet.graph.transformation import (
 )
 
 __all__ = ["DataStreamSink", "StreamSettings"]
+
+_UID_HASH: Final = re.compile(r"[0-9A-Fa-f]{32}")
 
 
 class StreamSettings:
@@ -41,6 +44,14 @@ class StreamSettings:
     def uid(self, uid: str) -> Self:
         """Give the operator an id that survives changes of the program around it; unique in the job."""
         self._settings("uid").uid = checked_text(uid, "uid")
+        return self
+
+    def set_uid_hash(self, uid_hash: str) -> Self:
+        """Give the operator this id, 32 hex digits, in place of the one that is made of its uid or its position; unique in the job."""
+        transformation = self._settings("set_uid_hash")
+        if not is_name(uid_hash) or not _UID_HASH.fullmatch(uid_hash):
+            raise JobGraphError(f"Node hash must be a 32 character String that describes a hex code. Found: {uid_hash}")
+        transformation.uid_hash = uid_hash.lower()
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:

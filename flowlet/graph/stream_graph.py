@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
+from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import JobGraphError
@@ -49,6 +50,7 @@ class StreamGraphSettings:
     client_heartbeat: ClientHeartbeat | None = None  # None: the job goes on without its client
     client_retry: ClientRetry = field(default_factory=ClientRetry)
     job: JobSettings = field(default_factory=JobSettings)
+    dependencies: DependencySettings = field(default_factory=DependencySettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class StreamNode:
 class StreamEdge:
     """Records of node ``source`` go to node ``target``; None is the client.
 
-    ``tag``: the side output; None: the main output.  ``input_id``: of the target's operator, from 1.
+    ``tag``: the side output; None: the main output.  ``side_type``: its declared type.  ``input_id``: of the target's operator, from 1.
     """
 
     source: int
@@ -79,6 +81,7 @@ class StreamEdge:
     partitioner: Partitioner
     tag: str | None = None
     input_id: int = 1
+    side_type: TypeInformation | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +200,17 @@ class _Builder:
             united = MapTransformation(name="Union", input=transformation.input, function=_identity, parallelism=transformation.parallelism)
             self._add_operator(united)
             reads = [_Read(self.nodes[self._node_ids[united]], None, None, 1)]
-        self.edges.append(StreamEdge(reads[0].node.id, None, Forward(), reads[0].tag))
+        self.edges.append(StreamEdge(reads[0].node.id, None, Forward(), reads[0].tag, side_type=self._side_type(reads[0])))
 
     def _add_operator(self, transformation: Transformation) -> None:
         reads = self._reads(transformation)
         node = self._add_node(transformation, [read.node for read in reads])
         for read in reads:
             partitioner = _resolved(read.partitioner, read.node, node)
-            self.edges.append(StreamEdge(read.node.id, node.id, partitioner, read.tag, read.input_id))
+            self.edges.append(StreamEdge(read.node.id, node.id, partitioner, read.tag, read.input_id, self._side_type(read)))
+
+    def _side_type(self, read: "_Read") -> TypeInformation | None:
+        return None if read.tag is None else self._side_types.get((read.node.transformation, read.tag))
 
     def _reads(self, transformation: Transformation) -> list["_Read"]:
         """What an operator reads: for each input all operators behind unions, side outputs and partitionings."""
@@ -264,6 +270,11 @@ class _Builder:
         return node
 
     def _hash_of(self, transformation: Transformation, node_id: int, sources: list[StreamNode]) -> str:
+        if transformation.uid_hash is not None:
+            for other in self.nodes.values():
+                if other.hash == transformation.uid_hash:
+                    raise JobGraphError(f"operators {other.name!r} and {transformation.operator_name!r} have the same hash {other.hash}")
+            return transformation.uid_hash
         if transformation.uid is None:
             return stable_id("position", node_id, *[source.hash for source in sources])
         for other in self.nodes.values():

@@ -35,6 +35,7 @@ class Transformation:
     max_parallelism: int | None = None  # None: the environment's
     buffer_timeout_ms: int | None = None  # None: the environment's
     uid: str | None = None
+    uid_hash: str | None = None  # 32 hex digits: the operator's id, whatever its uid
     description: str | None = None
     slot_sharing_group: str | None = None  # None: the input's
     chaining: ChainingStrategy = ChainingStrategy.ALWAYS
@@ -172,6 +173,13 @@ class ProcessTransformation(Transformation):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class WindowTransformation(Transformation):
+    """The results of windows of a keyed stream, as ``spec`` says, a ``WindowSpec``."""
+
+    spec: Any
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class SplitTransformation(Transformation):
     """Records sorted under names; for each set of names in ``selections`` there is a side output with the records under any of them."""
 
@@ -225,6 +233,18 @@ class CoFlatMapTransformation(TwoInputTransformation):
 @dataclass(eq=False, slots=True, kw_only=True)
 class CoProcessTransformation(TwoInputTransformation):
     """The results of a process function of two streams."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class IntervalJoinTransformation(TwoInputTransformation):
+    """The results of a function of two records of one key that lie close together in time.
+
+    ``bounds``: in milliseconds from the first record to the second, both inclusive.  ``late_tags``: ids of the side outputs for late
+    records of either input; None: they are dropped.
+    """
+
+    bounds: tuple[int, int]
+    late_tags: tuple[str | None, str | None]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from flowlet.datastream.job_manager_address import parsed_address
+from flowlet.datastream.environment.job_manager_address import parsed_address
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateDescription, GateEndpoint
 from flowlet.ingest.errors import (

@@ -9,9 +9,9 @@ Ours:   ``subtasks`` of a vertex, with ``attempt-number``, ``watermark-lag`` and
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -111,6 +111,31 @@ def job_overview_item(view: JobView, now_ms: int) -> Document:
         "tasks": {"total": len(graph.executions), **counts},
         "stuck-tasks": len(view.stuck),
     }
+
+
+def vertex_metrics_document(document: Mapping[str, Any], vertex_id: str, wanted: Sequence[str]) -> list[Document] | None:
+    """The answer to ``GET /jobs/:jobid/vertices/:vertexid/metrics``, taken from the job's document.
+
+    A name is ``subtask.operator.metric``, as Flink's; what users' metrics show comes behind it (``.rate`` of a meter; ``.sum``, ``.min``
+    and ``.max`` of a distribution).  ``wanted``: only these, with their values; empty: all, as they are.  None: there is no such vertex.
+    """
+    vertex = next((each for each in document["vertices"] if each["id"] == vertex_id), None)
+    if vertex is None:
+        return None
+    values = {name: value for subtask in vertex["subtasks"] for name, value in _subtask_metrics(subtask)}
+    return [{"id": name, "value": value} for name, value in values.items() if not wanted or name in wanted]
+
+
+def _subtask_metrics(subtask: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for operator in subtask["metrics"]["operators"]:
+        scope = f"{subtask['subtask']}.{operator['name']}"
+        yield f"{scope}.numRecordsIn", operator["num_records_in"]
+        yield f"{scope}.numRecordsOut", operator["num_records_out"]
+        for metric in operator.get("user_metrics", ()):
+            yield f"{scope}.{metric['name']}", metric.get("value")
+            for part in ("rate", "sum", "min", "max"):
+                if part in metric:
+                    yield f"{scope}.{metric['name']}.{part}", metric[part]
 
 
 def channel_document(channel: InputChannelDescriptor) -> Document:

@@ -7,10 +7,12 @@ Source:     Flink ``ClusterEntrypoint``, ``DispatcherRestEndpoint``.
 
 import asyncio
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 from aiohttp import web
 
-from flowlet.errors import ConfigError, StorageError
+from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_store.entries import Recovery
@@ -19,10 +21,14 @@ from flowlet.jm.job_store.job_keeper import JobKeeper
 from flowlet.jm.job_store.job_store import JobStore
 from flowlet.jm.job_store.recovery import recover
 from flowlet.jm.rest import RestApi
-from flowlet.rpc.background_call import call_in_background
+from flowlet.jm.shipped.file_keeper import FileKeeper
+from flowlet.rpc.background_call import call_in_background, run_in_background
 from flowlet.rpc.front_door import DoorLimits, FrontDoor
 from flowlet.rpc.http import WallClock, wall_clock_ms
+from flowlet.rpc.shipped_files import ShippedFiles
+from flowlet.shipping.part_store import PartStore
 from flowlet.storage.manifest_codec import manifest_key
+from flowlet.storage.working_directory import WorkingDirectory
 from netstack.errors import ConfigError as NetstackConfigError
 from netstack.forks import PortClosedInChildren
 from netstack.log_lines import LogLines
@@ -54,6 +60,9 @@ class JobManager:
         self._store = None if config.job_store is None else JobStore(config.job_store, job_store_key(config.secret))
         keeper = None if self._store is None else JobKeeper(self._store, call_in_background)
         self.dispatcher = Dispatcher(config, clock, keeper)
+        self._temporary: WorkingDirectory | None = None  # Written by the thread that reads the directory of shipped files, once.
+        max_bytes = config.max_shipped_mebibytes * 1024**2
+        self._files = FileKeeper(PartStore(self._directory_of_files), run_in_background, self._shipped_files, max_bytes)
 
     def __repr__(self) -> str:
         return f"<JobManager {'closed' if self._address is None else self._address} {self.dispatcher!r}>"
@@ -76,6 +85,19 @@ class JobManager:
             if self._store is not None:
                 self._store.close()
             raise
+
+    def _directory_of_files(self) -> Path:
+        """With a job store the files outlive this process, as the jobs do."""
+        if self._config.job_store is not None:
+            return self._config.job_store / "files"
+        try:
+            self._temporary = WorkingDirectory(purpose="jobmanager", advice="set TMPDIR to another directory")
+        except FlowletError as error:
+            raise StorageError(str(error)) from error
+        return self._temporary.path
+
+    def _shipped_files(self) -> Iterator[ShippedFiles]:
+        return (master.job.code.files for master in self.dispatcher.jobs() if not master.is_ended)
 
     async def _read(self, store: JobStore) -> Recovery:
         """What the job store has; on another thread, because a file server may take its time."""
@@ -101,7 +123,7 @@ class JobManager:
         return await read  # waits for the file system; ended by its answer, or by a signal to this process
 
     async def _listen(self, host: str, port: int, recovery: Recovery) -> tuple[str, int]:
-        api = RestApi(self.dispatcher, self._config, self._jm_id, self._clock)
+        api = RestApi(self.dispatcher, self._config, self._jm_id, self._clock, self._files)
         runner = web.AppRunner(
             api.create_application(),
             access_log=None,
@@ -147,5 +169,7 @@ class JobManager:
             self._in_children.release()
         if self._store is not None:
             self._store.close()
+        if self._temporary is not None:
+            self._temporary.close()
         self._address = None
         log.info("JobManager stopped", jm_id=self._jm_id)

@@ -39,6 +39,7 @@ class JobManagerConfig:
     max_task_managers: int = 1_000
     max_slots_per_task_manager: int = 1_024
     max_long_poll_ms: int = 60_000
+    max_shipped_mebibytes: int = 16 * 1024  # of files that jobs ship, on disk
 
     def __post_init__(self) -> None:
         if len(self.secret) != SECRET_BYTES:

@@ -3,7 +3,7 @@
 Side:   loop.
 Source: the parts of Flink's REST API that ``create_application`` lists; every error is ``{"errors": [text, ...]}``.
 Units:  ``timeout_ms`` of long polls in milliseconds, cut to ``max_long_poll_ms``.
-Absent: metrics, the web page.
+Absent: the web page.
 """
 
 import re
@@ -12,16 +12,18 @@ from typing import NoReturn
 import msgspec
 from aiohttp import web
 
-from flowlet.errors import JobGraphError
+from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS
 from flowlet.jm.checkpoints.checkpoint_directory import check_checkpoint_directory
 from flowlet.jm.dispatcher import BusyError, Dispatcher, DuplicateJobError
 from flowlet.jm.gates import gate_names
-from flowlet.jm.job_document import channel_document, exceptions_document, job_document
+from flowlet.jm.job_document import channel_document, exceptions_document, job_document, vertex_metrics_document
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.savepoints.savepoint_api import SavepointApi
+from flowlet.jm.shipped.file_api import FileApi
+from flowlet.jm.shipped.file_keeper import FileKeeper
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.background_call import call_in_background
@@ -40,13 +42,14 @@ _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
 class RestApi:
     """The handlers of all routes.  Threading: the JobManager's loop."""
 
-    def __init__(self, dispatcher: Dispatcher, config: JobManagerConfig, jm_id: str, clock: WallClock) -> None:
+    def __init__(self, dispatcher: Dispatcher, config: JobManagerConfig, jm_id: str, clock: WallClock, files: FileKeeper) -> None:
         self._dispatcher = dispatcher
         self._config = config
         self._jm_id = jm_id
         self._clock = clock
         self._producers = ProducerApi(dispatcher, config, clock)
         self._savepoints = SavepointApi(self._find_job, self._long_poll_s)
+        self._files = files
         self.protection = AuthenticatingServer(config.secret, advertised=config.advertised_addresses, key_of=self._producers.key_of)
 
     def __repr__(self) -> str:
@@ -57,6 +60,7 @@ class RestApi:
         application = self.protection.create_application()
         application.add_routes(self._producers.routes())
         application.add_routes(self._savepoints.routes())
+        application.add_routes(FileApi(self._files).routes())
         application.add_routes(
             [
                 web.get("/overview", self.overview),
@@ -67,6 +71,7 @@ class RestApi:
                 web.patch("/jobs/{job_id}", self.cancel),
                 web.patch("/jobs/{job_id}/clientHeartbeat", self.client_heartbeat),
                 web.get("/jobs/{job_id}/checkpoints", self.checkpoints),
+                web.get("/jobs/{job_id}/vertices/{vertex_id}/metrics", self.vertex_metrics),
                 web.get("/jobs/{job_id}/execution-result", self.execution_result),
                 web.get("/jobs/{job_id}/exceptions", self.exceptions),
                 web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
@@ -98,12 +103,15 @@ class RestApi:
         try:
             job = _job_graph_decoder.decode(await request.read())  # no wait: the check of its signature has read it
             await check_checkpoint_directory(job, call_in_background)
+            await self._files.check(job.code.files)
             self._dispatcher.submit(job)
             problem = await self._dispatcher.wait_until_kept(job.job_id)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is not a job graph: {error}")
         except JobGraphError as error:
             return error_response(400, str(error))
+        except StorageError as error:
+            return error_response(503, str(error))
         except DuplicateJobError as error:
             return error_response(409, str(error))
         except BusyError as error:
@@ -151,6 +159,14 @@ class RestApi:
         if master.is_ended and not await self._dispatcher.wait_until_settled(master.job_id, timeout_s):
             return web.Response(status=204)
         return self._document_of(master)
+
+    async def vertex_metrics(self, request: web.Request) -> web.Response:
+        """The metrics of a vertex's operators by subtask, ``get`` names some of them (``0.Map.hits,1.Map.hits``); 404: no such vertex."""
+        end = self._dispatcher.end_of(request.match_info["job_id"])
+        document = job_document(self._find_job(request).view, self._clock()) if end is None else msgspec.json.decode(end.document)
+        wanted = [name for name in request.query.get("get", "").split(",") if name]
+        found = vertex_metrics_document(document, request.match_info["vertex_id"], wanted)
+        return error_response(404, "the job has no vertex with this id") if found is None else _json(found)
 
     def _ended_document(self, request: web.Request) -> web.Response | None:
         """Of a job that ended at an earlier JobManager."""

@@ -17,6 +17,7 @@ from flowlet.graph.client_heartbeat import MAX_TIMEOUT_MS
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
+from flowlet.rpc.shipped_files import check_shipped_files
 from netstack.wire.gate_access import MAX_GATE_NAME_BYTES
 from netstack.wire.offer_messages import FINGERPRINT_BYTES
 
@@ -51,6 +52,7 @@ def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
     positions = _check_vertices(job)
     _check_edges(job, positions)
     _check_restarts(job)
+    check_shipped_files(job.code.files)
     if job.settings.checkpoints is not None:
         for directory in filter(None, (job.settings.checkpoints.directory, job.settings.checkpoints.savepoint_directory)):
             _check_directory(directory)

@@ -35,6 +35,7 @@ from flowlet.common.types import Row, field_names_of
 from flowlet.errors import KeyTypeError
 from flowlet.keys import key_scalars as scalars
 from flowlet.keys.key_content import content_of, qualified_name, refusal
+from flowlet.keys.namespaced_key import NamespacedKey
 
 _UINT32_MASK: Final = (1 << 32) - 1
 _PLAIN_TYPES: Final = frozenset((str, int, bytes))
@@ -167,6 +168,17 @@ def _exact_row(key: Row) -> Any:
     return Row, key.get_row_kind().value, None if names is None else tuple(names), _exact_tuple(key)
 
 
+def _hash_namespaced(key: NamespacedKey) -> int:
+    return key_hash(key.key)
+
+
+def _exact_namespaced(key: NamespacedKey) -> Any:
+    exact = key.exact
+    if exact is None:
+        exact = key.exact = (NamespacedKey, exact_key(key.key), exact_key(key.namespace))
+    return exact
+
+
 def _hash_numpy(key: Any) -> int:
     value = scalars.value_of_numpy(key)
     if value is not key:
@@ -210,6 +222,7 @@ _HASHERS: Final[dict[type, Callable[[Any], int]]] = {
     pathlib.PurePosixPath: scalars.hash_path,
     pathlib.PureWindowsPath: scalars.hash_path,
     np.generic: _hash_numpy,
+    NamespacedKey: _hash_namespaced,
 }
 _EXACT: Final[dict[type, Callable[[Any], Any]]] = {
     NoneType: _exact_none,
@@ -233,6 +246,7 @@ _EXACT: Final[dict[type, Callable[[Any], Any]]] = {
     pathlib.PurePosixPath: scalars.exact_path,
     pathlib.PureWindowsPath: scalars.exact_path,
     np.generic: _exact_numpy,
+    NamespacedKey: _exact_namespaced,
 }
 # Whose subclasses are nothing else, whatever they hold: pandas keeps what it was asked for in the attributes of its instants and durations.
 _NEVER_MORE: Final = frozenset({list, Row, np.generic, datetime.datetime, datetime.timedelta})

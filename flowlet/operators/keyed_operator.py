@@ -23,13 +23,13 @@ class KeyedInput:
     """The key selector of one input of an operator.
 
     Args:
-        operator: opens and closes the selector with its functions.
+        operator: closes the selector with its functions, and opens it when it is first called.
         key_selector: a callable, or an object with ``get_key(value)``.
     """
 
     def __init__(self, operator: UserFunctionOperator, key_selector: Any) -> None:
         self._operator = operator
-        self._selector = operator._add(key_selector, "get_key")
+        self._selector = operator._add_on_demand(key_selector, "get_key")
 
     def keys_of(self, chunk: Chunk) -> list[Any]:
         """The key of each record; not asked for again where the sender took it.

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.preview import preview
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.columns import Column, column_of
+from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.aggregations import Aggregation, KnownReduction
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.kernels.slot_index import SlotIndex, Slots
@@ -21,6 +23,7 @@ from flowlet.operators.aggregation_snapshot import StateForm
 from flowlet.operators.keyed_aggregation_operator import MIN_COLUMN_ROWS, MISSING, KeyedAggregationOperator
 from flowlet.operators.keyed_operator import is_state_used, write_current_key
 from flowlet.records import Chunk
+from flowlet.typed.record_conversion import DeclaredOutput, RecordConversion
 
 
 class KeyedReduceOperator(KeyedAggregationOperator):
@@ -35,6 +38,9 @@ class KeyedReduceOperator(KeyedAggregationOperator):
     """
 
     state_refusal: str | None = None
+    result_type: TypeInformation | None = (
+        None  # what results are converted to before the function sees them again; None: they stay as they are
+    )
 
     def __init__(
         self,
@@ -113,6 +119,9 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         with code.block("else:"):
             call = f"{code.bind(self._reduce_function.call, 'reduce')}({so_far}, {record})"
             code.line(f"{result} = {call}", Blame(self.name, self.ctx.subtask, record))
+            if self.result_type is not None:
+                conversion = RecordConversion(DeclaredOutput(self.result_type), preview, self.name, self.ctx.subtask)
+                code.line(f"{result} = {code.bind(conversion.convert, 'convert')}({result})")
         code.line(f"{state}[{slot}] = {result}")
         return result
 

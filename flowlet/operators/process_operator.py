@@ -235,25 +235,40 @@ class ProcessFunctionOperator(UserFunctionOperator):
             code.line(f"{context}.record_timestamp = {timestamp}")
         if key is not None:
             write_current_key(code, self.ctx, key)
-        results, result = code.variable("results"), code.variable("v")
-        call = Blame(self.name, self.ctx.subtask, record)
-        code.line(f"{results} = {code.bind(method, 'process')}({record}, {context})", call)
-        blame = Blame(self.name, self.ctx.subtask, record, results, _advice)
-        with code.block(f"if {results} is not None:"):
-            with code.block(f"for {result} in {results}:", blame):
-                self._write_result(code, result, timestamp)
-            code.line(f"{results} = {result} = None")
+        results = code.variable("results")
+        call = f"{code.bind(method, 'process')}({record}, {context})"
+        code.line(f"{results} = {call}", Blame(self.name, self.ctx.subtask, record))
+        write_results(self, code, results, record, timestamp)
 
-    def _write_result(self, code: LoopCode, result: str, timestamp: str | None) -> None:
-        tag, plain = code.bind(OutputTag, "OutputTag"), code.bind(UNCHANGING, "unchanging")
-        is_pair = f"type({result}) is {code.bind(tuple, 'tuple')} and len({result}) == {_PAIR}"
-        with code.block(f"if {is_pair} and type({result}[0]) not in {plain} and isinstance({result}[0], {tag}):"):
-            id_, value = code.variable("tag"), code.variable("v")
-            code.line(f"{id_}, {value} = {result}[0].tag_id, {result}[1]")
-            self.out.write_side(code, id_, value, timestamp)
-        with code.block("else:"):
-            self.out.write(code, result, timestamp)
-            self.out.write_limit(code)
+
+def write_results(operator: UserFunctionOperator, code: LoopCode, results: str, record: str, timestamp: str | None) -> None:
+    """The statements that take each result of a process function, if there are any, through the chain or to its side output.
+
+    Args:
+        operator: emits them.
+        code: the loop.
+        results: the variable with what the function returned.
+        record: the variable with the record that an error is about.
+        timestamp: the variable with the timestamp of the results; None: they have none.
+    """
+    result = code.variable("v")
+    blame = Blame(operator.name, operator.ctx.subtask, record, results, _advice)
+    with code.block(f"if {results} is not None:"):
+        with code.block(f"for {result} in {results}:", blame):
+            _write_result(operator, code, result, timestamp)
+        code.line(f"{results} = {result} = None")
+
+
+def _write_result(operator: UserFunctionOperator, code: LoopCode, result: str, timestamp: str | None) -> None:
+    tag, plain = code.bind(OutputTag, "OutputTag"), code.bind(UNCHANGING, "unchanging")
+    is_pair = f"type({result}) is {code.bind(tuple, 'tuple')} and len({result}) == {_PAIR}"
+    with code.block(f"if {is_pair} and type({result}[0]) not in {plain} and isinstance({result}[0], {tag}):"):
+        id_, value = code.variable("tag"), code.variable("v")
+        code.line(f"{id_}, {value} = {result}[0].tag_id, {result}[1]")
+        operator.out.write_side(code, id_, value, timestamp)
+    with code.block("else:"):
+        operator.out.write(code, result, timestamp)
+        operator.out.write_limit(code)
 
 
 _PAIR = 2

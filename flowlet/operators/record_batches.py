@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from flowlet.chain.preview import preview
-from flowlet.columns import Columns
+from flowlet.columns import Columns, Shape
 from flowlet.columns.arrow_batches import batch_of_columns, columns_of_batch, columns_of_records
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.source_operator import Source
@@ -115,6 +115,28 @@ class MapBatchesOperator(ToColumnsOperator):
             times = None if timestamps is None else timestamps[start : start + part.num_rows]
             self.output.collect(Chunk.of_columns(columns_of_batch(part), times))
             start += part.num_rows
+
+
+class SelectColumnsOperator(ToColumnsOperator):
+    """Some of the columns of a schema.
+
+    Args:
+        positions: of the columns, in the order in which they come out.
+        schema: of what goes in.
+        name: for people.
+    """
+
+    def __init__(self, positions: tuple[int, ...], schema: Any, *, name: str = "Select") -> None:
+        super().__init__(schema, name=name)
+        self._positions = positions
+        self._names = tuple(schema.names[position] for position in positions)
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Drop the other columns."""
+        if len(chunk):
+            columns = self._columns(chunk) if chunk.columns is None else chunk.columns
+            fields = tuple([columns.fields[position] for position in self._positions])
+            self.output.collect(Chunk.of_columns(Columns(len(chunk), fields, Shape.ROW, self._names), chunk.timestamp_array))
 
 
 class ToRecordsOperator(UserFunctionOperator):

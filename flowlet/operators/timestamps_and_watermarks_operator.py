@@ -14,7 +14,7 @@ from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.operators.source_operator import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.records import MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import TimerHandle
-from flowlet.watermarks.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
+from flowlet.watermarks.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, is_by_column, without_watermarks
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):
@@ -27,6 +27,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         name: for people.
     """
 
+    takes_chunks: bool  # of columns that have the timestamps
     out: OperatorOutput  # from setup on
     _stream: EventTimeStream  # from open on, as what follows
     _emitter: WatermarkEmitter
@@ -41,6 +42,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     ) -> None:
         self.name = name
         self._strategy = strategy if emits_watermarks else without_watermarks(strategy)
+        self.takes_chunks = is_by_column(strategy)
         self.auto_watermark_interval_ms = auto_watermark_interval_ms
         self._emits_watermarks = emits_watermarks
         self._timer: TimerHandle | None = None

@@ -4,7 +4,7 @@ Side:       task.
 Invariants: an error message about a record can itself never fail; nothing is counted per record to know which one failed.
 Source:     PyFlink's function objects (``MapFunction.map`` and so on), Flink ``StreamingRuntimeContext``, ``FunctionUtils``,
             ``StreamingFunctionUtils``, ``AbstractUdfStreamOperator``.
-Absent:     coroutine functions; metrics in the runtime context.
+Absent:     coroutine functions.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,13 +34,16 @@ from flowlet.datastream.state import (
 from flowlet.datastream.user_functions.function import (
     CheckpointedFunction,
     CheckpointListener,
+    DistributedCache,
     FunctionInitializationContext,
     FunctionSnapshotContext,
     KeyedStateStore,
 )
 from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
+from flowlet.metrics import MetricGroup
 from flowlet.records import Chunk
 
+_NOT_FOR_SELECTORS: Final = "key selectors have no keyed state"
 _NEEDS_KEYS: Final = "keyed state needs a keyed stream: call key_by(...) before the operator"
 
 
@@ -77,6 +80,18 @@ class RuntimeContext(KeyedStateStore):
     def get_attempt_number(self) -> int:
         """How often the subtask was started before."""
         return self._ctx.attempt
+
+    def get_job_parameter(self, key: str, default_value: str) -> str:
+        """The job's parameter of that name, or the default."""
+        return self._ctx.job_parameters.get(key, default_value)
+
+    def get_metrics_group(self) -> MetricGroup:
+        """The metrics of the operator in this subtask."""
+        return self._ctx.metrics.group
+
+    def get_distributed_cache(self) -> DistributedCache:
+        """The files that travelled with the job."""
+        return DistributedCache(self._ctx.cached_files)
 
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState[Any]:
         """A value per key.
@@ -250,6 +265,34 @@ class UserFunction:
                 raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error
 
 
+class FunctionOnDemand(UserFunction):
+    """A function that is opened when it is first needed: a key selector is not where the sender of the records took the keys."""
+
+    def __init__(self, function: Any, method: str) -> None:
+        super().__init__(function, method)
+        self._ctx: OperatorContext | None = None  # while the operator is open
+        self._is_open = False
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        """What to call with the record; opens the function."""
+        if self._ctx is not None and not self._is_open:
+            self._is_open = True  # before the call: what a failing open() took must be given back, too
+            self.run("open", RuntimeContext(self._ctx, _NOT_FOR_SELECTORS), ctx=self._ctx)
+        return super().call
+
+    def open(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
+        """Remember what the function is to be opened with."""
+        self._ctx = ctx
+
+    def close(self, ctx: OperatorContext) -> None:
+        """Close the function if it was opened."""
+        self._ctx = None
+        if self._is_open:
+            self._is_open = False
+            super().close(ctx)
+
+
 class UserFunctionOperator(StreamOperator):
     """An operator around one user function, or several.
 
@@ -301,6 +344,11 @@ class UserFunctionOperator(StreamOperator):
 
     def _add(self, function: Any, method: str, *more: str) -> UserFunction:
         added = UserFunction(function, method, *more)
+        self._functions.append(added)
+        return added
+
+    def _add_on_demand(self, function: Any, method: str) -> UserFunction:
+        added = FunctionOnDemand(function, method)
         self._functions.append(added)
         return added
 

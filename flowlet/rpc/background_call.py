@@ -40,3 +40,19 @@ def call_in_background(
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
+
+
+async def run_in_background(function: Callable[[], T], name: str) -> T:
+    """The result of ``function``, which runs on a new thread; who waits for it in vain may be cancelled.  Raises what it raises."""
+    result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def set_result(value: T) -> None:
+        if not result.done():
+            result.set_result(value)
+
+    def set_exception(error: Exception) -> None:
+        if not result.done():
+            result.set_exception(error)
+
+    call_in_background(function, set_result, set_exception, name)
+    return await result  # waits for another thread; ended by its end, or by whoever cancels the caller

@@ -12,12 +12,12 @@ import msgspec
 
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.rpc.shipped_files import ShippedFiles
 from flowlet.splits.file_split import FileSet, FileSplit
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
 
-PROTOCOL_VERSION: Final = (
-    4  # 3: no blocking results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages, no reports of stuck tasks
-)
+# 3: no shipped files, no blocking results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages
+PROTOCOL_VERSION: Final = 4
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
 
@@ -97,10 +97,12 @@ class UserCode(msgspec.Struct, frozen=True):
     """The part of a program that its TaskManagers lack.
 
     ``modules``: by full name.  ``main_objects``: classes and functions of the main module, cloudpickled one by one, by name.
+    ``files``: the JobManager has their content; a task fetches it before it opens its operators.
     """
 
     modules: dict[str, ModuleSource] = {}
     main_objects: dict[str, bytes] = {}
+    files: ShippedFiles = ShippedFiles()
 
     @property
     def num_bytes(self) -> int:
@@ -246,6 +248,18 @@ class LatencyMetrics(msgspec.Struct, frozen=True):
     p999: float
 
 
+class UserMetric(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a metric of a user's function shows; see ``flowlet.metrics.metric_registry.MetricValue``."""
+
+    name: str  # with its groups: ``group.name``
+    kind: str  # counter, gauge, meter or distribution
+    value: int | float | str | bool | None = None
+    rate: float | None = None
+    sum: int | float | None = None
+    min: int | float | None = None
+    max: int | float | None = None
+
+
 class OperatorMetrics(msgspec.Struct, frozen=True):
     """Metrics of one operator of a task."""
 
@@ -259,6 +273,9 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     current_output_watermark: int
     latencies: list[LatencyMetrics] = []
     num_lost_committables: int = 0
+    user_metrics: list[UserMetric] = []
+    num_refused_user_metrics: int = 0  # metrics over the limit of an operator, which are not shown
+    num_late_records_dropped: int = 0
 
 
 class TaskMetrics(msgspec.Struct, frozen=True):

@@ -86,30 +86,28 @@ class HeapKeyedStateBackend:
 
     # -- states
 
-    def state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
-        """The state of a descriptor, which must be of the class ``kind``; the same one for every call with the same name.
-
-        Raises:
-            FlowletError: it is another descriptor, or the name is taken by a state of another kind or type.
-            StateRestoreError: the state was restored, and is of another kind or type there.
-        """
+    def state(self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None) -> Any:
+        """See ``KeyedStateBackend``."""
         if not isinstance(descriptor, kind):
             raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
         type_info = descriptor.type_info
         description = StateDescription(_KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info))
         name = descriptor.name
         table = self._tables.get(name)
+        context = self._key_context if key_context is None else key_context
         if table is None:
-            return self._new_state(descriptor, description)
+            return self._new_state(descriptor, description, context)
+        if table.key_context is not context:
+            raise FlowletError(f"state {name!r} is declared twice: for a window and for all windows of a key; use two names")
         if table.description != description:
             raise FlowletError(f"state {name!r} is declared twice: as {table.description} and as {description}; use two names")
         return self._states[name]
 
-    def _new_state(self, descriptor: StateDescriptor, description: StateDescription) -> State:
+    def _new_state(self, descriptor: StateDescriptor, description: StateDescription, context: KeyContext) -> State:
         name = descriptor.name
         if self._refusal is not None:
             raise FlowletError(f"state {name!r}: {self._refusal}")
-        table = StateTable(name, description, self._key_context)
+        table = StateTable(name, description, context)
         if name in self._restored:
             table.restore(self._compatible_rows(name, description))
             del self._restored[name]

@@ -72,6 +72,10 @@ class HeapReducingState(ReducingState[Any]):
         before = self._stored.value()
         self._stored.update(value if before is None else self._reduce(before, value))
 
+    def update(self, result: Any) -> None:
+        """Replace the result for the current key."""
+        self._stored.update(result)
+
     def clear(self) -> None:
         """Forget the result for the current key."""
         self._stored.clear()
@@ -97,6 +101,14 @@ class HeapAggregatingState(AggregatingState[Any, Any]):
         if accumulator is None:
             accumulator = self._function.create_accumulator()
         self._stored.update(self._function.add(value, accumulator))
+
+    def accumulator(self) -> Any:
+        """What is kept for the current key; None if it has no values."""
+        return self._stored.value()
+
+    def update_accumulator(self, accumulator: Any) -> None:
+        """Replace what is kept for the current key."""
+        self._stored.update(accumulator)
 
     def clear(self) -> None:
         """Forget the accumulator of the current key."""
@@ -146,8 +158,16 @@ class HeapListState(ListState[Any]):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append values to the list of the current key."""
-        for value in list(values):
-            self.add(value)
+        added = list(values)
+        if not added:
+            return
+        key = self._context.current_key
+        exact = key if type(key) in PLAIN else self._table.exact_to_store(key)
+        elements = self._get(exact)
+        if elements is None:
+            self._entries[exact] = added
+        else:
+            elements += added
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list of the current key; an empty one clears it."""

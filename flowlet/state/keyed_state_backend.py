@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from flowlet.datastream.state import StateDescriptor
 from flowlet.state.incremental_snapshot import IncrementalSnapshot, SharedFile
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
+from flowlet.timers.time_api import KeyContext
 
 
 class SharedFiles(Protocol):
@@ -48,11 +49,13 @@ class KeyedStateBackend(Protocol):
     def refuse_new_states(self, reason: str) -> None:
         """From now on ``state`` raises FlowletError with this reason."""
 
-    def state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+    def state(self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None) -> Any:
         """The state of a descriptor, which must be of the class ``kind``; the same one for every call with the same name.
 
+        ``key_context``: whose current key it belongs to; None: the operator's.
+
         Raises:
-            FlowletError: it is another descriptor, or the name is taken by a state of another kind or type.
+            FlowletError: it is another descriptor, or the name is taken by a state of another kind, type or context.
             StateRestoreError: the state was restored, and is of another kind or type there.
         """
 

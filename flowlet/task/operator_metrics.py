@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from flowlet.chain.operator_chain import OperatorChain
+from flowlet.metrics.metric_registry import MetricValue
 from flowlet.operators.latency_stats import Histogram, LatencyStats
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MIN_TIMESTAMP
-from flowlet.rpc.control_messages import LatencyMetrics, OperatorMetrics
+from flowlet.rpc.control_messages import LatencyMetrics, OperatorMetrics, UserMetric
 
 
 def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) -> list[OperatorMetrics]:
@@ -30,10 +31,19 @@ def _of(chain: OperatorChain, index: int, latency: LatencyStats) -> OperatorMetr
         num_records_out=ctx.counters.num_records_out,
         num_records_from_the_future=ctx.counters.num_records_from_the_future,
         num_lost_committables=ctx.counters.num_lost_committables,
+        num_late_records_dropped=ctx.counters.num_late_records_dropped,
         current_input_watermark=min(watermarks, default=MIN_TIMESTAMP),
         current_input_watermarks=watermarks,
         current_output_watermark=chain.output_watermark(index),
         latencies=[_latency(name, histogram) for name, histogram in latency.histograms().items()],
+        user_metrics=[_user_metric(each) for each in ctx.metrics.values()],
+        num_refused_user_metrics=ctx.metrics.num_refused,
+    )
+
+
+def _user_metric(shown: MetricValue) -> UserMetric:
+    return UserMetric(
+        name=shown.name, kind=shown.kind.value, value=shown.value, rate=shown.rate, sum=shown.sum, min=shown.min, max=shown.max
     )
 
 

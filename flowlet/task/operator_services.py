@@ -7,6 +7,7 @@ Source:     Flink ``OperatorChain.createOperator``, ``StreamOperatorWrapper.quie
 """
 
 import hashlib
+import time
 from collections.abc import Sequence
 
 from flowlet.chain.operator_chain import ChainedOperator
@@ -15,6 +16,7 @@ from flowlet.common.settings.state_settings import StateSettings
 from flowlet.keys.key_groups import key_group_range
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.records import OPERATOR_ID_BYTES
 from flowlet.state.keyed_state_backend import KeyedStateBackend
@@ -25,6 +27,9 @@ from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
 from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
+from netstack.log_lines import LogLines
+
+_log = LogLines(__name__)
 
 
 class OperatorServices:
@@ -45,6 +50,7 @@ class OperatorServices:
         self._timers: dict[int, KeyedTimerServiceManager] = {}
         self._keyed_states: list[KeyedStateBackend] = []
         self.latencies: list[LatencyStats] = []
+        self._metrics: list[MetricRegistry] = []
 
     def __repr__(self) -> str:
         return f"<OperatorServices {list(self._clocks.values())!r}>"
@@ -111,7 +117,26 @@ class OperatorServices:
             job_id=environment.job_id,
             has_checkpoints=checkpointing is not None and checkpointing.are_periodic,
             delay=self._delay,
+            metrics=self._create_metrics(operator_name, clock),
+            job_parameters=environment.job_parameters,
+            cached_files=environment.cached_files,
         )
+
+    def _create_metrics(self, operator_name: str, clock: SystemProcessingTimeService) -> MetricRegistry:
+        def start_sampling() -> None:
+            clock.schedule_with_fixed_delay(lambda _: metrics.sample(), initial_delay_ms=SAMPLE_INTERVAL_MS, period_ms=SAMPLE_INTERVAL_MS)
+
+        def warn(name: str, error: Exception) -> None:
+            _log.warning("a gauge failed, and shows nothing", operator=operator_name, gauge=name, error=f"{type(error).__name__}: {error}")
+
+        metrics = MetricRegistry(time.monotonic_ns, start_sampling, warn)
+        self._metrics.append(metrics)
+        return metrics
+
+    def sample_metrics(self) -> None:
+        """Ask the gauges of all operators once more, before these close."""
+        for metrics in self._metrics:
+            metrics.sample()
 
     def _delay(self, duration_ms: int) -> AvailabilityFuture:
         future = AvailabilityFuture()

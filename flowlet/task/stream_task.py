@@ -31,6 +31,7 @@ from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.rpc.control_messages import TaskMetrics
 from flowlet.task.checkpoint_wiring import checkpoint_metrics, operator_snapshots, task_checkpoints
+from flowlet.task.edge_functions import EdgeFunctions
 from flowlet.task.operator_metrics import operator_metrics
 from flowlet.task.operator_services import OperatorServices
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment
@@ -88,6 +89,7 @@ class StreamTask(ABC):
         self._writers = [self._create_writer(output, chain[output.source_operator].operator.name) for output in environment.outputs]
         self._services = OperatorServices(environment, chain, self.mailbox_processor, self._timings)
         self._chain = OperatorChain(chain, self._edge_outputs(), self._services.context)
+        self._edge_functions = EdgeFunctions(chain, environment.outputs, self._chain.contexts)
         self._chain.on_mark_passed = environment.report_mark
         self._phase = _Phase.PROCESSING  # Written by the task thread.
         self._recovery: InputRecovery | None = None  # Task thread only; what is left of the data in flight to begin with.
@@ -159,6 +161,7 @@ class StreamTask(ABC):
             self._recovery = self._create_recovery(config.in_flight) if config.in_flight else None
             # The operators have it now, and change it: a second reference would keep the old state for as long as the task runs.
             self.environment.checkpointing = replace(config, restored={}, in_flight=())
+        self._edge_functions.open()
         self._chain.open()
         for gate in self.environment.gates:
             gate.request_partitions()
@@ -179,7 +182,9 @@ class StreamTask(ABC):
         self._flush_pending()
         # A failing close fails the task while its consumers still wait, so that they hear of it.
         self._is_closed = True
+        self._services.sample_metrics()
         self._chain.close()
+        self._edge_functions.close()
         for partition in self._partitions:
             partition.finish()
         _raise_first(self._run_all(self._closers()))
@@ -207,6 +212,7 @@ class StreamTask(ABC):
             yield lambda partition=partition: partition.fail(cause)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
 
     def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
+        yield self._edge_functions.close
         if self._recovery is not None:
             yield self._recovery.close
         if self.checkpoints is not None:

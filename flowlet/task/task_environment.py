@@ -80,6 +80,8 @@ class TaskEnvironment:
     state: StateSettings = field(default_factory=StateSettings)  # where keyed state is kept
     batch: BatchSettings | None = None  # None: the job is no BATCH job
     gate_inputs: list[int] = field(default_factory=list)  # the input of the head, from 1, that each gate feeds; empty: the first
+    job_parameters: Mapping[str, str] = field(default_factory=dict)  # the user's, for all functions of the job
+    cached_files: Mapping[str, str] = field(default_factory=dict)  # the paths here of files that travelled with the job, by name
 
     @property
     def task_name_with_subtask(self) -> str:

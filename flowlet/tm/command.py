@@ -62,7 +62,7 @@ from flowlet.tm.latency.latency_policy import Goal, LatencyPolicy, TaskDriver
 from flowlet.tm.latency.switch_interval import SwitchInterval
 from flowlet.tm.process_model import DEFAULT_GC_THRESHOLD, GarbageCollectorTuning, ParentWatch, TaskScheduling, pin_to_cpu
 from flowlet.tm.shared_process import SharedProcess
-from flowlet.tm.shipped_modules import SHIPPED_MODULES
+from flowlet.tm.shipped_folders import SHIPPED_FOLDERS, is_users_module
 from flowlet.tm.task import CancellationConfig
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
@@ -196,7 +196,8 @@ def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake |
         FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
     """
     keep_apart(STOP_SIGNALS)
-    with SharedProcess(SHIPPED_MODULES.brings) as shared, asyncio.Runner(loop_factory=UvLoop) as runner:
+    SHIPPED_FOLDERS.owns_process = True
+    with SharedProcess(is_users_module) as shared, asyncio.Runner(loop_factory=UvLoop) as runner:
         faulthandler.enable()  # after standard error is what it stays
         failure = runner.run(_Process(process, config, shared, keeper).run())
     if failure is not None:

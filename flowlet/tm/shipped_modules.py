@@ -11,7 +11,7 @@ import importlib.abc
 import importlib.util
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -49,6 +49,22 @@ class ShippedModules(importlib.abc.MetaPathFinder):
         """Whether a job has brought the module of that name, or one above it."""
         return name.partition(".")[0] in self._versions
 
+    def forget(self, names: Collection[str]) -> None:
+        """Let modules of these names, without dots, come from elsewhere.
+
+        Raises:
+            DeploymentError: a task uses one; the message names module and job.
+        """
+        with self._lock:
+            found = {top: self._versions[top] for top in names if top in self._versions}
+            for top, version in found.items():
+                if version.jobs:
+                    raise DeploymentError(_differs(top, version.jobs[0]))
+            for top in found:
+                del self._versions[top]
+                for name in [each for each in list(sys.modules) if each.partition(".")[0] == top]:
+                    del sys.modules[name]
+
     @contextmanager
     def in_use(self, modules: Modules, job_name: str) -> Iterator[None]:
         """Let ``modules`` be imported, and keep them as they are, while the block runs.
@@ -82,10 +98,7 @@ class ShippedModules(importlib.abc.MetaPathFinder):
         for top, wanted in by_top.items():
             found = self._versions.get(top)
             if found is not None and found.jobs and found.modules != wanted:
-                raise DeploymentError(
-                    f"the job's module {top!r} differs from that of job {found.jobs[0]!r}, which runs in the same TaskManager: "
-                    "cancel it or wait for its end, rename the module, or run the job on TaskManagers of its own"
-                )
+                raise DeploymentError(_differs(top, found.jobs[0]))
 
     def _replace_versions(self, by_top: Mapping[str, Modules]) -> None:
         """If one module is new, all are imported anew, but for those in use: they hold references to each other."""
@@ -106,6 +119,13 @@ class ShippedModules(importlib.abc.MetaPathFinder):
         assert spec is not None, "a loader was given"
         spec.has_location = True  # so that the module has a __file__
         return spec
+
+
+def _differs(top: str, job_name: str) -> str:
+    return (
+        f"the job's module {top!r} differs from that of job {job_name!r}, which runs in the same TaskManager: "
+        "cancel it or wait for its end, rename the module, or run the job on TaskManagers of its own"
+    )
 
 
 def _is_version(module: ModuleType, wanted: ModuleSource | None) -> bool:

@@ -41,6 +41,7 @@ from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.tm.failure import failure_info, format_thread_stack
+from flowlet.tm.job_files import JobFiles, files_of_task
 from flowlet.tm.latency.busy_tasks import BusyTasks
 from flowlet.tm.main_objects import MAIN_OBJECTS
 from flowlet.tm.process_model import TaskScheduling, apply_task_scheduling
@@ -101,6 +102,7 @@ class TaskContext:
     report_stuck: Callable[[TaskStuck], None] | None = None  # a cancelled task has not ended yet; loop thread
     report_mark: Callable[[MarkReport], None] | None = None  # a task wants a completion mark, or one has passed it; loop thread
     checkpoints: CheckpointServices | None = None  # None: jobs with checkpoints are refused
+    files: JobFiles | None = None  # None: jobs that ship files are refused
 
 
 class Task:
@@ -316,7 +318,10 @@ class Task:
     def _execute(self) -> None:
         code = self.descriptor.code
         MAIN_OBJECTS.use(code.main_objects)
-        with SHIPPED_MODULES.in_use(code.modules, self.descriptor.job_name):
+        with (
+            SHIPPED_MODULES.in_use(code.modules, self.descriptor.job_name),
+            files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set),
+        ):
             self._run_stream_task()
 
     def _run_stream_task(self) -> None:

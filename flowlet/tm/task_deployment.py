@@ -160,6 +160,7 @@ def _create_environment(
         state=descriptor.settings.state,
         batch=descriptor.settings.batch,
         gate_inputs=[gate.input_id for gate in descriptor.gates],
+        job_parameters=dict(descriptor.settings.parameters),
     )
 
 

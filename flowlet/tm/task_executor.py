@@ -39,6 +39,8 @@ from flowlet.rpc.control_messages import (
     TaskStuck,
 )
 from flowlet.rpc.http import RpcClient
+from flowlet.shipping.job_file_cache import JobFileCache
+from flowlet.tm.job_files import JobFiles
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
 from flowlet.tm.latency.busy_tasks import BusyTasks, PeriodicLoadCheck, TaskLoad
 from flowlet.tm.latency.latency_policy import LatencyPolicy
@@ -115,6 +117,7 @@ class TaskExecutor:
         self._poller = self._network.busy_poller
         self._load_check: PeriodicLoadCheck | None = None  # while there are tasks
         self._snapshot_pool = SnapshotPool(f"snapshots of {tm_id}")
+        self._files = JobFileCache()
         self._context = TaskContext(
             tm_id,
             self._network,
@@ -131,7 +134,9 @@ class TaskExecutor:
             self._report_stuck,
             self._report_mark,
             CheckpointServices(self._snapshot_pool, self._report_checkpoint),
+            JobFiles(self._files, self._fetch_part),
         )
+        self._rpc: RpcClient | None = None  # from ``start`` on
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None
 
@@ -150,7 +155,7 @@ class TaskExecutor:
             netstack.errors.ConfigError: the address is not a loopback address.
             OSError: the address cannot be bound.
         """
-        config = self._config
+        config, self._rpc = self._config, rpc
         address = await self._network.start(config.host, config.data_port)
         host, port = config.advertised or (address.host, address.port)
         registration = RegisterTaskManager(self.tm_id, config.num_slots, host, port, os.getpid())
@@ -171,6 +176,7 @@ class TaskExecutor:
             await asyncio.gather(self._session, return_exceptions=True)  # waits for the cancelled session; ended by its next steps
         if not self._snapshot_pool.close(_POOL_STOP_S):
             _log.warning("a checkpoint is still being written; its thread ends after that", tm=self.tm_id)
+        self._files.close()
         await self._network.close()
         return stuck
 
@@ -361,6 +367,11 @@ class TaskExecutor:
     def _report_mark(self, message: MarkReport) -> None:
         if self._connection is not None and message.attempt in self._tasks:
             self._connection.send(message)
+
+    async def _fetch_part(self, digest: bytes) -> bytes:
+        assert self._rpc is not None, "tasks come after start()"
+        answer = await self._rpc.request("GET", f"/files/{digest.hex()}")
+        return answer.raise_for_status().body
 
     def _report_checkpoint(self, message: CheckpointReport) -> None:
         if self._connection is not None and message.attempt in self._tasks:

@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext
+from flowlet.columns import Columns
 from flowlet.common.watermark_generator import WatermarkGenerator
 from flowlet.common.watermark_generator import WatermarkOutput as GeneratorOutput
 from flowlet.common.watermark_strategy import WatermarkStrategy
@@ -119,10 +123,19 @@ class EventTimeStream:
         if self._strategy.timestamp_assigner is None and not self._generator.needs_events:
             self._show_largest(chunk)
             self._output.collect(chunk)
+        elif chunk.columns is not None and self.takes_columns:
+            stamped = chunk.with_timestamps(self._times_of(chunk.columns))
+            self._show_largest(stamped)
+            self._output.collect(stamped)
         elif chunk.columns is not None and not self._generator.needs_events and self._output.takes_whole(chunk):
             self._output.collect(chunk.with_timestamps(list(self._stamps(chunk))))
         else:
             self._output.collect_each(chunk.values, self._stamps(chunk), len(chunk))
+
+    @property
+    def takes_columns(self) -> bool:
+        """Whether the timestamps of a chunk in columns are a column."""
+        return is_by_column(self._strategy) and not self._generator.needs_events
 
     def ask(self) -> None:
         """Call the generator's ``on_periodic_emit``; the caller flushes the emitter.  Raises UserFunctionError if the generator failed."""
@@ -131,6 +144,14 @@ class EventTimeStream:
         except Exception as error:
             error.add_note("raised by on_periodic_emit()")
             raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, None) from error
+
+    def _times_of(self, columns: Columns) -> NDArray[np.int64]:
+        assigner: Any = self._strategy.timestamp_assigner
+        try:
+            times: NDArray[np.int64] = assigner.timestamps_of(columns)
+        except Exception as error:
+            raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, f"a batch of {columns.num_rows} rows") from error
+        return times
 
     def _show_largest(self, chunk: Chunk) -> None:
         if not chunk.has_timestamps:
@@ -230,6 +251,11 @@ def _advice(timestamp: Any) -> TypeError:
         f"extract_timestamp must return milliseconds since the epoch as an int of 64 bits, got {preview(timestamp)} of type "
         f"{type(timestamp).__name__}"
     )
+
+
+def is_by_column(strategy: WatermarkStrategy) -> bool:
+    """Whether the strategy takes the timestamps of all rows at once from a column."""
+    return hasattr(strategy.timestamp_assigner, "timestamps_of")
 
 
 def idleness_clock(service: ProcessingTimeService) -> Callable[[], int]:

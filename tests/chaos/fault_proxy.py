@@ -101,6 +101,8 @@ class Entrance:
                 for order in self._plan.orders(direction, part, time.monotonic()):
                     match order:
                         case Send(piece):
+                            if writer.is_closing():  # its peer reset the connection; uvloop raises RuntimeError on a write
+                                raise _CutError(False)
                             writer.write(piece)
                         case Wait(seconds):
                             await writer.drain()

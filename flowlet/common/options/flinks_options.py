@@ -16,7 +16,7 @@ _BATCH: Final = "this detail of batch jobs cannot be set"
 _JVM: Final = "nothing runs in a Java virtual machine"
 _TYPES: Final = "records are serialized by their declared types, or pickled"
 _CLUSTER: Final = "it belongs to the cluster, not to a job: see 'python -m flowlet.tm --help' and 'python -m flowlet.jm --help'"
-_SHIPPING: Final = "functions travel with the job, files and packages do not: install them where the TaskManagers run"
+_SHIPPING: Final = "Python functions run in the TaskManagers themselves, not in processes beside them"
 _METRICS: Final = "metrics are read from the JobManager's REST port, there are no reporters"
 _LISTENERS: Final = "there are no listeners"
 _ALIGNMENT: Final = "source splits of an alignment group always wait for each other"
@@ -33,7 +33,6 @@ EXACT: Final = {
         "sources begin at once": "pipeline.sources.pause-until-first-checkpoint",
         "each operator's id follows from its place in the program; use uid()": "pipeline.auto-generate-uids",
         "use map_batches(), there are no jars": "pipeline.jars pipeline.classpaths",
-        _SHIPPING: "pipeline.cached-files",
         _TYPES: "pipeline.force-avro pipeline.force-kryo pipeline.force-kryo-avro pipeline.generic-types pipeline.serialization-config",
         "give values to the constructors of functions": "pipeline.global-job-parameters",
         "functions are pickled as they are": "pipeline.closure-cleaner-level",

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from flowlet.common.options.batch_options import FOR_BATCH
 from flowlet.common.options.option import Option, boolean, choice, duration, duration_ms, number, text, whole_number
+from flowlet.common.options.python_options import FOR_PYTHON
 from flowlet.common.settings.checkpoint_settings import MIN_INTERVAL_MS
 from flowlet.common.settings.gate_settings import Acknowledge, RetryRule
 from flowlet.common.settings.job_settings import CANCELLATION_INTERVAL_OPTION, CANCELLATION_TIMEOUT_OPTION, MAX_RECORD_BYTES_OPTION
@@ -277,6 +278,7 @@ KNOWN: Final[tuple[Option[Any], ...]] = (
     *(option for options in FOR_STRATEGIES.values() for option in options),
     STATE_BACKEND,
     *FOR_ROCKSDB,
+    *FOR_PYTHON,
     *FIXED,
 )
 BY_NAME: Final[dict[str, Option[Any]]] = {name: option for option in KNOWN for name in option.names}

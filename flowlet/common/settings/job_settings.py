@@ -30,7 +30,7 @@ class JobSettings:
     ``cancellation_interval_ms``: between reports of a cancelled task that does not end.  ``cancellation_timeout_ms``: after it the
     TaskManager ends itself; 0: never.  ``max_record_bytes``: the largest stream element that this job's tasks exchange.
     ``recovery_path``: the checkpoint of another job that this one starts from; empty: none.  ``ignores_unclaimed_state``: that checkpoint
-    may have state of operators that this job does not have.
+    may have state of operators that this job does not have.  ``parameters``: the user's, by name, which all functions can read.
 
     Raises:
         JobGraphError: a number is out of range.
@@ -46,6 +46,7 @@ class JobSettings:
     state: StateSettings = field(default_factory=StateSettings)
     gates: GateSettings = field(default_factory=GateSettings)
     batch: BatchSettings | None = None  # None: the job is no BATCH job
+    parameters: tuple[tuple[str, str], ...] = ()
 
     @property
     def takes_checkpoints(self) -> bool:

@@ -7,8 +7,8 @@ Rules: every function raises JobGraphError if its demands are not met.  The mess
 import inspect
 from typing import Any
 
-from flowlet.common.conversion import to_declared_shape
-from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.conversion import to_declared_element
+from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
 from flowlet.datastream.user_functions.function import Function
 from flowlet.datastream.user_functions.record_functions import FlatMapFunction
 from flowlet.errors import JobGraphError
@@ -55,10 +55,12 @@ def checked_object(func: Any, method: str, *function_classes: type[Function]) ->
     return func
 
 
-def declared_type(output_type: TypeInformation | None) -> TypeInformation:
-    """The declared type of an operator's results, which must be type information; None means any Python object."""
+def declared_type(output_type: TypeInformation | list[TypeInformation] | None) -> TypeInformation:
+    """The declared type of an operator's results: type information, or a list of it, for rows; None means any Python object."""
     if output_type is None:
         return PickledBytesTypeInfo()
+    if isinstance(output_type, list):
+        return RowTypeInfo(output_type)
     if not isinstance(output_type, TypeInformation):
         raise JobGraphError(f"a type is declared with type information such as Types.STRING(), got {output_type!r}")
     return output_type
@@ -92,6 +94,6 @@ def check_type_information(type_info: TypeInformation, method: str) -> None:
 def declared_element(index: int, element: Any, type_info: TypeInformation) -> Any:
     """The element of ``from_collection`` in the shape of its declared type, which it must have."""
     try:
-        return to_declared_shape(element, type_info)
+        return to_declared_element(element, type_info)
     except TypeError as error:
         raise JobGraphError(f"from_collection(): element {index} is not a {type_info!r}: {error}") from None

@@ -5,14 +5,15 @@ Source: PyFlink ``pyflink.datastream.functions.AsyncFunction``.
 """
 
 from abc import abstractmethod
-from typing import Any
+from typing import Generic
 
 from flowlet.datastream.user_functions.function import Function
+from flowlet.datastream.user_functions.type_variables import IN, OUT
 
 __all__ = ["AsyncFunction"]
 
 
-class AsyncFunction(Function):
+class AsyncFunction(Function, Generic[IN, OUT]):
     """Returns any number of records for each record, from a coroutine; many of them run at once.
 
     The coroutines of all tasks of a process share one event loop, so they must not block.  ``open``, ``close`` and ``timeout`` run on the
@@ -20,16 +21,16 @@ class AsyncFunction(Function):
     """
 
     @abstractmethod
-    async def async_invoke(self, value: Any) -> list[Any]:
+    async def async_invoke(self, value: IN) -> list[OUT]:
         """The records that replace ``value``, as a list; ``[]`` for none.
 
         An exception fails the job, unless a retry strategy asks for another attempt.
         """
 
-    def timeout(self, value: Any) -> list[Any]:
+    def timeout(self, value: IN) -> list[OUT]:
         """The records that replace ``value`` after the timeout; the coroutine was cancelled before.
 
         Raises:
             TimeoutError: unless overridden; it fails the job.
         """
-        raise TimeoutError(f"{type(self).__name__}.async_invoke() had no result in time")
+        raise TimeoutError(f"Async function call has timed out for input: {value}")

@@ -6,7 +6,11 @@ Source: PyFlink ``pyflink.datastream.functions``: ``Function``, ``RuntimeContext
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, final
+
+from flowlet.errors import FlowletError
+from flowlet.metrics import MetricGroup
 
 if TYPE_CHECKING:
     from flowlet.datastream.states.state_descriptors import (
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointListener",
     "CheckpointedFunction",
+    "DistributedCache",
     "Function",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
@@ -58,6 +63,24 @@ class KeyedStateStore(ABC):
         """The values of each key combined by an ``AggregateFunction``; only on a keyed stream."""
 
 
+@final
+class DistributedCache:
+    """The files that travelled with a job to the TaskManager of this subtask."""
+
+    __slots__ = ("_paths",)
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self._paths = paths
+
+    def get_file(self, name: str) -> str:
+        """The path of a copy here, to be read only.  Raises FlowletError: no file was registered under that name."""
+        found = self._paths.get(name)
+        if found is None:
+            known = ", ".join(map(repr, sorted(self._paths))) or "none"
+            raise FlowletError(f"there is no cached file {name!r}; registered are: {known}")
+        return found
+
+
 class RuntimeContext(KeyedStateStore):
     """The subtask that runs a function; argument of ``open``."""
 
@@ -85,6 +108,18 @@ class RuntimeContext(KeyedStateStore):
     def get_task_name_with_subtasks(self) -> str:
         """The name of the task with the subtask's number, from 1, as in ``Map (3/4)``."""
 
+    @abstractmethod
+    def get_job_parameter(self, key: str, default_value: str) -> str:
+        """The parameter of that name, from ``ExecutionConfig.set_global_job_parameters``; ``default_value`` if there is none."""
+
+    @abstractmethod
+    def get_metrics_group(self) -> MetricGroup:
+        """Makes the metrics of the function; they are shown per operator and subtask."""
+
+    @abstractmethod
+    def get_distributed_cache(self) -> DistributedCache:
+        """The files of ``StreamExecutionEnvironment.register_cached_file``.  Flink's; PyFlink's context lacks it."""
+
 
 class Function(ABC):  # noqa: B024  # open and close may, but need not be overridden
     """Base class of all functions: ``open`` before the first record, ``close`` after the last one or after a failure."""
@@ -94,6 +129,11 @@ class Function(ABC):  # noqa: B024  # open and close may, but need not be overri
 
     def close(self) -> None:  # noqa: B027  # nothing to do unless overridden
         """Release what ``open`` acquired."""
+
+
+def has_life_cycle(function: Any) -> bool:
+    """Whether it is a function object that overrides ``open`` or ``close``."""
+    return isinstance(function, Function) and (type(function).open, type(function).close) != (Function.open, Function.close)
 
 
 class FunctionSnapshotContext(ABC):

@@ -7,9 +7,10 @@ Absent: window functions.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from flowlet.datastream.user_functions.function import Function
+from flowlet.datastream.user_functions.type_variables import IN1, IN2, KEY, OUT
 
 if TYPE_CHECKING:
     from flowlet.datastream.states.state_descriptors import BroadcastState, MapStateDescriptor, ReadOnlyBroadcastState, StateDescriptor
@@ -183,7 +184,7 @@ class BaseBroadcastProcessFunction(Function):
             """The broadcast state of a descriptor that ``broadcast()`` got, to read."""
 
 
-class BroadcastProcessFunction(BaseBroadcastProcessFunction):
+class BroadcastProcessFunction(BaseBroadcastProcessFunction, Generic[IN1, IN2, OUT]):
     """A function of a stream and a broadcast stream.  Results are as those of a ``ProcessFunction``."""
 
     class Context(BaseBroadcastProcessFunction.Context):
@@ -193,15 +194,15 @@ class BroadcastProcessFunction(BaseBroadcastProcessFunction):
         """The context of a record of the other stream."""
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: "BroadcastProcessFunction.ReadOnlyContext") -> Iterable[Any] | None:
+    def process_element(self, value: IN1, ctx: "BroadcastProcessFunction.ReadOnlyContext") -> Iterable[OUT] | None:
         """The records that replace a record of the stream that is not broadcast."""
 
     @abstractmethod
-    def process_broadcast_element(self, value: Any, ctx: "BroadcastProcessFunction.Context") -> Iterable[Any] | None:
+    def process_broadcast_element(self, value: IN2, ctx: "BroadcastProcessFunction.Context") -> Iterable[OUT] | None:
         """The records that replace a record of the broadcast stream, which every subtask sees."""
 
 
-class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction):
+class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, Generic[KEY, IN1, IN2, OUT]):
     """A function of a keyed stream and a broadcast stream, with timers and keyed state."""
 
     class Context(BaseBroadcastProcessFunction.Context):
@@ -233,13 +234,13 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction):
             """Whether the timer fires by event time or by processing time."""
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: "KeyedBroadcastProcessFunction.ReadOnlyContext") -> Iterable[Any] | None:
+    def process_element(self, value: IN1, ctx: "KeyedBroadcastProcessFunction.ReadOnlyContext") -> Iterable[OUT] | None:
         """The records that replace a record of the keyed stream."""
 
     @abstractmethod
-    def process_broadcast_element(self, value: Any, ctx: "KeyedBroadcastProcessFunction.Context") -> Iterable[Any] | None:
+    def process_broadcast_element(self, value: IN2, ctx: "KeyedBroadcastProcessFunction.Context") -> Iterable[OUT] | None:
         """The records that replace a record of the broadcast stream, which every subtask sees."""
 
-    def on_timer(self, timestamp: int, ctx: "KeyedBroadcastProcessFunction.OnTimerContext") -> Iterable[Any] | None:
+    def on_timer(self, timestamp: int, ctx: "KeyedBroadcastProcessFunction.OnTimerContext") -> Iterable[OUT] | None:
         """The records that a timer emits."""
         return None

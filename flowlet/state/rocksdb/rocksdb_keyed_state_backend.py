@@ -35,9 +35,9 @@ from flowlet.state.rocksdb.cached_states import RocksDBListState, RocksDBMapStat
 from flowlet.state.rocksdb.rocksdb_store import CACHE_BYTES, RocksDBStore, open_to_read, rows_of
 from flowlet.state.rocksdb.row_forms import ExpiryOfRows, full_snapshot, rows_of_snapshot, user_keys, with_other_ttl
 from flowlet.state.rocksdb.row_keys import MAX_STATES, PREFIX
-from flowlet.state.rocksdb.working_directory import WorkingDirectory
 from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
 from flowlet.state.type_compatibility import type_form
+from flowlet.storage.working_directory import WorkingDirectory
 from flowlet.timers.time_api import KeyContext
 
 _KINDS: Final = {
@@ -92,6 +92,7 @@ class RocksDBKeyedStateBackend:
         self._ids: dict[str, int] = {}
         self._descriptions: dict[str, StateDescription] = {}  # of all states, declared or not
         self._states: dict[str, State] = {}
+        self._contexts: dict[str, KeyContext] = {}  # of the states
         self._expiries: dict[str, Expiry] = {}  # of states whose full snapshots leave out expired entries
         self._refusal: str | None = None
         # By name in the database: the files of the newest complete checkpoint, and of those that may become complete.
@@ -120,22 +121,26 @@ class RocksDBKeyedStateBackend:
 
     # -- states
 
-    def state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+    def state(self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None) -> Any:
         """See ``KeyedStateBackend``."""
         if not isinstance(descriptor, kind):
             raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
         type_info = descriptor.type_info
         declared = StateDescription(_KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info))
         name = descriptor.name
+        context = self._key_context if key_context is None else key_context
         if name not in self._states:
             if self._refusal is not None:
                 raise FlowletError(f"state {name!r}: {self._refusal}")
-            self._states[name] = self._new_state(descriptor, declared)
+            self._states[name] = self._new_state(descriptor, declared, context)
+            self._contexts[name] = context
+        elif self._contexts[name] is not context:
+            raise FlowletError(f"state {name!r} is declared twice: for a window and for all windows of a key; use two names")
         elif self._descriptions[name] != declared:
             raise FlowletError(f"state {name!r} is declared twice: as {self._descriptions[name]} and as {declared}; use two names")
         return self._states[name]
 
-    def _new_state(self, descriptor: StateDescriptor, declared: StateDescription) -> State:
+    def _new_state(self, descriptor: StateDescriptor, declared: StateDescription, context: KeyContext) -> State:
         name = descriptor.name
         written = self._descriptions.get(name)
         if written is not None and (written.kind, written.type_name) != (declared.kind, declared.type_name):
@@ -148,7 +153,7 @@ class RocksDBKeyedStateBackend:
         if written is not None and written.has_ttl != declared.has_ttl:
             self._convert_ttl(store, state_id, declared)
         self._descriptions[name] = declared
-        return self._state_of(descriptor, StateKeys(name, state_id, store, self._key_context))
+        return self._state_of(descriptor, StateKeys(name, state_id, store, context))
 
     def _id_of(self, name: str, description: StateDescription) -> int:
         if name not in self._ids:
@@ -340,7 +345,7 @@ class RocksDBKeyedStateBackend:
 
     def _path(self, name: str) -> Path:
         if self._directory is None:
-            self._directory = WorkingDirectory(self._place.directory)
+            self._directory = WorkingDirectory(self._place.directory, purpose="rocksdb", advice="set state.backend.rocksdb.localdir")
         return self._directory.path / name
 
     def _opened(self) -> RocksDBStore:

@@ -12,7 +12,11 @@ from flowlet.datastream import StreamExecutionEnvironment
 
 WORKS = [
     *(programs.work_of(program, form, 400) for program in programs.PROGRAMS for form in programs.FORMS),
-    *(nexmark.work_of(query, form, 4_000).with_at_most(4_000) for query in nexmark.QUERIES for form in programs.FORMS),
+    *(
+        nexmark.work_of(query, form, 4_000).with_at_most(4_000)
+        for query in nexmark.ALL_QUERIES
+        for form in nexmark.forms_of(query, programs.FORMS)
+    ),
 ]
 
 

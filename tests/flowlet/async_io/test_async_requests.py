@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flowlet.async_io.async_wait_operator import AsyncWaitStatistics
-from flowlet.datastream.user_functions.async_retry_predicates import empty_result_predicate, has_exception_predicate
-from flowlet.datastream.user_functions.async_retry_strategies import AsyncRetryStrategy
+from flowlet.datastream.async_retry_predicates import empty_result_predicate, has_exception_predicate
+from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import UserFunctionError
 from flowlet.records import Watermark
 from tests.flowlet.async_io.async_harness import AsyncHarness, Doubler
@@ -33,7 +33,7 @@ class Asking(Doubler):
 
 class Confused(Doubler):
     def timeout(self, value: Any) -> list[Any]:
-        return "no list"  # type: ignore[return-value]  # what users do
+        return 7  # type: ignore[return-value]  # what users do
 
 
 async def lookup(value: Any) -> list[Any]:
@@ -222,7 +222,7 @@ def test_an_answer_to_a_deadline_that_is_no_list_is_refused() -> None:
     with pytest.raises(UserFunctionError) as caught:
         harness.advance(1000)
 
-    assert "got 'no list' of type str" in str(caught.value.__cause__)
+    assert "got 7 of type int" in str(caught.value.__cause__)
     harness.close()
 
 

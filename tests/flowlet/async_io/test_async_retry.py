@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from flowlet.async_io.async_retry import RetryPolicy
-from flowlet.datastream.user_functions.async_retry_predicates import empty_result_predicate, has_exception_predicate
-from flowlet.datastream.user_functions.async_retry_strategies import AsyncRetryStrategy
+from flowlet.datastream.async_retry_predicates import empty_result_predicate, has_exception_predicate
+from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 
 
 def test_an_outcome_that_the_predicate_wants_is_tried_again_until_no_attempt_is_left() -> None:

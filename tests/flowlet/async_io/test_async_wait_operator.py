@@ -300,15 +300,39 @@ def test_a_coroutine_that_exits_fails_like_any_other() -> None:
     harness.close()
 
 
-@pytest.mark.parametrize("result", [None, "text", ("tuple",), 7])
-def test_a_result_that_is_no_list_is_refused(result: object) -> None:
+@pytest.mark.parametrize(("result", "text"), [(None, "cannot be none"), (7, "should be of list type")])
+def test_a_result_that_is_no_list_is_refused_in_pyflinks_words(result: object, text: str) -> None:
     harness = AsyncHarness()
     harness.process("a")
 
     with pytest.raises(UserFunctionError, match="the record 'a'") as caught:
         harness.end("a", result)
 
-    assert str(caught.value.__cause__).startswith("an async function returns a list of its results")
+    assert str(caught.value.__cause__).startswith(f"The result of AsyncFunction {text}, please check the methods 'async_invoke'")
+    harness.close()
+
+
+@pytest.mark.parametrize(("result", "records"), [(("b", "c"), ["b", "c"]), (iter(["b"]), ["b"]), ({"b": 1}, ["b"]), ((), [])])
+def test_any_iterable_is_a_result(result: object, records: list[str]) -> None:
+    """As in PyFlink."""
+    harness = AsyncHarness()
+    harness.process("a")
+    harness.end("a", result)
+
+    assert harness.elements == records
+    harness.close()
+
+
+def test_an_error_says_in_which_class_it_happened() -> None:
+    harness = AsyncHarness()
+    harness.process("a")
+
+    with pytest.raises(UserFunctionError) as caught:
+        harness.end("a", ValueError("no"))
+
+    (note,) = caught.value.__cause__.__notes__  # type: ignore[union-attr]  # there is a cause, with a note
+    assert note.startswith("Error happens inside the class '<class ")
+    assert note.endswith("during handling input ''a''")
     harness.close()
 
 

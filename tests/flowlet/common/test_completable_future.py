@@ -3,7 +3,7 @@
 import pytest
 
 from flowlet.common import CompletableFuture
-from flowlet.errors import JobExecutionError
+from flowlet.errors import FlowletError, JobExecutionError
 
 
 def failing() -> int:
@@ -47,3 +47,25 @@ def test_an_interrupt_is_never_taken_for_the_jobs_error() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         CompletableFuture(interrupted, lambda: False).exception()
+
+
+def test_a_future_that_was_given_up_has_no_value() -> None:
+    """The wait is not even begun."""
+    future = CompletableFuture(failing, lambda: False)
+
+    assert not future.cancelled()
+    assert future.cancel()
+    assert future.cancelled()
+    assert future.done()
+    assert future.cancel()
+    with pytest.raises(FlowletError, match="the future was cancelled"):
+        future.result()
+    assert "cancelled" in str(future.exception())
+
+
+def test_a_value_that_is_there_cannot_be_given_up() -> None:
+    future = CompletableFuture.completed(7)
+
+    assert not future.cancel()
+    assert not future.cancelled()
+    assert future.result() == 7

@@ -2,13 +2,14 @@
 
 import datetime
 import decimal
+import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Row, RowKind, TypeInformation, Types
-from flowlet.common.conversion import to_declared_shape
+from flowlet.common.conversion import to_declared_element, to_declared_shape
 
 PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
 
@@ -114,3 +115,45 @@ def test_conversion_happens_once(values: list[tuple[str, int]]) -> None:
 
     assert to_declared_shape(once, type_info) == once
     assert [tuple(row) for row in once] == values
+
+
+def test_a_named_row_is_read_by_its_names() -> None:
+    assert to_declared_shape(Row(age=11, name="Alice"), PERSON) == Row(name="Alice", age=11)
+    with pytest.raises(TypeError, match="has no 'age'"):
+        to_declared_shape(Row(name="Alice", years=11), PERSON)
+
+
+@pytest.mark.parametrize(("make", "code"), [(Types.BYTE, "b"), (Types.SHORT, "h"), (Types.INT, "i")])
+@given(value=st.integers(-(2**70), 2**70))
+def test_integers_of_a_collection_wrap_around(make: type[TypeInformation], code: str, value: int) -> None:
+    """As Java's ``byteValue``, ``shortValue`` and ``intValue``: the lowest bits count."""
+    size = struct.calcsize(code)
+
+    expected = struct.unpack(f"<{code}", (value & (1 << 8 * size) - 1).to_bytes(size, "little"))[0]
+
+    assert to_declared_element(value, make()) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "type_info", "expected"),
+    [
+        (1.1, Types.FLOAT(), 1.100000023841858),
+        (1, Types.DOUBLE(), 1.0),
+        (5, Types.STRING(), "5"),
+        (("a", 2**31), PERSON, Row(name="a", age=-(2**31))),
+    ],
+)
+def test_elements_of_a_collection_become_what_java_makes_of_them(value: object, type_info: TypeInformation, expected: object) -> None:
+    converted = to_declared_element(value, type_info)
+
+    assert converted == expected
+    assert type(converted) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_info"),
+    [(1.7, Types.INT()), (True, Types.INT()), (2**63, Types.LONG()), (True, Types.STRING()), (1.5, Types.STRING()), ("1", Types.FLOAT())],
+)
+def test_elements_of_another_kind_are_refused(value: object, type_info: TypeInformation) -> None:
+    with pytest.raises(TypeError):
+        to_declared_element(value, type_info)

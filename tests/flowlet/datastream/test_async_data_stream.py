@@ -11,7 +11,7 @@ from flowlet.common import Time, Types
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.time import Duration
 from flowlet.datastream import AsyncDataStream, AsyncFunction, AsyncRetryStrategy, DataStream, StreamExecutionEnvironment
-from flowlet.datastream.user_functions.async_retry_predicates import empty_result_predicate
+from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.errors import FlowletError, JobGraphError
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.graph.transformation import AsyncWaitTransformation
@@ -125,5 +125,5 @@ def test_attempts_need_an_end() -> None:
 
 
 def test_the_default_answer_to_a_timeout_is_an_error() -> None:
-    with pytest.raises(TimeoutError, match=r"Lookup.async_invoke\(\) had no result in time"):
+    with pytest.raises(TimeoutError, match="Async function call has timed out for input: 3"):
         Lookup().timeout(3)

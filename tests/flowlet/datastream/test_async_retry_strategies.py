@@ -4,12 +4,12 @@ from typing import Any, cast
 import cloudpickle
 import pytest
 
-from flowlet.datastream.user_functions.async_retry_predicates import (
+from flowlet.datastream.async_retry_predicates import (
     empty_result_predicate,
     exception_type_predicate,
     has_exception_predicate,
 )
-from flowlet.datastream.user_functions.async_retry_strategies import (
+from flowlet.datastream.async_retry_strategies import (
     AsyncRetryStrategy,
     ExponentialBackoffDelayRetryStrategy,
     FixedDelayRetryStrategy,

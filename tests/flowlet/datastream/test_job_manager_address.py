@@ -3,7 +3,7 @@
 import pytest
 
 from flowlet.common import Configuration
-from flowlet.datastream.job_manager_address import is_in_process, job_manager_address
+from flowlet.datastream.environment.job_manager_address import is_in_process, job_manager_address
 from flowlet.errors import ConfigError
 
 ELSEWHERE = {"FLOWLET_JOBMANAGER": "elsewhere:1"}

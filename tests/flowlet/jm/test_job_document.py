@@ -8,9 +8,9 @@ import pytest
 from flowlet.graph.execution_graph import CancelRequested, ExecutionGraph, ExecutionReported, SlotsAllocated
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.job_document import JobView, job_document, job_overview_item, vertex_status
+from flowlet.jm.job_document import JobView, job_document, job_overview_item, vertex_metrics_document, vertex_status
 from flowlet.jm.scheduler import attempt_id, execution_vertices
-from flowlet.rpc.control_messages import OperatorMetrics, TaskMetrics
+from flowlet.rpc.control_messages import OperatorMetrics, TaskMetrics, UserMetric
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, JOB_ID, SINK_ID, SOURCE_ID, edge, user_failure, word_count
 
 JOB = word_count(sinks=2)
@@ -182,3 +182,34 @@ def test_event_time_lags_behind_the_clock_from_the_first_watermark_to_the_last()
     assert lag() is None
     assert lag(-(2**63), 1_900) is None
     assert lag(2**63 - 1) is None
+
+
+def test_metrics_of_users_have_flinks_names() -> None:
+    """Subtask, operator, groups and name; what belongs to a meter or a distribution stands behind it."""
+    shown = [
+        UserMetric("g.hits", "counter", 3),
+        UserMetric("rate", "meter", 4, rate=2.5),
+        UserMetric("size", "distribution", 1, sum=7, min=7, max=7),
+    ]
+    sinks = TaskMetrics(operators=[OperatorMetrics("Sink", "0" * 32, 5, 0, 0, 0, [], 0, user_metrics=shown)])
+    document = job_document(running(sink_1=sinks), 2_500)
+
+    found = vertex_metrics_document(document, SINK_ID, [])
+    chosen = vertex_metrics_document(document, SINK_ID, ["1.Sink.g.hits", "no such metric"])
+
+    assert found == [
+        {"id": f"1.Sink.{name}", "value": value}
+        for name, value in {
+            "numRecordsIn": 5,
+            "numRecordsOut": 0,
+            "g.hits": 3,
+            "rate": 4,
+            "rate.rate": 2.5,
+            "size": 1,
+            "size.sum": 7,
+            "size.min": 7,
+            "size.max": 7,
+        }.items()
+    ]
+    assert chosen == [{"id": "1.Sink.g.hits", "value": 3}]
+    assert vertex_metrics_document(document, "f" * 32, []) is None

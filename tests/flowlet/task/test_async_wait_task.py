@@ -12,8 +12,8 @@ import pytest
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.async_io.shared_async_loop import PROCESS_ASYNC_LOOP
-from flowlet.datastream.user_functions.async_retry_predicates import empty_result_predicate
-from flowlet.datastream.user_functions.async_retry_strategies import AsyncRetryStrategy
+from flowlet.datastream.async_retry_predicates import empty_result_predicate
+from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.records import MAX_WATERMARK
 from flowlet.task.create_stream_task import create_stream_task

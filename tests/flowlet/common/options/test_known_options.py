@@ -8,7 +8,7 @@ import pytest
 from flowlet.common import Configuration
 from flowlet.common.options.known_options import BY_NAME, FIXED, KNOWN
 from flowlet.datastream import StreamExecutionEnvironment
-from flowlet.datastream.job_manager_address import job_manager_address
+from flowlet.datastream.environment.job_manager_address import job_manager_address
 from flowlet.errors import ConfigError, JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.stream_graph import StreamGraph
@@ -164,6 +164,12 @@ READ: dict[str, tuple[str, Seen]] = {
     "execution.checkpointing.incremental": ("true", with_rocksdb),
     "state.backend.incremental": ("true", with_rocksdb),
     "state.backend.rocksdb.localdir": ("/elsewhere", with_rocksdb),
+    "python.files": ("a.py,b", whole_graph),
+    "python.requirements": ("a.txt#packages", whole_graph),
+    "python.archives": ("a.zip#data", whole_graph),
+    "python.executable": ("python3", whole_graph),
+    "pipeline.cached-files": ("name:a,path:b", whole_graph),
+    "flowlet.ship-modules": ("false", whole_graph),
 }
 """By name: a value that is not the default, and what shows that it was read."""
 

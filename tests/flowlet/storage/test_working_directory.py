@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import FlowletError
-from flowlet.state.rocksdb.working_directory import WorkingDirectory
+from flowlet.storage.working_directory import WorkingDirectory
 
 PROGRAM = """
 import sys
-from flowlet.state.rocksdb.working_directory import WorkingDirectory
-directory = WorkingDirectory(sys.argv[1])
+from flowlet.storage.working_directory import WorkingDirectory
+directory = WorkingDirectory(sys.argv[1], purpose="rocksdb", advice="go")
 (directory.path / "file").write_text("x")
 print(directory.path, flush=True)
 sys.stdin.read()
@@ -22,7 +22,7 @@ sys.stdin.read()
 
 
 def test_a_directory_goes_with_its_files(tmp_path: Path) -> None:
-    directory = WorkingDirectory(str(tmp_path))
+    directory = WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="set state.backend.rocksdb.localdir")
     (directory.path / "file").write_text("x")
     base = directory.path.parent
 
@@ -44,7 +44,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(t
         children[0].send_signal(signal.SIGKILL)
         children[0].wait(30)
 
-        own = WorkingDirectory(str(tmp_path))
+        own = WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="set state.backend.rocksdb.localdir")
         own.close()
 
         assert not paths[0].exists()
@@ -62,4 +62,4 @@ def test_a_directory_of_another_form_is_refused(tmp_path: Path) -> None:
     base.chmod(0o777)
 
     with pytest.raises(FlowletError, match=r"belongs to this user alone; make it writable, or set state\.backend\.rocksdb\.localdir"):
-        WorkingDirectory(str(tmp_path))
+        WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="set state.backend.rocksdb.localdir")

@@ -1,4 +1,4 @@
-"""``WorkingDirectory``: a directory of one database, which does not outlive its process for long.
+"""``WorkingDirectory``: a directory of temporary files, which does not outlive its process for long.
 
 Side:       shared.
 Invariants: the owner holds the lock of the file beside the directory, from before the directory is made until after it is removed.  So
@@ -27,13 +27,15 @@ class WorkingDirectory:
 
     Args:
         parent: an absolute path; empty: the directory for temporary files (``TMPDIR``).
+        purpose: part of its name; those of one purpose remove each other's leftovers.
+        advice: what to do when it cannot be made.
 
     Raises:
         FlowletError: it cannot be made; the message says where, and what to do.
     """
 
-    def __init__(self, parent: str = "") -> None:
-        base = Path(parent or tempfile.gettempdir()) / f"flowlet-rocksdb-{os.geteuid()}"
+    def __init__(self, parent: str = "", *, purpose: str, advice: str) -> None:
+        base = Path(parent or tempfile.gettempdir()) / f"flowlet-{purpose}-{os.geteuid()}"
         try:
             _make_base(base)
             remove_leftovers(base)
@@ -42,7 +44,7 @@ class WorkingDirectory:
             self.path.mkdir(0o700)
         except OSError as error:
             raise FlowletError(
-                f"RocksDB cannot work in {base}: {error.strerror or error}; make it writable, or set state.backend.rocksdb.localdir"
+                f"no temporary files can be kept in {base}: {error.strerror or error}; make it writable, or {advice}"
             ) from error
 
     def __repr__(self) -> str:

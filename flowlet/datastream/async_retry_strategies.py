@@ -9,9 +9,10 @@ Source:     PyFlink ``pyflink.datastream.async_retry_strategies``, and two inter
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from flowlet.common.checks import is_whole_number
+from flowlet.datastream.user_functions.type_variables import OUT
 from flowlet.errors import JobGraphError
 
 __all__ = [
@@ -23,15 +24,15 @@ __all__ = [
     "RetryPredicate",
 ]
 
-ResultPredicate: TypeAlias = Callable[[list[Any]], bool] | None
+ResultPredicate: TypeAlias = Callable[[list[OUT]], bool] | None
 ExceptionPredicate: TypeAlias = Callable[[Exception], bool] | None
 
 
-class AsyncRetryPredicate(ABC):
+class AsyncRetryPredicate(ABC, Generic[OUT]):
     """Decides which outcomes are tried again."""
 
     @abstractmethod
-    def result_predicate(self) -> ResultPredicate:
+    def result_predicate(self) -> ResultPredicate[OUT]:
         """Returns whether a result is tried again; None: never."""
 
     @abstractmethod
@@ -39,7 +40,7 @@ class AsyncRetryPredicate(ABC):
         """Returns whether an exception is tried again; None: never."""
 
 
-class AsyncRetryStrategy(ABC):
+class AsyncRetryStrategy(ABC, Generic[OUT]):
     """Decides how often, when and why an asynchronous call is tried again."""
 
     @abstractmethod
@@ -51,7 +52,7 @@ class AsyncRetryStrategy(ABC):
         """The delay before the next attempt in milliseconds."""
 
     @abstractmethod
-    def get_retry_predicate(self) -> AsyncRetryPredicate:
+    def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
         """Decides which outcomes are tried again."""
 
     @staticmethod
@@ -63,7 +64,7 @@ class AsyncRetryStrategy(ABC):
     def fixed_delay(
         max_attempts: int,
         backoff_time_millis: int,
-        result_predicate: ResultPredicate,
+        result_predicate: ResultPredicate[OUT],
         exception_predicate: ExceptionPredicate,
     ) -> "AsyncRetryStrategy":
         """Try again up to ``max_attempts`` times, always after the same delay."""
@@ -75,7 +76,7 @@ class AsyncRetryStrategy(ABC):
         initial_delay: int,
         max_retry_delay: int,
         multiplier: float,
-        result_predicate: ResultPredicate,
+        result_predicate: ResultPredicate[OUT],
         exception_predicate: ExceptionPredicate,
     ) -> "AsyncRetryStrategy":
         """Try again up to ``max_attempts`` times; each delay is ``multiplier`` times the last one, at most ``max_retry_delay``."""
@@ -84,14 +85,14 @@ class AsyncRetryStrategy(ABC):
         )
 
 
-class RetryPredicate(AsyncRetryPredicate):
+class RetryPredicate(AsyncRetryPredicate[OUT]):
     """Holds the two predicates."""
 
-    def __init__(self, result_predicate: ResultPredicate, exception_predicate: ExceptionPredicate) -> None:
+    def __init__(self, result_predicate: ResultPredicate[OUT], exception_predicate: ExceptionPredicate) -> None:
         self._result_predicate = result_predicate
         self._exception_predicate = exception_predicate
 
-    def result_predicate(self) -> ResultPredicate:
+    def result_predicate(self) -> ResultPredicate[OUT]:
         """Returns whether a result is tried again."""
         return self._result_predicate
 
@@ -100,7 +101,7 @@ class RetryPredicate(AsyncRetryPredicate):
         return self._exception_predicate
 
 
-class NoRetryStrategy(AsyncRetryStrategy):
+class NoRetryStrategy(AsyncRetryStrategy[OUT]):
     """Never tries again."""
 
     def can_retry(self, current_attempts: int) -> bool:
@@ -111,19 +112,19 @@ class NoRetryStrategy(AsyncRetryStrategy):
         """-1: there is no next attempt."""
         return -1
 
-    def get_retry_predicate(self) -> AsyncRetryPredicate:
+    def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
         """No outcome is tried again."""
         return RetryPredicate(None, None)
 
 
-class FixedDelayRetryStrategy(AsyncRetryStrategy):
+class FixedDelayRetryStrategy(AsyncRetryStrategy[OUT]):
     """The same delay before every repetition.  Raises JobGraphError if an argument is not positive."""
 
     def __init__(
         self,
         max_attempts: int,
         backoff_time_millis: int,
-        result_predicate: ResultPredicate,
+        result_predicate: ResultPredicate[OUT],
         exception_predicate: ExceptionPredicate,
     ) -> None:
         self._max_attempts = _positive("max_attempts", max_attempts)
@@ -138,12 +139,12 @@ class FixedDelayRetryStrategy(AsyncRetryStrategy):
         """The delay, the same for all attempts."""
         return self._backoff_time_ms
 
-    def get_retry_predicate(self) -> AsyncRetryPredicate:
+    def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
         """The two predicates."""
         return self._predicate
 
 
-class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
+class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy[OUT]):
     """Each delay is ``multiplier`` times the last one, at most ``max_retry_delay``.
 
     Raises:
@@ -156,7 +157,7 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
         initial_delay: int,
         max_retry_delay: int,
         multiplier: float,
-        result_predicate: ResultPredicate,
+        result_predicate: ResultPredicate[OUT],
         exception_predicate: ExceptionPredicate,
     ) -> None:
         self._max_attempts = _positive("max_attempts", max_attempts)
@@ -181,7 +182,7 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
             return self._max_delay_ms
         return int(min(delay_ms, self._max_delay_ms))
 
-    def get_retry_predicate(self) -> AsyncRetryPredicate:
+    def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
         """The two predicates."""
         return self._predicate
 

@@ -143,6 +143,20 @@ def check_comparable(schema: Any, column: Any, method: str) -> str:
     return name
 
 
+def check_time(schema: Any, column: Any) -> str:
+    """The name of a column, which must hold times."""
+    import pyarrow as pa
+
+    name = column_of(schema, column, "with_event_time")
+    kind = schema.field(name).type
+    if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        raise JobGraphError(
+            f"with_event_time({name!r}): the column is a {kind}; a time is a timestamp, a date or milliseconds since 1970 as integers: "
+            "cast it by map_batches(...)"
+        )
+    return name
+
+
 def schema_with_sum(schema: Any, column: str) -> Any:
     """The schema after a sum, whose column is int64 or float64."""
     import pyarrow as pa

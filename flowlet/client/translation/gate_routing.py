@@ -3,13 +3,15 @@
 Side:       pure.
 Rules:      if everything that reads a remote gate is keyed by one selector and has one parallelism, the gate takes that parallelism and
             that number of key groups over, its producers send each record to the subtask that owns its key, and the edges behind it go
-            forward: records travel once.  In any other case producers send in turns, and the job shuffles as it does behind any source.
+            forward: records travel once.  In any other case, or if the selector has ``open`` or ``close``, producers send in turns, and
+            the job shuffles as it does behind any source.
 """
 
 from dataclasses import replace
 
 from flowlet.common.typeinfo import ArrowTypeInfo
 from flowlet.datastream.remote_gate import RemoteGate
+from flowlet.datastream.user_functions.function import has_life_cycle
 from flowlet.graph.partitioner import Forward, KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
 from flowlet.graph.transformation import SourceTransformation
@@ -34,6 +36,8 @@ def _key_groups_behind(graph: StreamGraph, node: StreamNode) -> KeyGroups | None
     first = edges[0].partitioner
     if not isinstance(first, KeyGroups):
         return None
+    if has_life_cycle(first.key_selector):
+        return None  # nobody opens it at a producer
     shapes = set()
     for edge in edges:
         # The same object: two selectors that look alike may differ in what they close over.

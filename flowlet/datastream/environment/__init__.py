@@ -1,0 +1,1 @@
+"""Parts of ``StreamExecutionEnvironment`` that are about its options alone."""

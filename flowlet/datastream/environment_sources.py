@@ -1,0 +1,182 @@
+"""``EnvironmentSources``: the methods of ``StreamExecutionEnvironment`` that begin a stream.
+
+Side:   pure.
+Source: PyFlink ``pyflink.datastream.stream_execution_environment``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from flowlet.common.checks import is_name
+from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
+from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.datastream.connectors.base import BuiltInSource, Source
+from flowlet.datastream.connectors.number_seq import NumberSequenceSource
+from flowlet.datastream.data_stream import DataStream
+from flowlet.datastream.remote_gate import RemoteGate
+from flowlet.datastream.user_functions.argument_checks import check_type_information, declared_element
+from flowlet.datastream.user_functions.source_function import SourceFunction
+from flowlet.errors import JobGraphError
+from flowlet.graph.transformation import ArrowSourceTransformation, CollectionSourceTransformation, SourceTransformation
+
+if TYPE_CHECKING:
+    from flowlet.datastream.column_stream import ColumnStream
+    from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
+
+
+class EnvironmentSources(ABC):
+    """A base class of ``StreamExecutionEnvironment`` alone."""
+
+    @abstractmethod
+    def get_parallelism(self) -> int:
+        """The parallelism of sources."""
+
+    def from_collection(self, collection: Iterable[Any], type_info: TypeInformation | None = None) -> DataStream:
+        """The elements of a collection, which travel with the job; with a type they are brought into its shape.
+
+        Raises:
+            JobGraphError: it is no collection, or an element is not of the type.
+        """
+        if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
+            raise JobGraphError(f"from_collection() needs a list of elements, got {collection!r} of type {type(collection).__name__}")
+        elements = list(collection)
+        if type_info is not None:
+            check_type_information(type_info, "from_collection")
+            elements = [declared_element(index, element, type_info) for index, element in enumerate(elements)]
+        return self._source(
+            CollectionSourceTransformation(
+                name="Collection Source",
+                source=elements,
+                output_type=type_info or PickledBytesTypeInfo(),
+                parallelism=1,
+                is_non_parallel=True,
+            )
+        )
+
+    def add_source(
+        self, source_func: SourceFunction, source_name: str = "Custom Source", type_info: TypeInformation | None = None
+    ) -> DataStream:
+        """What a function emits that may block; it runs in one subtask, on a thread of its own.
+
+        Raises:
+            JobGraphError: an argument is not of its kind.
+        """
+        if not isinstance(source_func, SourceFunction):
+            raise JobGraphError(f"add_source() needs a SourceFunction object, got {source_func!r}")
+        if not is_name(source_name):
+            raise JobGraphError(f"add_source() needs a name that is not empty, got {source_name!r}")
+        if type_info is not None:
+            check_type_information(type_info, "add_source")
+        output_type = type_info or PickledBytesTypeInfo()
+        return self._source(
+            SourceTransformation(
+                name=source_name, source=source_func, is_bounded=False, output_type=output_type, parallelism=1, is_non_parallel=True
+            )
+        )
+
+    def from_source(
+        self, source: Source, watermark_strategy: WatermarkStrategy, source_name: str, type_info: TypeInformation | None = None
+    ) -> DataStream:
+        """The records of a source: a ``FileSource``, or one with ``create_reader(subtask, parallelism)`` and ``is_bounded``.
+
+        Raises:
+            JobGraphError: an argument is not of its kind.
+        """
+        if not isinstance(source, BuiltInSource) and not callable(getattr(source, "create_reader", None)):
+            raise JobGraphError(f"from_source() needs a source such as FileSource, got {source!r} of type {type(source).__name__}")
+        if not is_name(source_name):
+            raise JobGraphError(f"from_source() needs a name that is not empty, got {source_name!r}")
+        if type_info is not None:
+            check_type_information(type_info, "from_source")
+        if not isinstance(watermark_strategy, WatermarkStrategy):
+            raise JobGraphError(
+                f"from_source() needs a WatermarkStrategy such as WatermarkStrategy.no_watermarks(), got {watermark_strategy!r}"
+            )
+        return self._source(
+            SourceTransformation(
+                name=source_name,
+                source=source,
+                strategy=watermark_strategy,
+                is_bounded=bool(getattr(source, "is_bounded", True)),
+                output_type=type_info or getattr(source, "type_info", None) or PickledBytesTypeInfo(),
+                parallelism=self.get_parallelism(),
+            )
+        )
+
+    def from_sequence(self, from_: int, to: int) -> DataStream:
+        """The whole numbers from ``from_`` to ``to``, both included, in equal shares per subtask; Flink's ``fromSequence``.
+
+        Raises:
+            JobGraphError: they are not whole numbers, or the first is above the last.
+        """
+        source = NumberSequenceSource(from_, to)
+        return self.from_source(source, WatermarkStrategy.no_watermarks(), "Sequence Source", Types.LONG())
+
+    def from_remote_gate(
+        self,
+        name: str,
+        type_info: TypeInformation | None = None,
+        producers: int | None = None,
+        watermark_strategy: WatermarkStrategy | None = None,
+        event_time: str | None = None,
+        *,
+        allow_pickle: bool = False,
+    ) -> DataStream:
+        """What producers outside the cluster push into the gate ``name``, such as the tasks of a Spark job.  Not in PyFlink.
+
+        They find the gate by its name (``flowlet.ingest.open_gate``), any number of them, whenever they like.  The gate ends after
+        ``producers`` partitions, or, whatever that says, when the job is told to finish it (``JobClient.finish_gate``).  A ``key_by``
+        right behind it routes at the producers, so that its records travel only once.
+
+        ``event_time`` names the column of its rows that says when they happened: a timestamp (in UTC), an instant, or milliseconds since
+        1970.  ``watermark_strategy`` needs no assigner then.  A record without a time ends its producer's attempt.
+
+        From producers of a gate with a ``type_info`` nothing but records of this type is read.  ``allow_pickle`` is needed without one, and
+        if it contains ``PICKLED_BYTE_ARRAY``: records are then pickles, with which everyone who can open the gate can run code in the job.
+
+        Raises:
+            JobGraphError: an argument is not of its kind, or the type needs ``allow_pickle``.
+        """
+        if type_info is not None:
+            check_type_information(type_info, "from_remote_gate")
+        if watermark_strategy is not None and not isinstance(watermark_strategy, WatermarkStrategy):
+            raise JobGraphError(f"from_remote_gate() needs a WatermarkStrategy or None, got {watermark_strategy!r}")
+        output_type = type_info or PickledBytesTypeInfo()
+        return self._source(
+            SourceTransformation(
+                name=f"Gate {name}",
+                source=RemoteGate(name, output_type, producers, event_time=event_time, allow_pickle=allow_pickle),
+                strategy=watermark_strategy,
+                is_bounded=False,
+                output_type=output_type,
+                parallelism=self.get_parallelism(),
+            )
+        )
+
+    def from_arrow(self, source: Any, schema: Any = None, source_name: str = "Arrow Source") -> "ColumnStream":
+        """The rows of Arrow data as a stream of columns; not in PyFlink.
+
+        Args:
+            source: a ``pyarrow.Table`` or ``RecordBatch``, a ``RecordBatchReader`` or an iterable of batches, all of which travel with the
+                job; or a function of subtask and parallelism that gives an iterable of record batches, and runs in each task.
+            schema: of the batches; needed for a function and for an empty iterable.
+            source_name: for people.
+
+        Raises:
+            JobGraphError: an argument is not of its kind.
+        """
+        from flowlet.datastream.column_stream import ColumnStream
+        from flowlet.datastream.formats.arrow_schemas import arrow_data  # and with it pyarrow, which most programs do not need
+
+        if not is_name(source_name):
+            raise JobGraphError(f"from_arrow() needs a name that is not empty, got {source_name!r}")
+        data, known = arrow_data(source, schema)
+        transformation = ArrowSourceTransformation(name=source_name, source=data, schema=known, parallelism=self.get_parallelism())
+        return ColumnStream(self._environment(), transformation, known)
+
+    def _source(self, transformation: SourceTransformation) -> DataStream:
+        return DataStream(self._environment(), transformation)
+
+    def _environment(self) -> "StreamExecutionEnvironment":
+        return cast("StreamExecutionEnvironment", self)

@@ -1,0 +1,1 @@
+"""Joins as users write them: ``join(...)``, ``co_group(...)``, ``interval_join(...)``."""

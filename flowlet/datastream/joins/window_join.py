@@ -1,0 +1,177 @@
+"""Joins and co-groups of two streams by key within windows: ``stream.join(other).where(f).equal_to(g).window(assigner).apply(function)``.
+
+Side:   pure.  Nothing runs before ``execute``.
+Rules:  a join is a co-group, and a co-group is a window over the union of both streams, whose records say which stream they are of.  So all
+        of windows works: assigners, triggers, evictors, lateness, state, merging.
+Source: Flink ``JoinedStreams``, ``CoGroupedStreams``; the DataStream API of PyFlink has neither.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from flowlet.common.typeinfo import TypeInformation
+from flowlet.datastream.joins.window_join_functions import CoGroups, Joins, Tag, checked_co_group_function, checked_join_function
+from flowlet.datastream.user_functions.argument_checks import checked_function, declared_type
+from flowlet.datastream.user_functions.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction
+from flowlet.datastream.user_functions.record_functions import KeySelector
+from flowlet.errors import JobGraphError
+from flowlet.graph.transformation import PartitionTransformation, UnionTransformation
+
+if TYPE_CHECKING:
+    from flowlet.datastream.data_stream import DataStream
+    from flowlet.datastream.keyed_stream import KeyedStream
+    from flowlet.datastream.window import WindowAssigner
+
+    _Streams = tuple[DataStream, DataStream]
+
+__all__ = ["CoGroupedStreams", "JoinedStreams"]
+
+Selector = Callable[[Any], Any] | KeySelector
+
+
+class _WithWindow:
+    """Two streams, the key of either, and the windows in which their records meet."""
+
+    __slots__ = ("_windowed",)
+
+    def __init__(self, windowed: Any) -> None:
+        self._windowed = windowed
+
+    def trigger(self, trigger: Any) -> Self:
+        """Decide with a trigger when a window is evaluated; its elements are tuples: key, whether of the second stream, record."""
+        self._windowed = self._windowed.trigger(trigger)
+        return self
+
+    def evictor(self, evictor: Any) -> Self:
+        """Leave records of a window out; elements are those of ``trigger``."""
+        self._windowed = self._windowed.evictor(evictor)
+        return self
+
+    def allowed_lateness(self, time_ms: int) -> Self:
+        """Keep windows for so many milliseconds behind their end; each late record evaluates its window again."""
+        self._windowed = self._windowed.allowed_lateness(time_ms)
+        return self
+
+    def _applied(self, function: Any, output_type: TypeInformation | None, name: str) -> "DataStream":
+        stream: DataStream = self._windowed.apply(function, declared_type(output_type))
+        return stream.name(name)
+
+
+class WindowJoin(_WithWindow):
+    """``apply`` says what becomes of each pair of records with the same key in the same window."""
+
+    __slots__ = ()
+
+    def apply(
+        self, func: JoinFunction | FlatJoinFunction | Callable[[Any, Any], Any], output_type: TypeInformation | None = None
+    ) -> "DataStream":
+        """Apply a function to each pair, once its window is evaluated; results have the last timestamp of the window.
+
+        Args:
+            func: a callable of two records is a ``JoinFunction``.
+            output_type: of the results; None: any Python object.
+
+        Raises:
+            JobGraphError: it is no such function.
+        """
+        return self._applied(Joins(checked_join_function(func)), output_type, "Window Join")
+
+
+class WindowCoGroup(_WithWindow):
+    """``apply`` says what becomes of the records of both streams with the same key in the same window."""
+
+    __slots__ = ()
+
+    def apply(
+        self, func: CoGroupFunction | Callable[[list[Any], list[Any]], Any], output_type: TypeInformation | None = None
+    ) -> "DataStream":
+        """Apply a function to both lists of records, one of which may be empty; results have the last timestamp of the window.
+
+        Args:
+            func: a callable of two lists is a ``CoGroupFunction``.
+            output_type: of the results; None: any Python object.
+
+        Raises:
+            JobGraphError: it is no such function.
+        """
+        return self._applied(CoGroups(checked_co_group_function(func)), output_type, "Co-Group")
+
+
+_W = TypeVar("_W", WindowJoin, WindowCoGroup)
+
+
+class EqualTo(Generic[_W]):
+    """Two streams with the key of either; ``window`` says where their records meet."""
+
+    __slots__ = ("_keyed", "_with_window")
+
+    def __init__(self, keyed: "KeyedStream", with_window: type[_W]) -> None:
+        self._keyed = keyed
+        self._with_window: type[_W] = with_window
+
+    def window(self, assigner: "WindowAssigner[Any, Any]") -> _W:
+        """Let records meet in the windows of an assigner.  Raises JobGraphError: it is none."""
+        return self._with_window(self._keyed.window(assigner))
+
+
+class Where(Generic[_W]):
+    """Two streams with the key of the first; ``equal_to`` takes that of the second."""
+
+    __slots__ = ("_key_type", "_selector", "_streams", "_with_window")
+
+    def __init__(self, streams: "_Streams", key_selector: Selector, key_type: TypeInformation | None, with_window: type[_W]) -> None:
+        self._streams = streams
+        self._selector = key_selector
+        self._key_type = key_type
+        self._with_window: type[_W] = with_window
+
+    def equal_to(self, key_selector: Selector, key_type: TypeInformation | None = None) -> EqualTo[_W]:
+        """Take the key of a record of the second stream; see ``DataStream.key_by``.
+
+        Raises:
+            JobGraphError: the selector cannot be called with one record, or the keys have different declared types.
+        """
+        second = checked_function(key_selector, KeySelector, "equal_to", 1)
+        types = {each for each in (self._key_type, key_type) if each is not None}
+        if len(types) > 1:
+            raise JobGraphError(f"the keys of both streams need one type, got {self._key_type} and {key_type}")
+        first_stream, second_stream = self._streams
+        first_tagged = _tagged(first_stream, Tag(self._selector, is_second=False))
+        tagged = first_tagged.union(_tagged(second_stream, Tag(second, is_second=True)))
+        return EqualTo(tagged.key_by(operator.itemgetter(0), next(iter(types), None)), self._with_window)
+
+
+class JoinedStreams:
+    """Two streams whose records will be joined; made by ``DataStream.join``."""
+
+    __slots__ = ("_streams",)
+
+    def __init__(self, first: "DataStream", second: "DataStream") -> None:
+        self._streams = first, second
+
+    def where(self, key_selector: Selector, key_type: TypeInformation | None = None) -> Where[WindowJoin]:
+        """Take the key of a record of the first stream.  Raises JobGraphError: the selector cannot be called with one record."""
+        return Where(self._streams, checked_function(key_selector, KeySelector, "where", 1), key_type, WindowJoin)
+
+
+class CoGroupedStreams:
+    """Two streams whose records will be grouped together; made by ``DataStream.co_group``."""
+
+    __slots__ = ("_streams",)
+
+    def __init__(self, first: "DataStream", second: "DataStream") -> None:
+        self._streams = first, second
+
+    def where(self, key_selector: Selector, key_type: TypeInformation | None = None) -> Where[WindowCoGroup]:
+        """Take the key of a record of the first stream.  Raises JobGraphError: the selector cannot be called with one record."""
+        return Where(self._streams, checked_function(key_selector, KeySelector, "where", 1), key_type, WindowCoGroup)
+
+
+def _tagged(stream: "DataStream", tag: Tag) -> "DataStream":
+    tagged = stream.map(tag).name("Tag")
+    origin = stream._transformation
+    # As in Flink, with the parallelism of the input: so that both are in one chain.
+    if not isinstance(origin, PartitionTransformation | UnionTransformation):
+        tagged.set_parallelism(origin.parallelism)
+    return tagged

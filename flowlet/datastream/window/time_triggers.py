@@ -1,0 +1,212 @@
+"""Triggers that go by the watermark or by the clock.
+
+Side:   pure.
+Units:  milliseconds.
+Source: PyFlink ``pyflink.datastream.window``.
+"""
+
+from abc import abstractmethod
+from typing import Any
+
+from flowlet.common.time import Time
+from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor
+from flowlet.datastream.user_functions.type_variables import T
+from flowlet.datastream.window.triggers import Trigger, TriggerResult
+from flowlet.datastream.window.windows import TimeWindow
+
+__all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger", "EventTimeTrigger", "ProcessingTimeTrigger"]
+
+
+class EventTimeTrigger(Trigger[T, TimeWindow]):
+    """Evaluates a window when the watermark has passed its end, and at each record that comes later."""
+
+    @staticmethod
+    def create() -> "EventTimeTrigger[Any]":
+        """The trigger."""
+        return EventTimeTrigger()
+
+    def on_element(self, element: T, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Wait for the end of the window, if it is not over."""
+        if window.max_timestamp() <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(window.max_timestamp())
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Nothing happens."""
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Evaluate the window at its end."""
+        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        """Yes."""
+        return True
+
+    def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
+        """Wait for the new end."""
+        if window.max_timestamp() > ctx.get_current_watermark():
+            ctx.register_event_time_timer(window.max_timestamp())
+
+    def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
+        """Do not wait any more."""
+        ctx.delete_event_time_timer(window.max_timestamp())
+
+
+class ProcessingTimeTrigger(Trigger[T, TimeWindow]):
+    """Evaluates a window when the clock has passed its end."""
+
+    @staticmethod
+    def create() -> "ProcessingTimeTrigger[Any]":
+        """The trigger."""
+        return ProcessingTimeTrigger()
+
+    def on_element(self, element: T, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Wait for the end of the window."""
+        ctx.register_processing_time_timer(window.max_timestamp())
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Evaluate the window."""
+        return TriggerResult.FIRE
+
+    def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Nothing happens."""
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        """Yes."""
+        return True
+
+    def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
+        """Wait for the new end."""
+        if window.max_timestamp() > ctx.get_current_processing_time():
+            ctx.register_processing_time_timer(window.max_timestamp())
+
+    def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
+        """Do not wait any more."""
+        ctx.delete_processing_time_timer(window.max_timestamp())
+
+
+class _ContinuousTrigger(Trigger[T, TimeWindow]):
+    """Keeps the time of the next evaluation of each window: the next multiple of the interval, at most the window's end."""
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+        self.state_desc = ReducingStateDescriptor("fire-time", min)
+
+    def can_merge(self) -> bool:
+        """Yes: the earliest time counts."""
+        return True
+
+    def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
+        """Go on with the earliest time of the former windows."""
+        ctx.merge_partitioned_state(self.state_desc)
+        time = self._fire_time(ctx).get()
+        if time is not None:
+            self._register(ctx, time)
+
+    def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
+        """Forget the time and its timer."""
+        state = self._fire_time(ctx)
+        time = state.get()
+        if time is not None:
+            self._delete(ctx, time)
+            state.clear()
+
+    def register_next_fire_timestamp(
+        self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext, fire_timestamp_state: ReducingState[int]
+    ) -> None:
+        """Let the window be evaluated one interval after ``time``, but not after its end."""
+        next_time = min(time + self.interval, window.max_timestamp())
+        fire_timestamp_state.add(next_time)
+        self._register(ctx, next_time)
+
+    def _begin(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
+        """Register the first evaluation, if none is."""
+        state = self._fire_time(ctx)
+        if state.get() is None:
+            self.register_next_fire_timestamp(time - time % self.interval, window, ctx, state)
+
+    def _is_due(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> bool:
+        """Whether this is the time; then register the next one."""
+        state = self._fire_time(ctx)
+        if state.get() != time:
+            return False
+        state.clear()
+        self.register_next_fire_timestamp(time, window, ctx, state)
+        return True
+
+    def _fire_time(self, ctx: Trigger.TriggerContext) -> ReducingState[int]:
+        state = ctx.get_partitioned_state(self.state_desc)
+        assert isinstance(state, ReducingState), "its descriptor says so"
+        return state
+
+    @abstractmethod
+    def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        """Register a timer."""
+
+    @abstractmethod
+    def _delete(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        """Delete a timer."""
+
+
+class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):
+    """Evaluates a window again and again, whenever the watermark has passed a multiple of ``interval``, and at its end."""
+
+    @staticmethod
+    def of(interval: Time) -> "ContinuousEventTimeTrigger[Any]":
+        """A trigger for every ``interval`` of event time."""
+        return ContinuousEventTimeTrigger(interval.to_milliseconds())
+
+    def on_element(self, element: T, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Wait for the next time, or evaluate a window that is over."""
+        if window.max_timestamp() <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(window.max_timestamp())
+        self._begin(timestamp, window, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Evaluate the window at its times and at its end."""
+        is_due = time == window.max_timestamp() or self._is_due(time, window, ctx)
+        return TriggerResult.FIRE if is_due else TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Nothing happens."""
+        return TriggerResult.CONTINUE
+
+    def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.register_event_time_timer(time)
+
+    def _delete(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.delete_event_time_timer(time)
+
+
+class ContinuousProcessingTimeTrigger(_ContinuousTrigger[T]):
+    """Evaluates a window again and again, whenever the clock has passed a multiple of ``interval``."""
+
+    @staticmethod
+    def of(interval: Time) -> "ContinuousProcessingTimeTrigger[Any]":
+        """A trigger for every ``interval`` of the clock."""
+        return ContinuousProcessingTimeTrigger(interval.to_milliseconds())
+
+    def on_element(self, element: T, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Wait for the next time."""
+        self._begin(ctx.get_current_processing_time(), window, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Evaluate the window at its times."""
+        return TriggerResult.FIRE if self._is_due(time, window, ctx) else TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Nothing happens."""
+        return TriggerResult.CONTINUE
+
+    def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.register_processing_time_timer(time)
+
+    def _delete(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.delete_processing_time_timer(time)

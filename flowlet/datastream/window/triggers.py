@@ -1,0 +1,224 @@
+"""What decides when a window is evaluated.
+
+Side:   pure.  An instance is pickled, and called on the thread of one task for the windows of all keys.
+Source: PyFlink ``pyflink.datastream.window``.
+"""
+
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import Any, Generic
+
+from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor, State, StateDescriptor
+from flowlet.datastream.user_functions.type_variables import T, W
+from flowlet.datastream.window.windows import CountWindow, GlobalWindow, Window
+
+__all__ = ["CountTrigger", "NeverTrigger", "PurgingTrigger", "Trigger", "TriggerResult"]
+
+
+class TriggerResult(Enum):
+    """What happens to a window: a pair of whether it is evaluated, and whether its records are dropped (afterwards)."""
+
+    CONTINUE = (False, False)
+    FIRE_AND_PURGE = (True, True)
+    FIRE = (True, False)
+    PURGE = (False, True)
+
+    def is_fire(self) -> bool:
+        """Whether the window is evaluated."""
+        return self.value[0]
+
+    def is_purge(self) -> bool:
+        """Whether the records of the window are dropped."""
+        return self.value[1]
+
+
+class Trigger(ABC, Generic[T, W]):
+    """Decides at each record and at timers what happens to a window of one key.
+
+    It keeps nothing in its own attributes: one object serves all keys and windows.  What it must remember goes into
+    ``ctx.get_partitioned_state``.
+    """
+
+    class TriggerContext(ABC):
+        """The clock, the timers and the state of the present window and key."""
+
+        @abstractmethod
+        def get_current_processing_time(self) -> int:
+            """What the clock shows."""
+
+        @abstractmethod
+        def get_metric_group(self) -> Any:
+            """The metrics of the operator."""
+
+        @abstractmethod
+        def get_current_watermark(self) -> int:
+            """The event time that the operator has reached."""
+
+        @abstractmethod
+        def register_processing_time_timer(self, time: int) -> None:
+            """Let ``on_processing_time`` be called when the clock has passed ``time``."""
+
+        @abstractmethod
+        def register_event_time_timer(self, time: int) -> None:
+            """Let ``on_event_time`` be called when the watermark has reached ``time``."""
+
+        @abstractmethod
+        def delete_processing_time_timer(self, time: int) -> None:
+            """Forget such a timer, if there is one."""
+
+        @abstractmethod
+        def delete_event_time_timer(self, time: int) -> None:
+            """Forget such a timer, if there is one."""
+
+        @abstractmethod
+        def get_partitioned_state(self, state_descriptor: StateDescriptor) -> State:
+            """A state of the present window and key."""
+
+    class OnMergeContext(TriggerContext):
+        """What a trigger is given when windows became one."""
+
+        @abstractmethod
+        def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
+            """Put the states of the former windows together, as that of the new one.
+
+            Raises:
+                FlowletError: it is a state whose values cannot be put together: a ``ValueState`` or a ``MapState``.
+            """
+
+    @abstractmethod
+    def on_element(self, element: T, timestamp: int, window: W, ctx: "Trigger.TriggerContext") -> TriggerResult:
+        """A record was added to the window; a record without a timestamp has -2**63."""
+
+    @abstractmethod
+    def on_processing_time(self, time: int, window: W, ctx: "Trigger.TriggerContext") -> TriggerResult:
+        """A timer of the clock fires."""
+
+    @abstractmethod
+    def on_event_time(self, time: int, window: W, ctx: "Trigger.TriggerContext") -> TriggerResult:
+        """A timer of the watermark fires."""
+
+    def can_merge(self) -> bool:
+        """Whether ``on_merge`` can follow windows that become one, as sessions do."""
+        return False
+
+    @abstractmethod
+    def on_merge(self, window: W, ctx: "Trigger.OnMergeContext") -> None:
+        """Windows became ``window``; afterwards ``clear`` is called for each of the former ones."""
+
+    @abstractmethod
+    def clear(self, window: W, ctx: "Trigger.TriggerContext") -> None:
+        """The window ends: delete timers and states."""
+
+
+def add_counts(first: int, second: int) -> int:
+    """The sum of two numbers."""
+    return first + second
+
+
+class CountTrigger(Trigger[T, CountWindow]):
+    """Evaluates a window at every ``window_size``-th record."""
+
+    def __init__(self, window_size: int) -> None:
+        self._window_size = window_size
+        self._count_state_descriptor = ReducingStateDescriptor("count", add_counts)
+
+    @staticmethod
+    def of(window_size: int) -> "CountTrigger[Any]":
+        """A trigger for every ``window_size``-th record."""
+        return CountTrigger(window_size)
+
+    def on_element(self, element: T, timestamp: int, window: CountWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Count the record."""
+        count = self._count(ctx)
+        count.add(1)
+        if count.get() < self._window_size:
+            return TriggerResult.CONTINUE
+        count.clear()
+        return TriggerResult.FIRE
+
+    def on_processing_time(self, time: int, window: CountWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Nothing happens."""
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: CountWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Nothing happens."""
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        """Yes: the numbers are added."""
+        return True
+
+    def on_merge(self, window: CountWindow, ctx: Trigger.OnMergeContext) -> None:
+        """Add the numbers of records; the next record shows whether that is enough."""
+        ctx.merge_partitioned_state(self._count_state_descriptor)
+
+    def clear(self, window: CountWindow, ctx: Trigger.TriggerContext) -> None:
+        """Forget the number of records."""
+        self._count(ctx).clear()
+
+    def _count(self, ctx: Trigger.TriggerContext) -> ReducingState[int]:
+        state = ctx.get_partitioned_state(self._count_state_descriptor)
+        assert isinstance(state, ReducingState), "its descriptor says so"
+        return state
+
+
+class NeverTrigger(Trigger[T, GlobalWindow]):
+    """Never evaluates a window; the default of ``GlobalWindows``."""
+
+    def on_element(self, element: T, timestamp: int, window: GlobalWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Nothing happens."""
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: GlobalWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Nothing happens."""
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: GlobalWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Nothing happens."""
+        return TriggerResult.CONTINUE
+
+    def on_merge(self, window: GlobalWindow, ctx: Trigger.OnMergeContext) -> None:
+        """Nothing happens."""
+
+    def clear(self, window: GlobalWindow, ctx: Trigger.TriggerContext) -> None:
+        """Nothing to clear."""
+
+
+class PurgingTrigger(Trigger[T, Window]):
+    """Does what another trigger does, and drops the records of a window after each evaluation."""
+
+    def __init__(self, nested_trigger: Trigger[Any, Any]) -> None:
+        self.nested_trigger = nested_trigger
+
+    @staticmethod
+    def of(nested_trigger: Trigger[Any, Any]) -> "PurgingTrigger[Any]":
+        """A trigger that purges when ``nested_trigger`` fires."""
+        return PurgingTrigger(nested_trigger)
+
+    def on_element(self, element: T, timestamp: int, window: Window, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """What the nested trigger says, with a purge behind each fire."""
+        return _purging(self.nested_trigger.on_element(element, timestamp, window, ctx))
+
+    def on_event_time(self, time: int, window: Window, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """What the nested trigger says, with a purge behind each fire."""
+        return _purging(self.nested_trigger.on_event_time(time, window, ctx))
+
+    def on_processing_time(self, time: int, window: Window, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """What the nested trigger says, with a purge behind each fire."""
+        return _purging(self.nested_trigger.on_processing_time(time, window, ctx))
+
+    def clear(self, window: Window, ctx: Trigger.TriggerContext) -> None:
+        """Clear what the nested trigger keeps."""
+        self.nested_trigger.clear(window, ctx)
+
+    def can_merge(self) -> bool:
+        """If the nested trigger can."""
+        return self.nested_trigger.can_merge()
+
+    def on_merge(self, window: Window, ctx: Trigger.OnMergeContext) -> None:
+        """Tell the nested trigger."""
+        self.nested_trigger.on_merge(window, ctx)
+
+
+def _purging(result: TriggerResult) -> TriggerResult:
+    return TriggerResult.FIRE_AND_PURGE if result.is_fire() else result

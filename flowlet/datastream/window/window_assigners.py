@@ -1,0 +1,324 @@
+"""What puts records into windows: of a fixed length, of a number of records, or of all records.
+
+Side:   pure.  An instance is pickled, and called on the thread of one task for the records of all keys.
+Units:  milliseconds.
+Source: PyFlink ``pyflink.datastream.window``; sessions: ``session_assigners``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any, Generic
+
+from flowlet.common.serializer import TypeSerializer
+from flowlet.common.time import Time
+from flowlet.datastream.states.state_descriptors import ValueStateDescriptor
+from flowlet.datastream.user_functions.type_variables import W2, T, W
+from flowlet.datastream.window.time_triggers import EventTimeTrigger, ProcessingTimeTrigger
+from flowlet.datastream.window.triggers import CountTrigger, NeverTrigger, Trigger
+from flowlet.datastream.window.window_serializers import CountWindowSerializer, GlobalWindowSerializer, TimeWindowSerializer
+from flowlet.datastream.window.windows import CountWindow, GlobalWindow, TimeWindow
+from flowlet.errors import FlowletError, JobGraphError
+
+if TYPE_CHECKING:
+    from flowlet.datastream.user_functions.function import RuntimeContext
+
+__all__ = [
+    "CountSlidingWindowAssigner",
+    "CountTumblingWindowAssigner",
+    "GlobalWindows",
+    "MergingWindowAssigner",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
+    "WindowAssigner",
+]
+
+
+NO_TIMESTAMP = -(2**63)
+"""What assigners and triggers get for a record without a timestamp: Java's ``Long.MIN_VALUE``."""
+
+
+class WindowAssigner(ABC, Generic[T, W]):
+    """Puts each record into any number of windows."""
+
+    class WindowAssignerContext(ABC):
+        """The clock, and the states of the present key."""
+
+        @abstractmethod
+        def get_current_processing_time(self) -> int:
+            """What the clock shows."""
+
+        @abstractmethod
+        def get_runtime_context(self) -> "RuntimeContext":
+            """The subtask, and the states of the key of the record."""
+
+    @abstractmethod
+    def assign_windows(self, element: T, timestamp: int, context: "WindowAssigner.WindowAssignerContext") -> Collection[W]:
+        """The windows of a record; one without a timestamp has -2**63."""
+
+    @abstractmethod
+    def get_default_trigger(self, env: Any) -> Trigger[T, W]:
+        """The trigger that is used where none is set."""
+
+    @abstractmethod
+    def get_window_serializer(self) -> TypeSerializer[W]:
+        """A serializer of the windows.  flowlet pickles windows and never calls this."""
+
+    @abstractmethod
+    def is_event_time(self) -> bool:
+        """Whether windows end with the watermark, not with the clock."""
+
+
+class MergingWindowAssigner(WindowAssigner[T, W]):
+    """An assigner whose windows may become one later."""
+
+    class MergeCallback(ABC, Generic[W2]):
+        """Is told which windows become one."""
+
+        @abstractmethod
+        def merge(self, to_be_merged: Iterable[W2], merge_result: W2) -> None:
+            """These windows become ``merge_result``."""
+
+    @abstractmethod
+    def merge_windows(self, windows: Iterable[W], callback: "MergingWindowAssigner.MergeCallback[W]") -> None:
+        """Tell ``callback`` which of the windows of a key become one; called with the windows that are there and a new one."""
+
+
+class _TumblingWindows(WindowAssigner[T, TimeWindow]):
+    def __init__(self, size: int, offset: int) -> None:
+        if size <= 0 or abs(offset) >= size:
+            what = f"size {size} ms, offset {offset} ms"
+            raise JobGraphError(f"{type(self).__name__} needs a size above 0 and an offset below it, got {what}")
+        self._size = size
+        self._offset = offset
+
+    def get_window_serializer(self) -> TypeSerializer[TimeWindow]:
+        """A serializer of the windows."""
+        return TimeWindowSerializer()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._size}, {self._offset})"
+
+    def _windows_of(self, timestamp: int) -> list[TimeWindow]:
+        start = TimeWindow.get_window_start_with_offset(timestamp, self._offset, self._size)
+        return [TimeWindow(start, start + self._size)]
+
+
+class TumblingEventTimeWindows(_TumblingWindows[T]):
+    """Windows of one length, one after the other, by the timestamps of records."""
+
+    @staticmethod
+    def of(size: Time, offset: Time | None = None) -> "TumblingEventTimeWindows[Any]":
+        """Windows that begin at the multiples of ``size``, moved by ``offset``."""
+        return TumblingEventTimeWindows(size.to_milliseconds(), _milliseconds(offset))
+
+    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
+        """The window of the timestamp."""
+        check_has_timestamp(timestamp)
+        return self._windows_of(timestamp)
+
+    def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
+        """At the end of the window."""
+        return EventTimeTrigger()
+
+    def is_event_time(self) -> bool:
+        """Yes."""
+        return True
+
+
+class TumblingProcessingTimeWindows(_TumblingWindows[T]):
+    """Windows of one length, one after the other, by the clock."""
+
+    @staticmethod
+    def of(size: Time, offset: Time | None = None) -> "TumblingProcessingTimeWindows[Any]":
+        """Windows that begin at the multiples of ``size``, moved by ``offset``."""
+        return TumblingProcessingTimeWindows(size.to_milliseconds(), _milliseconds(offset))
+
+    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
+        """The window of the present moment."""
+        return self._windows_of(context.get_current_processing_time())
+
+    def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
+        """At the end of the window."""
+        return ProcessingTimeTrigger()
+
+    def is_event_time(self) -> bool:
+        """No."""
+        return False
+
+
+class _SlidingWindows(WindowAssigner[T, TimeWindow]):
+    def __init__(self, size: int, slide: int, offset: int) -> None:
+        if size <= 0 or slide <= 0 or abs(offset) >= slide:
+            raise JobGraphError(
+                f"{type(self).__name__} needs a size and a slide above 0 and an offset below the slide, "
+                f"got size {size} ms, slide {slide} ms, offset {offset} ms"
+            )
+        self._size = size
+        self._slide = slide
+        self._offset = offset
+
+    def get_window_serializer(self) -> TypeSerializer[TimeWindow]:
+        """A serializer of the windows."""
+        return TimeWindowSerializer()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._size}, {self._slide}, {self._offset})"
+
+    def _windows_of(self, timestamp: int) -> list[TimeWindow]:
+        last = TimeWindow.get_window_start_with_offset(timestamp, self._offset, self._slide)
+        return [TimeWindow(start, start + self._size) for start in range(last, timestamp - self._size, -self._slide)]
+
+
+class SlidingEventTimeWindows(_SlidingWindows[T]):
+    """Windows of one length that overlap, by the timestamps of records."""
+
+    @staticmethod
+    def of(size: Time, slide: Time, offset: Time | None = None) -> "SlidingEventTimeWindows[Any]":
+        """Windows of length ``size`` that begin at the multiples of ``slide``, moved by ``offset``."""
+        return SlidingEventTimeWindows(size.to_milliseconds(), slide.to_milliseconds(), _milliseconds(offset))
+
+    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
+        """The windows of the timestamp, the latest first."""
+        check_has_timestamp(timestamp)
+        return self._windows_of(timestamp)
+
+    def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
+        """At the end of each window."""
+        return EventTimeTrigger()
+
+    def is_event_time(self) -> bool:
+        """Yes."""
+        return True
+
+
+class SlidingProcessingTimeWindows(_SlidingWindows[T]):
+    """Windows of one length that overlap, by the clock."""
+
+    @staticmethod
+    def of(size: Time, slide: Time, offset: Time | None = None) -> "SlidingProcessingTimeWindows[Any]":
+        """Windows of length ``size`` that begin at the multiples of ``slide``, moved by ``offset``."""
+        return SlidingProcessingTimeWindows(size.to_milliseconds(), slide.to_milliseconds(), _milliseconds(offset))
+
+    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
+        """The windows of the present moment, the latest first."""
+        return self._windows_of(context.get_current_processing_time())
+
+    def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
+        """At the end of each window."""
+        return ProcessingTimeTrigger()
+
+    def is_event_time(self) -> bool:
+        """No."""
+        return False
+
+
+class GlobalWindows(WindowAssigner[T, GlobalWindow]):
+    """One window for all records of a key; it needs a trigger, for by default it is never evaluated."""
+
+    @staticmethod
+    def create() -> "GlobalWindows[Any]":
+        """The assigner."""
+        return GlobalWindows()
+
+    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[GlobalWindow]:
+        """The one window."""
+        return [GlobalWindow.get()]
+
+    def get_default_trigger(self, env: Any) -> Trigger[T, GlobalWindow]:
+        """Never."""
+        return NeverTrigger()
+
+    def get_window_serializer(self) -> TypeSerializer[GlobalWindow]:
+        """A serializer of the window."""
+        return GlobalWindowSerializer()
+
+    def is_event_time(self) -> bool:
+        """No."""
+        return False
+
+    def __repr__(self) -> str:
+        return "GlobalWindows()"
+
+
+class _CountWindows(WindowAssigner[T, CountWindow]):
+    """Counts the records of each key."""
+
+    def __init__(self, window_size: int, descriptor: ValueStateDescriptor) -> None:
+        if window_size <= 0:
+            raise JobGraphError(f"{type(self).__name__} needs a number of records above 0, got {window_size}")
+        self._window_size = window_size
+        self._count_descriptor = descriptor
+
+    def get_default_trigger(self, env: Any) -> Trigger[T, CountWindow]:
+        """When the window is full."""
+        return CountTrigger(self._window_size)
+
+    def get_window_serializer(self) -> TypeSerializer[CountWindow]:
+        """A serializer of the windows."""
+        return CountWindowSerializer()
+
+    def is_event_time(self) -> bool:
+        """No."""
+        return False
+
+    def _next_index(self, context: WindowAssigner.WindowAssignerContext) -> int:
+        """How many records of the key came before."""
+        state = context.get_runtime_context().get_state(self._count_descriptor)
+        index = int(state.value() or 0)
+        state.update(index + 1)
+        return index
+
+
+class CountTumblingWindowAssigner(_CountWindows[T]):
+    """Windows of a number of records of a key, one after the other."""
+
+    def __init__(self, window_size: int) -> None:
+        super().__init__(window_size, ValueStateDescriptor("tumble-count-assigner"))
+
+    @staticmethod
+    def of(window_size: int) -> "CountTumblingWindowAssigner[Any]":
+        """Windows of ``window_size`` records."""
+        return CountTumblingWindowAssigner(window_size)
+
+    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[CountWindow]:
+        """The window that is being filled."""
+        return [CountWindow(self._next_index(context) // self._window_size)]
+
+    def __repr__(self) -> str:
+        return f"CountTumblingWindowAssigner({self._window_size})"
+
+
+class CountSlidingWindowAssigner(_CountWindows[T]):
+    """Windows of a number of records of a key that overlap: a new one begins at every ``window_slide``-th record."""
+
+    def __init__(self, window_size: int, window_slide: int) -> None:
+        super().__init__(window_size, ValueStateDescriptor("slide-count-assigner"))
+        if window_slide <= 0:
+            raise JobGraphError(f"CountSlidingWindowAssigner needs a slide above 0, got {window_slide}")
+        self._window_slide = window_slide
+
+    @staticmethod
+    def of(window_size: int, window_slide: int) -> "CountSlidingWindowAssigner[Any]":
+        """Windows of ``window_size`` records, a new one at every ``window_slide``-th record."""
+        return CountSlidingWindowAssigner(window_size, window_slide)
+
+    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[CountWindow]:
+        """The windows that are being filled, the latest first."""
+        index = self._next_index(context)
+        first = max(0, (index - self._window_size) // self._window_slide + 1)
+        return [CountWindow(number) for number in range(index // self._window_slide, first - 1, -1)]
+
+    def __repr__(self) -> str:
+        return f"CountSlidingWindowAssigner({self._window_size}, {self._window_slide})"
+
+
+def check_has_timestamp(timestamp: int) -> None:
+    """Windows of event time need timestamps.  Raises FlowletError: the record has none."""
+    if timestamp <= NO_TIMESTAMP:
+        raise FlowletError("windows of event time need timestamps: call assign_timestamps_and_watermarks(...) before window(...)")
+
+
+def _milliseconds(offset: Time | None) -> int:
+    return 0 if offset is None else offset.to_milliseconds()

@@ -1,0 +1,54 @@
+"""``WindowSpec``: all that a windowed stream says about its windows, for the operator that makes them.
+
+Side:   pure.  Pickled with the operator.
+Source: PyFlink ``WindowOperationDescriptor``; Flink ``WindowOperatorBuilder``.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flowlet.common.typeinfo import TypeInformation
+from flowlet.datastream.user_functions.record_functions import AggregateFunction
+from flowlet.datastream.window.evictors import Evictor
+from flowlet.datastream.window.triggers import Trigger
+from flowlet.datastream.window.window_assigners import MergingWindowAssigner, WindowAssigner
+
+__all__ = ["WindowSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """What is done with windows.
+
+    Args:
+        assigner: puts records into windows.
+        trigger: decides when they are evaluated.
+        evictor: takes records out; None: nothing does.
+        allowed_lateness_ms: how long windows stay after their end.
+        late_tag_id: the side output of late records; None: they are dropped and counted.
+        combine: a ``ReduceFunction`` or a callable of two records, an ``AggregateFunction``, or None: all records are kept.
+        function: is called with the records, or with what was combined: an object with ``apply`` or ``process``; None: what was combined
+            is the result.
+        state_type: the declared type of what is kept: of a record, or of the accumulator.
+        is_keyed: whether ``function`` is given the key.
+    """
+
+    assigner: WindowAssigner[Any, Any]
+    trigger: Trigger[Any, Any]
+    evictor: Evictor[Any, Any] | None = None
+    allowed_lateness_ms: int = 0
+    late_tag_id: str | None = None
+    combine: Any = None
+    function: Any = None
+    state_type: TypeInformation | None = None
+    is_keyed: bool = True
+
+    @property
+    def merges(self) -> bool:
+        """Whether windows may become one."""
+        return isinstance(self.assigner, MergingWindowAssigner)
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether ``combine`` is an ``AggregateFunction``."""
+        return isinstance(self.combine, AggregateFunction)

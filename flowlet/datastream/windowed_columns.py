@@ -1,0 +1,167 @@
+"""Windows of streams of columns.
+
+Side:       pure.  Nothing runs before ``execute``.
+Rules:      functions of records (``reduce``, ``aggregate``, ``apply``, ``process``), triggers and evictors work as on any stream: then the
+            rows become records.
+Source:     PyFlink ``WindowedStream``, ``AllWindowedStream``; ``agg``: pandas' named aggregation.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from flowlet.common.checks import is_whole_number
+from flowlet.common.typeinfo import PickledBytesTypeInfo
+from flowlet.datastream.data_stream import DataStream, partition
+from flowlet.datastream.output_tag import OutputTag
+from flowlet.datastream.window_checks import checked_aggregates, window_shape
+from flowlet.errors import JobGraphError
+from flowlet.graph.column_transformations import SelectColumnsTransformation, WindowColumnsTransformation
+from flowlet.graph.partitioner import Global, KeyGroups
+from flowlet.graph.transformation import Transformation
+from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WindowedAggregation
+from flowlet.keys.column_key import ColumnKey
+
+if TYPE_CHECKING:
+    from flowlet.datastream.column_stream import ColumnStream
+
+__all__ = ["WindowedColumnStream"]
+
+
+class WindowedColumnStream:
+    """A stream of columns cut into windows; made by ``window`` and ``window_all``.
+
+    Results are columns: the key, ``window_start``, ``window_end`` (exclusive, both without a time zone), and the aggregations.  Their event
+    time is the last millisecond of the window.
+    """
+
+    __slots__ = ("_assigner", "_key", "_late_tag", "_lateness_ms", "_stream")
+
+    def __init__(self, stream: "ColumnStream", key: str | None, assigner: Any) -> None:
+        self._stream = stream
+        self._key = key
+        self._assigner = assigner
+        self._lateness_ms = 0
+        self._late_tag: OutputTag | None = None
+
+    def allowed_lateness(self, time_ms: int) -> "WindowedColumnStream":
+        """Take rows up to this long behind the end of their window; the results of all windows that a batch changes are emitted again."""
+        if not is_whole_number(time_ms) or time_ms < 0:
+            raise JobGraphError(f"allowed_lateness() needs milliseconds, 0 or more, got {time_ms!r}")
+        self._lateness_ms = time_ms
+        return self
+
+    def side_output_late_data(self, output_tag: OutputTag) -> "WindowedColumnStream":
+        """Send rows that are too late for all their windows to a side output; else they are counted and dropped."""
+        if not isinstance(output_tag, OutputTag):
+            raise JobGraphError(f"side_output_late_data() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}")
+        self._late_tag = output_tag
+        return self
+
+    def agg(self, **aggregations: Any) -> "ColumnStream":
+        """Several aggregations at once: ``agg(total=("amount", "sum"), mean=("amount", "mean"), n="count")``.
+
+        Args:
+            aggregations: for each column of results a column and one of ``sum``, ``mean``, ``min``, ``max``, ``count`` (of values that are
+                not null), ``first`` and ``last`` (by event time); or ``"count"``, of rows.
+
+        Nulls are left out; a window without a value has a null.  Sums of integers are int64, and fail the job where that is too small.
+
+        Raises:
+            JobGraphError: a column is missing or of a type that cannot be aggregated so, or the windows are of another kind.
+        """
+        import pyarrow as pa
+
+        shape, stream = window_shape(self._assigner), self._stream
+        taken = (WINDOW_START, WINDOW_END) if self._key is None else (self._key, WINDOW_START, WINDOW_END)
+        if self._key in (WINDOW_START, WINDOW_END):
+            raise JobGraphError(f"agg(): the results have a column {self._key!r}, as the key is called; rename the key by map_batches(...)")
+        aggregates = checked_aggregates(stream.schema, aggregations, taken)
+        if not shape.is_event_time and (self._lateness_ms or self._late_tag is not None):
+            raise JobGraphError("windows by the clock have no late rows; leave allowed_lateness() and side_output_late_data() out")
+        key_type = None if self._key is None else stream.schema.field(self._key).type
+        if key_type is not None and pa.types.is_dictionary(key_type):
+            key_type = key_type.value_type
+        aggregation = WindowedAggregation(shape, aggregates, self._key, key_type, self._lateness_ms)
+        if self._late_tag is None:
+            needed = {each.column for each in aggregates} | {self._key}
+            stream = selected_columns(stream, [name for name in stream.schema.names if name in needed])
+        return self._aggregated(aggregation, stream)
+
+    def sum(self, column: int | str) -> "ColumnStream":
+        """The sum of a column, under its name."""
+        return self._single(column, "sum")
+
+    def mean(self, column: int | str) -> "ColumnStream":
+        """The mean of a column, under its name."""
+        return self._single(column, "mean")
+
+    def min(self, column: int | str) -> "ColumnStream":
+        """The smallest value of a column, under its name."""
+        return self._single(column, "min")
+
+    def max(self, column: int | str) -> "ColumnStream":
+        """The largest value of a column, under its name."""
+        return self._single(column, "max")
+
+    def count(self) -> "ColumnStream":
+        """The number of rows, as ``count``."""
+        return self.agg(count="count")
+
+    def _single(self, column: int | str, kind: str) -> "ColumnStream":
+        from flowlet.datastream.formats.arrow_schemas import column_of
+
+        name = column_of(self._stream.schema, column, kind)
+        return self.agg(**{name: (name, kind)})
+
+    def _aggregated(self, aggregation: WindowedAggregation, rows: "ColumnStream") -> "ColumnStream":
+        environment = rows._environment
+        parallelism = environment.get_parallelism()
+        sent: Transformation
+        if self._key is None:
+            sent, parallelism = partition(rows, Global()), 1
+        else:
+            sent = partition(rows, KeyGroups(ColumnKey(self._key)))
+        step = WindowColumnsTransformation(
+            name="Window" if self._key is not None else "Window All",
+            input=sent,
+            parallelism=parallelism,
+            output_type=PickledBytesTypeInfo(),
+            aggregation=aggregation,
+            schema=rows.schema,
+            late_tag=None if self._late_tag is None else self._late_tag.tag_id,
+        )
+        if self._key is None:
+            step.max_parallelism, step.is_non_parallel = 1, True
+        return rows._columns(step, aggregation.output_schema())
+
+    def _records(self) -> Any:
+        """The same windows of records."""
+        rows: DataStream = self._stream.to_records()
+        if self._key is None:
+            stream: Any = rows.window_all(self._assigner)
+        else:
+            stream = rows.key_by(ColumnKey(self._key).get_key).window(self._assigner)
+        if self._lateness_ms:
+            stream = stream.allowed_lateness(self._lateness_ms)
+        return stream if self._late_tag is None else stream.side_output_late_data(self._late_tag)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(self._records(), name)
+
+
+def selected_columns(stream: "ColumnStream", names: list[str]) -> "ColumnStream":
+    """The stream with only these columns, so that no others travel; the stream itself if it has no others."""
+    import pyarrow as pa
+
+    if not names:
+        names = stream.schema.names[:1]  # rows without columns could not be counted
+    if names == stream.schema.names:
+        return stream
+    positions = tuple(stream.schema.get_field_index(name) for name in names)
+    inherited = stream._inherited(PickledBytesTypeInfo())
+    step = SelectColumnsTransformation(name="Select", positions=positions, schema=stream.schema, **inherited)
+    step.parallelism = stream._transformation.parallelism  # so that it is in the task of its input
+    return stream._columns(step, pa.schema([stream.schema.field(name) for name in names]))

@@ -1,0 +1,32 @@
+"""Transformations of streams of columns: windows, joins, selections of columns.
+
+Side:   pure.
+Rules:  as ``transformation``.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flowlet.graph.transformation import Transformation, TwoInputTransformation
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class SelectColumnsTransformation(Transformation):
+    """The columns of ``schema`` at these ``positions``."""
+
+    positions: tuple[int, ...]
+    schema: Any
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class WindowColumnsTransformation(Transformation):
+    """Aggregations over windows of columns of ``schema``; ``late_tag``: the side output of rows that are too late."""
+
+    aggregation: Any
+    schema: Any
+    late_tag: str | None = None
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class JoinColumnsTransformation(TwoInputTransformation):
+    """Rows of two streams of columns with equal keys in the same window; ``function``: the description of the join."""

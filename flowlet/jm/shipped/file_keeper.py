@@ -1,0 +1,139 @@
+"""``FileKeeper``: the parts of all shipped files, and which of them go when there is no more room.
+
+Side:       loop.
+Invariants: the directory is read and written on other threads only.  A part of a job that has not ended is never removed.
+Rules:      parts of jobs that have ended stay until there is no more room, the ones first that were asked for longest ago: the next run of
+            a program ships the same files.
+Source:     Flink ``BlobServer``, ``PermanentBlobCache``.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final, Protocol, TypeVar
+
+from flowlet.errors import FlowletError, JobGraphError
+from flowlet.rpc.shipped_files import ShippedFiles
+
+T = TypeVar("T")
+THREAD_NAME: Final = "shipped files"
+
+
+class FilesFullError(FlowletError):
+    """The files of running jobs leave no room."""
+
+
+class Parts(Protocol):
+    """The part of ``PartStore`` that is needed here; blocking."""
+
+    def sizes(self) -> dict[bytes, int]:
+        """The parts that are there, the oldest first."""
+
+    def put(self, digest: bytes, content: bytes) -> None:
+        """Keep a part."""
+
+    def read(self, digest: bytes) -> bytes:
+        """A part."""
+
+    def remove(self, digest: bytes) -> None:
+        """Forget a part."""
+
+
+class RunInBackground(Protocol):
+    """Runs a function on another thread, as ``run_in_background`` does."""
+
+    def __call__(self, function: Callable[[], T], name: str) -> Awaitable[T]:
+        """Its result."""
+
+
+class FileKeeper:
+    """Threading: the JobManager's loop.
+
+    Args:
+        parts: where they are kept.
+        needed: the files of all jobs that have not ended.
+        max_bytes: of all parts together.
+    """
+
+    def __init__(
+        self, parts: Parts, run_in_background: RunInBackground, needed: Callable[[], Iterable[ShippedFiles]], max_bytes: int
+    ) -> None:
+        self._parts = parts
+        self._run_in_background = run_in_background
+        self._needed = needed
+        self._max_bytes = max_bytes
+        self._sizes: dict[bytes, int] = {}  # of the parts that are there, by digest; the one first that was asked for longest ago
+        self._reading = asyncio.Lock()  # held while the directory is read, once
+        self._is_read = False
+
+    def __repr__(self) -> str:
+        return f"<FileKeeper {len(self._sizes)} parts, {sum(self._sizes.values())} bytes>"
+
+    async def missing(self, digests: Collection[bytes]) -> list[bytes]:
+        """Those that are not here.  Raises StorageError: the directory cannot be read."""
+        await self._read_directory()
+        return [each for each in digests if not self._touch(each)]
+
+    async def put(self, digest: bytes, content: bytes) -> None:
+        """Keep a part, whose digest was checked.
+
+        Raises:
+            FilesFullError: the files of running jobs leave no room.
+            StorageError: it cannot be written.
+        """
+        await self._read_directory()
+        if self._touch(digest):
+            return
+        await self._make_room(len(content))
+        await self._run_in_background(lambda: self._parts.put(digest, content), THREAD_NAME)
+        self._sizes[digest] = len(content)
+
+    async def read(self, digest: bytes) -> bytes | None:
+        """A part; None: it is not here.  Raises StorageError: it cannot be read."""
+        await self._read_directory()
+        if not self._touch(digest):
+            return None
+        return await self._run_in_background(lambda: self._parts.read(digest), THREAD_NAME)
+
+    async def check(self, files: ShippedFiles) -> None:
+        """Raises JobGraphError: parts of a job's files are missing."""
+        if not files:
+            return
+        missing = await self.missing(files.parts())
+        if missing:
+            raise JobGraphError(f"{len(missing)} parts of the job's files are not at the JobManager: start the job again")
+
+    def _touch(self, digest: bytes) -> bool:
+        size = self._sizes.pop(digest, None)
+        if size is None:
+            return False
+        self._sizes[digest] = size
+        return True
+
+    async def _read_directory(self) -> None:
+        if self._is_read:
+            return
+        async with self._reading:  # the first reader reads, the others wait for it
+            if not self._is_read:
+                self._sizes = await self._run_in_background(self._parts.sizes, THREAD_NAME)
+                self._is_read = True
+
+    async def _make_room(self, num_bytes: int) -> None:
+        excess = sum(self._sizes.values()) + num_bytes - self._max_bytes
+        if excess <= 0:
+            return
+        needed = {digest for files in self._needed() for digest in files.parts()}
+        removed = []
+        for digest, size in self._sizes.items():
+            if excess > 0 and digest not in needed:
+                removed.append(digest)
+                excess -= size
+        if excess > 0:
+            raise FilesFullError(f"the files of running jobs have {self._max_bytes} bytes, which is the limit of the JobManager")
+        for digest in removed:
+            del self._sizes[digest]
+
+        def remove_all() -> None:
+            for digest in removed:
+                self._parts.remove(digest)
+
+        await self._run_in_background(remove_all, THREAD_NAME)

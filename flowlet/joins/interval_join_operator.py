@@ -1,0 +1,219 @@
+"""Joins records of two keyed streams whose timestamps lie close together.
+
+A left and a right record of one key meet where ``left + lower <= right <= left + upper``.  Each record is kept until the watermark says
+that no partner can come.
+
+Hot path.  Per record one look through the timestamps that the other side has for the key, so as in Flink the cost grows with their number;
+an interval of a few milliseconds asks for each of them instead.
+
+Side:       task.
+Invariants: a pair is emitted once, when its second record comes.  A record older than the watermark is late: it is neither kept nor joined.
+            The partners of a record come in the order of their timestamps, those of one timestamp in the order of their arrival.
+Units:      timestamps and bounds in milliseconds.
+Source:     Flink ``IntervalJoinOperator``: the watermark that forgets a record, too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.record_loop import RecordLoop
+from flowlet.common.typeinfo import Types
+from flowlet.datastream.state import MapState, MapStateDescriptor
+from flowlet.errors import FlowletError
+from flowlet.operators.keyed_operator import KeyedInput, write_current_key
+from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
+from flowlet.operators.process_operator import write_results
+from flowlet.operators.user_function import UserFunctionOperator
+from flowlet.records import MIN_TIMESTAMP, Chunk
+from flowlet.timers.time_api import InternalTimer, InternalTimerService
+
+_TIMERS: Final = "CLEANUP_TIMER"  # Flink's names of the timers and states
+_BUFFERS: Final = ("LEFT_BUFFER", "RIGHT_BUFFER")
+_NAMESPACES: Final = ("CLEANUP_LEFT", "CLEANUP_RIGHT")
+_NARROW: Final = 8  # timestamps of an interval that are asked for one by one; not measured
+# Left record, right record, their timestamps, and the later of these.
+Pair = tuple[Any, Any, int, int, int]
+
+
+class JoinContext:
+    """What the user's function is given besides the pair; one object for all pairs."""
+
+    __slots__ = ("is_active", "left_timestamp", "right_timestamp", "timestamp")
+
+    def __init__(self) -> None:
+        self.is_active = False
+        self.left_timestamp = self.right_timestamp = self.timestamp = MIN_TIMESTAMP
+
+    def get_left_timestamp(self) -> int:
+        """Of the left record."""
+        self._check()
+        return self.left_timestamp
+
+    def get_right_timestamp(self) -> int:
+        """Of the right record."""
+        self._check()
+        return self.right_timestamp
+
+    def get_timestamp(self) -> int:
+        """The later of both."""
+        self._check()
+        return self.timestamp
+
+    def _check(self) -> None:
+        if not self.is_active:
+            raise FlowletError("the context of a join can only be used while its pair is processed")
+
+
+class _Side:
+    """One input: what is kept of it, and where its partners lie.
+
+    Args:
+        index: 0 for the left, 1 for the right one.
+        bounds: the partners of a record are those from ``timestamp + bounds[0]`` to ``timestamp + bounds[1]``.
+        late_tag: id of the side output for late records; None: they are dropped.
+    """
+
+    __slots__ = ("bounds", "delay", "index", "kept", "late_tag", "namespace")
+
+    def __init__(self, index: int, bounds: tuple[int, int], late_tag: str | None) -> None:
+        self.index = index
+        self.bounds = bounds
+        self.late_tag = late_tag
+        self.namespace = _NAMESPACES[index]
+        self.delay = max(bounds[1], 0)  # how long after its own time a record can find partners
+        self.kept: MapState[int, tuple[Any, ...]]  # records by timestamp; set by open
+
+
+class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
+    """Runs a ``ProcessJoinFunction``.
+
+    Args:
+        function: an object with ``process_element(left, right, ctx)``.
+        key_selectors: of both inputs.
+        bounds: lower and upper bound, both inclusive.
+        late_tags: ids of the side outputs for late records of either input; None: they are dropped.
+        is_batch: as for ``ProcessOperator``.
+        name: for people.
+    """
+
+    _timers: InternalTimerService  # set by open
+
+    def __init__(
+        self,
+        function: Any,
+        key_selectors: tuple[Any, Any],
+        bounds: tuple[int, int],
+        *,
+        late_tags: tuple[str | None, str | None] = (None, None),
+        is_batch: bool = False,
+        name: str = "Interval Join",
+    ) -> None:
+        super().__init__(name)
+        self.state_refusal = None
+        self._is_batch = is_batch
+        lower, upper = bounds
+        self._sides = (_Side(0, (lower, upper), late_tags[0]), _Side(1, (-upper, -lower), late_tags[1]))
+        self._keys = tuple(KeyedInput(self, selector) for selector in key_selectors)
+        self._function = self._add(function, "process_element")
+
+    def open(self) -> None:
+        """Make states, timers and the loops, then open the function."""
+        self._timers = self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch)
+        for side, name in zip(self._sides, _BUFFERS, strict=True):
+            descriptor = MapStateDescriptor(name, Types.LONG())
+            side.kept = self.ctx.keyed_state_backend.state(descriptor, MapStateDescriptor)
+        self._context = JoinContext()
+        super().open()
+        self._loops = [self._loop_of(index) for index in range(self.num_inputs)]
+
+    def process_chunk1(self, chunk: Chunk) -> None:
+        """Join the records of the left input."""
+        self._process_input(0, chunk)
+
+    def process_chunk2(self, chunk: Chunk) -> None:
+        """Join the records of the right input."""
+        self._process_input(1, chunk)
+
+    def on_event_time(self, timer: InternalTimer) -> None:
+        """The watermark says that the records of a timestamp find no partner any more."""
+        side = self._sides[_NAMESPACES.index(timer.namespace)]
+        side.kept.remove(timer.timestamp - side.delay)
+
+    def on_processing_time(self, timer: InternalTimer) -> None:
+        """No such timer is registered."""
+        raise AssertionError(f"a join has no timer of the clock, but {timer} fired")
+
+    def _process_input(self, index: int, chunk: Chunk) -> None:
+        if not len(chunk):
+            return
+        if chunk.timestamps is None:
+            raise FlowletError(
+                f"operator {self.name!r}: the records of an interval join need timestamps; call assign_timestamps_and_watermarks(...) "
+                "on both streams before key_by(...)"
+            )
+        self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), self._keys[index].keys_of(chunk))
+
+    def _loop_of(self, index: int) -> RecordLoop:
+        pairs_of = self._joined_by(self._sides[index], self._sides[1 - index])
+
+        def write(code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+            assert timestamp is not None, "checked for each chunk"
+            assert key is not None, "the selector is known"
+            write_current_key(code, self.ctx, key)
+            self._write_pairs(code, f"{code.bind(pairs_of, 'pairs_of')}({record}, {timestamp})", record)
+
+        return RecordLoop(f"{self.name}, {('left', 'right')[index]}", write, self.out.loop_ends)
+
+    def _write_pairs(self, code: LoopCode, pairs: str, record: str) -> None:
+        """The statements that call the function with each pair and take its results through the chain."""
+        context = code.bind(self._context, "context")
+        code.at_start(f"{context}.is_active = True")
+        code.at_end(f"{context}.is_active = False")
+        left, right, at = code.variable("left"), code.variable("right"), code.variable("t")
+        stamps = f"{context}.left_timestamp, {context}.right_timestamp, {at}"
+        with code.block(f"for {left}, {right}, {stamps} in {pairs}:"):
+            code.line(f"{context}.timestamp = {at}")
+            results = code.variable("results")
+            call = f"{code.bind(self._function.call, 'process')}({left}, {right}, {context})"
+            code.line(f"{results} = {call}", Blame(self.name, self.ctx.subtask, record))
+            write_results(self, code, results, record, at)
+        code.line(f"{left} = {right} = None")
+
+    def _joined_by(self, side: _Side, other: _Side) -> Callable[[Any, int], Sequence[Pair]]:
+        """The function that keeps a record of one side and returns its pairs."""
+        timers, (lower, upper), is_left = self._timers, side.bounds, side.index == 0
+        is_narrow = upper - lower < _NARROW
+
+        def pairs_of(value: Any, timestamp: int) -> Sequence[Pair]:
+            if timestamp < timers.current_watermark():
+                if side.late_tag is not None:
+                    self.out.emit_side(side.late_tag, value, timestamp)
+                return ()
+            # A tuple of its own: a snapshot that is being written must not see it grow.
+            side.kept.put(timestamp, (*(side.kept.get(timestamp) or ()), value))
+            timers.register_event_time_timer(side.namespace, timestamp + side.delay)
+            first, last = timestamp + lower, timestamp + upper
+            found = _each(other.kept, first, last) if is_narrow else _between(other.kept, first, last)
+            if is_left:
+                return [(value, partner, timestamp, at, max(timestamp, at)) for at, partners in found for partner in partners]
+            return [(partner, value, at, timestamp, max(timestamp, at)) for at, partners in found for partner in partners]
+
+        return pairs_of
+
+
+def _each(kept: "MapState[int, tuple[Any, ...]]", first: int, last: int) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """The records of some timestamps, each asked for."""
+    for at in range(first, last + 1):
+        records = kept.get(at)
+        if records is not None:
+            yield at, records
+
+
+def _between(kept: "MapState[int, tuple[Any, ...]]", first: int, last: int) -> list[tuple[int, tuple[Any, ...]]]:
+    """The records of some timestamps, among all that are kept."""
+    return sorted((entry for entry in kept.items() if first <= entry[0] <= last), key=_timestamp_of)
+
+
+def _timestamp_of(entry: tuple[int, tuple[Any, ...]]) -> int:
+    return entry[0]

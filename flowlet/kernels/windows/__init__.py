@@ -1,0 +1,1 @@
+"""Windows and joins of columns in numpy and Arrow arrays."""

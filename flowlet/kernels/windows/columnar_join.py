@@ -1,0 +1,298 @@
+"""Joins of two streams of columns: rows with equal keys in the same window.
+
+Hot path.  Rows wait in arrays; a window that ends is joined by one sort of each side.
+
+Side:       pure.
+Units:      milliseconds.
+Invariants: each pair of rows comes out once per window that holds both.  A row that is late for all its windows is left out.
+Rules:      null is a key like any other, as in windows.
+Source:     Flink ``JoinedStreams``, ``CoGroupedStreams``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from flowlet.kernels.grouping import IndexArray
+from flowlet.kernels.windows.cell_groups import group_cells
+from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WINDOW_TIME_TYPE, WindowsState
+from flowlet.kernels.windows.window_keys import WindowKeys
+from flowlet.kernels.windows.window_runs import Progress, Run, joined_runs
+from flowlet.kernels.windows.window_shapes import AlignedWindows
+
+JOIN_KINDS: Final = ("inner", "left", "right", "outer")
+LEFT, RIGHT = 0, 1
+_MAX_PAIRS: Final = 1 << 16
+_MAX_SPREAD_ROWS: Final = 1 << 20
+_NO_ROW: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedColumn:
+    """A column of the results: ``name``, and the ``column`` of a ``side`` that it is."""
+
+    name: str
+    side: int
+    column: str
+    column_type: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnJoin:
+    """What is joined.
+
+    Args:
+        windows: in which rows meet.
+        keys: the key's column on each side.
+        key_type: its Arrow type, of plain values.
+        kind: one of ``JOIN_KINDS``.
+        columns: of the results, behind the key and the window.
+        schemas: of each side.
+    """
+
+    windows: AlignedWindows
+    keys: tuple[str, str]
+    key_type: Any
+    kind: str
+    columns: tuple[JoinedColumn, ...]
+    schemas: tuple[Any, Any]
+
+    def output_schema(self) -> Any:
+        """The ``pyarrow.Schema`` of the results."""
+        times = [pa.field(name, WINDOW_TIME_TYPE, nullable=False) for name in (WINDOW_START, WINDOW_END)]
+        columns = [pa.field(each.name, each.column_type) for each in self.columns]
+        return pa.schema([pa.field(self.keys[LEFT], self.key_type), *times, *columns])
+
+    def kept_columns(self, side: int) -> tuple[str, ...]:
+        """The columns of a side that the results need, each once."""
+        return tuple(dict.fromkeys(each.column for each in self.columns if each.side == side))
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Rows that belong together, by position; -1: none on that side.  ``windows`` and ``slots``: of each pair."""
+
+    windows: Int64Array
+    slots: Int64Array
+    left: IndexArray
+    right: IndexArray
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRows:
+    """A ``pyarrow.RecordBatch`` of results, and the end of each one's window."""
+
+    batch: Any
+    ends_ms: Int64Array
+
+
+class ColumnarJoin:
+    """The state and the results of one subtask."""
+
+    def __init__(self, join: ColumnJoin) -> None:
+        self._join = join
+        self._keys = WindowKeys(join.keys[LEFT], join.key_type)
+        self._progress = Progress()
+        self._runs: tuple[list[Run], list[Run]] = ([], [])
+        self._first_pane = 0  # of all rows of both sides, if there are any
+
+    def __repr__(self) -> str:
+        return f"<ColumnarJoin of {self.num_rows} rows>"
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that wait."""
+        return sum(len(run) for runs in self._runs for run in runs)
+
+    def add(self, side: int, inputs: ColumnInputs) -> int:
+        """Take rows of one side, at least one; returns how many were too late.
+
+        Raises:
+            TypeError: see ``WindowKeys.slots``.
+        """
+        windows = self._join.windows
+        slots = self._keys.slots(inputs, self._join.keys[side])
+        panes = windows.panes(inputs.timestamps)
+        last = windows.last_windows(panes)
+        emitted = self._progress.of(slots)
+        is_held = windows.holds(panes, last)
+        is_kept = is_held & (last > windows.last_ended(emitted))
+        num_late = 0
+        if not is_kept.all():
+            num_late = int(np.count_nonzero(~is_kept & (inputs.timestamps <= emitted)))
+            rows = is_kept.nonzero()[0]
+            slots, panes, inputs = slots.take(rows), panes.take(rows), inputs.take(rows)
+        if len(panes):
+            kept = tuple([inputs.array(name) for name in self._join.kept_columns(side)])
+            self._append(side, Run(slots, panes, (), (kept,)))
+        return num_late
+
+    def fire(self, watermark: int) -> Iterator[JoinedRows]:
+        """The rows of the windows that end at or before a watermark, in the order of their ends."""
+        windows = self._join.windows
+        limit = windows.last_ended(watermark)
+        if watermark > self._progress.emitted and self.num_rows and self._first_pane < limit + windows.size_panes:
+            left, right = (self._take_before(side, limit + windows.size_panes) for side in (LEFT, RIGHT))
+            yield from self._joined(left, right, limit)
+            for side, run in ((LEFT, left), (RIGHT, right)):
+                kept = windows.last_windows(run.starts) > limit
+                if kept.any():
+                    self._append(side, run.take(kept.nonzero()[0]))
+        self._progress.advance(watermark)
+        if self._keys.are_sparse(self.num_rows):
+            self._forget_keys()
+
+    # -- snapshots
+
+    def state(self) -> WindowsState:
+        """What a snapshot needs; nobody changes it."""
+        floors = None if self._progress.floors is None else self._progress.of(np.arange(self._keys.num_slots))
+        return WindowsState(self._keys.array(), self._progress.emitted, floors, (tuple(self._runs[LEFT]), tuple(self._runs[RIGHT])))
+
+    def load(self, state: WindowsState) -> None:
+        """Go on from there; before the first rows.  Raises TypeError: the keys are not those of this join."""
+        if state.keys is not None:
+            self._keys.load(state.keys)
+        self._progress.emitted, self._progress.floors = state.emitted, state.floors
+        for side, runs in enumerate(state.tables):
+            for run in runs:
+                self._append(side, run)
+
+    # -- rows
+
+    def _append(self, side: int, run: Run) -> None:
+        first = int(run.starts.min())
+        self._first_pane = min(self._first_pane, first) if self.num_rows else first
+        self._runs[side].append(run)
+
+    def _take_before(self, side: int, pane: int) -> Run:
+        """Take the rows of earlier panes out of a side."""
+        due, rest = [self._empty(side)], []
+        for run in self._runs[side]:
+            is_due = run.starts < pane
+            if is_due.any():
+                due.append(run if is_due.all() else run.take(is_due.nonzero()[0]))
+            if not is_due.all():
+                rest.append(run.take((~is_due).nonzero()[0]) if is_due.any() else run)
+        self._runs[side].clear()
+        for run in rest:
+            self._append(side, run)
+        return joined_runs(due)
+
+    def _empty(self, side: int) -> Run:
+        nothing = np.empty(0, np.int64)
+        schema = self._join.schemas[side]
+        types = [schema.field(name).type for name in self._join.kept_columns(side)]
+        plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in types]
+        return Run(nothing, nothing, (), (tuple([pa.array([], kind) for kind in plain]),))
+
+    # -- pairs
+
+    def _joined(self, left: Run, right: Run, limit: int) -> Iterator[JoinedRows]:
+        spread = [self._spread(run, limit) for run in (left, right)]
+        if not sum(len(rows) for rows, _ in spread):
+            return
+        windows = np.concatenate([of_side for _, of_side in spread])
+        slots = np.concatenate([run.slots.take(rows) for run, (rows, _) in zip((left, right), spread, strict=True)])
+        groups = group_cells(windows // self._join.windows.slide_panes, slots, self._keys.num_slots)
+        num_left = len(spread[LEFT][0])
+        codes = (groups.codes[:num_left], groups.codes[num_left:])
+        matched = matched_rows(codes[LEFT], codes[RIGHT], len(groups), self._join.kind)
+        for left_rows, right_rows in matched:
+            code = np.where(left_rows >= 0, codes[LEFT].take(left_rows, mode="wrap") if num_left else 0, 0)
+            if len(codes[RIGHT]):
+                code = np.where(left_rows >= 0, code, codes[RIGHT].take(right_rows, mode="wrap"))
+            pairs = Pairs(
+                groups.windows.take(code) * self._join.windows.slide_panes,
+                groups.slots.take(code),
+                _through(spread[LEFT][0], left_rows),
+                _through(spread[RIGHT][0], right_rows),
+            )
+            yield self._results(left, right, pairs)
+
+    def _spread(self, run: Run, limit: int) -> tuple[IndexArray, Int64Array]:
+        """Each row once for each of its windows that end now; rows keep their order."""
+        windows = self._join.windows
+        last, after = windows.last_windows(run.starts), windows.last_ended(self._progress.of(run.slots))
+        rows, found = [], []
+        for number in range(windows.max_windows):
+            starts = last - number * windows.slide_panes
+            is_due = (windows.holds(run.starts, starts) & (starts > after) & (starts <= limit)).nonzero()[0]
+            rows.append(is_due)
+            found.append(starts.take(is_due))
+        return np.concatenate(rows), np.concatenate(found)
+
+    def _results(self, left: Run, right: Run, pairs: Pairs) -> JoinedRows:
+        join = self._join
+        starts = join.windows.start_ms(pairs.windows)
+        ends = starts + join.windows.size
+        arrays = [self._keys.array().take(pa.array(pairs.slots))]
+        arrays += [pa.array(each).view(WINDOW_TIME_TYPE) for each in (starts, ends)]
+        taken = []
+        for side, run, rows in ((LEFT, left, pairs.left), (RIGHT, right, pairs.right)):
+            is_missing = rows == _NO_ROW
+            places = pa.array(rows, mask=is_missing) if is_missing.any() else pa.array(rows)
+            taken.append(dict(zip(join.kept_columns(side), [array.take(places) for array in run.parts[0]], strict=True)))
+        arrays += [taken[each.side][each.column] for each in join.columns]
+        return JoinedRows(pa.RecordBatch.from_arrays(arrays, schema=join.output_schema()), ends)
+
+    def _forget_keys(self) -> None:
+        is_live = np.zeros(self._keys.num_slots, np.bool_)
+        for runs in self._runs:
+            for run in runs:
+                is_live[run.slots] = True
+        self._progress.keep(is_live.nonzero()[0])
+        slots = self._keys.keep(is_live)
+        for runs in self._runs:
+            runs[:] = [run.with_slots(slots.take(run.slots)) for run in runs]
+
+
+def matched_rows(left: IndexArray, right: IndexArray, num_groups: int, kind: str) -> Iterator[tuple[IndexArray, IndexArray]]:
+    """The rows of both sides that are in the same group, in pieces of a bounded number of pairs; -1 where a side has none.
+
+    Args:
+        left: the group of each row.
+        right: the same of the other side.
+        num_groups: groups are below it.
+        kind: one of ``JOIN_KINDS``.
+    """
+    left_order, right_order = left.argsort(kind="stable"), right.argsort(kind="stable")
+    counts = np.bincount(right, minlength=num_groups)
+    begins = counts.cumsum() - counts
+    of_row = counts.take(left.take(left_order))
+    first = begins.take(left.take(left_order))
+    if kind in ("left", "outer"):
+        is_alone = of_row == 0
+        of_row = np.where(is_alone, 1, of_row)
+    else:
+        is_alone = np.zeros(len(of_row), np.bool_)
+    stops = of_row.cumsum()
+    start, done = 0, 0
+    while start < len(left_order):
+        stop = max(start + 1, int(np.searchsorted(stops, done + _MAX_PAIRS, side="right")))
+        repeats = of_row[start:stop]
+        rows = np.repeat(left_order[start:stop], repeats)
+        if len(rows):
+            within = np.arange(len(rows)) - np.repeat(repeats.cumsum() - repeats, repeats)
+            places = np.repeat(first[start:stop], repeats) + within
+            alone = np.repeat(is_alone[start:stop], repeats)
+            others = np.full(len(rows), _NO_ROW)
+            others[~alone] = right_order.take(places[~alone])
+            yield rows, others
+        done, start = int(stops[stop - 1]), stop
+    if kind in ("right", "outer"):
+        unmatched = (np.bincount(left, minlength=num_groups) == 0).take(right.take(right_order)).nonzero()[0]
+        for start in range(0, len(unmatched), _MAX_PAIRS):
+            rows = right_order.take(unmatched[start : start + _MAX_PAIRS])
+            yield np.full(len(rows), _NO_ROW), rows
+
+
+def _through(rows: IndexArray, places: IndexArray) -> IndexArray:
+    """The rows at these places; -1 stays."""
+    if not len(rows):
+        return places
+    return np.where(places == _NO_ROW, _NO_ROW, rows.take(places, mode="wrap"))

@@ -1,0 +1,108 @@
+"""The keys of windows of columns: a number for each, as long as a window holds it.
+
+Hot path, per chunk.
+
+Side:       pure.
+Invariants: equal keys have one slot; ``array`` has the key of each slot in its Arrow type.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from flowlet.columns import ArrowColumn
+from flowlet.kernels.slot_index import SlotIndex
+from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+
+# Fewer slots are not worth numbering again.
+_MIN_SLOTS: Final = 1 << 14
+
+
+class WindowKeys:
+    """Key -> slot.
+
+    Args:
+        name: of the key's column; None: there are no keys, and one slot.
+        key_type: its Arrow type, of plain values.
+    """
+
+    def __init__(self, name: str | None, key_type: Any = None) -> None:
+        self._name = name
+        self._type = key_type
+        self._index = SlotIndex(allows_null=True)
+        self._arrays: list[Any] = []
+        self._num_slots = 1 if name is None else 0
+
+    def __repr__(self) -> str:
+        return f"<WindowKeys {self._name!r}, {self._num_slots} slots>"
+
+    @property
+    def num_slots(self) -> int:
+        """How many slots there are."""
+        return self._num_slots
+
+    def slots(self, inputs: ColumnInputs, name: str | None = None) -> Int64Array:
+        """The slot of each row's key.
+
+        Args:
+            inputs: the rows.
+            name: of the column here; None: it has the usual name.
+
+        Raises:
+            TypeError: there are values that cannot be keys.
+        """
+        if self._name is None:
+            return np.zeros(len(inputs), np.int64)
+        name = name or self._name
+        slots = self._index.slots(inputs.column(name))
+        if slots is None:
+            slots = self._index.slots(ArrowColumn(inputs.array(name)))
+        if slots is None:
+            raise TypeError(f"column {name!r} has values that cannot be keys together; cast it to string or int64 before key_by()")
+        if self._index.num_slots > self._num_slots:
+            self._take_new(slots, inputs, name)
+        return slots
+
+    def array(self) -> Any:
+        """The key of each slot."""
+        if len(self._arrays) != 1:
+            self._arrays = [pa.concat_arrays(self._arrays) if self._arrays else pa.array([], self._type)]
+        return self._arrays[0]
+
+    def load(self, keys: Any) -> None:
+        """Give these keys the first slots.
+
+        Raises:
+            TypeError: see ``slots``.
+        """
+        if self._name is None or not len(keys):
+            return
+        slots = self._index.slots(ArrowColumn(keys))
+        if slots is None or len(slots) != self._index.num_slots:
+            raise TypeError(f"the keys of column {self._name!r} in the checkpoint are not distinct, or of several kinds")
+        self._arrays, self._num_slots = [keys], len(keys)
+
+    def are_sparse(self, num_rows: int) -> bool:
+        """Whether most slots belong to no row, if there are so many rows of state."""
+        return self._name is not None and self._num_slots > max(_MIN_SLOTS, 2 * num_rows)
+
+    def keep(self, is_live: Any) -> Int64Array:
+        """Forget the keys of other slots; returns the new slot at each former one that stays."""
+        live = is_live.nonzero()[0]
+        keys = self.array().take(live)
+        self._index = SlotIndex(allows_null=True)
+        self._arrays, self._num_slots = [], 0
+        self.load(keys)
+        slots = np.zeros(len(is_live), np.int64)
+        slots[live] = np.arange(len(live))
+        return slots
+
+    def _take_new(self, slots: Int64Array, inputs: ColumnInputs, name: str) -> None:
+        before, after = self._num_slots, self._index.num_slots
+        rows = (slots >= before).nonzero()[0][::-1]
+        firsts = np.empty(after - before, np.int64)
+        firsts[slots.take(rows) - before] = rows  # of several rows the last one written stays: the first of the chunk
+        array = inputs.array(name).take(firsts)
+        self._arrays.append(array if array.type == self._type else array.cast(self._type))
+        self._num_slots = after

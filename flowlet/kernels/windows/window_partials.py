@@ -1,0 +1,217 @@
+"""What a window keeps of its rows for an aggregation, and how two such parts become one.
+
+Hot path: C code per chunk and aggregation.
+
+Side:       pure.
+Invariants: a part of some rows is the same however the rows were divided before, but for the rounding of sums of floats.  Sums of integers
+            are exact, or an error.
+Rules:      nulls are left out, as in Arrow; a smallest or largest float is NaN only where there is nothing else.  "First" and "last" go by
+            event time, and where that is equal, by arrival.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from flowlet.columns.numbers import INT64_MAX, INT64_MIN
+from flowlet.kernels.bounds import magnitude
+from flowlet.kernels.grouping import IndexArray
+from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+
+Part = tuple[Any, ...]  # numpy arrays or Arrow arrays of one length
+
+_LOW_BITS: Final = 32
+_LOW_MASK: Final = (1 << _LOW_BITS) - 1
+_NO_ROW: Final = -1
+
+
+def take_values(values: Any, rows: IndexArray) -> Any:
+    """The values of a numpy or an Arrow array at these positions."""
+    return values.take(rows)
+
+
+def join_values(arrays: list[Any]) -> Any:
+    """Numpy or Arrow arrays one behind the other."""
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays) if isinstance(arrays[0], np.ndarray) else pa.concat_arrays(arrays)
+
+
+class Partial(ABC):
+    """One kind of part."""
+
+    @abstractmethod
+    def of_rows(self, inputs: ColumnInputs) -> Part:
+        """A part for each row.
+
+        Raises:
+            OverflowError: an integer is too large; names the column.
+        """
+
+    @abstractmethod
+    def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
+        """The parts of each group as one.
+
+        Args:
+            part: earlier ones first.
+            codes: the group of each.
+            num_groups: each has at least one.
+
+        Raises:
+            OverflowError: a sum is too large; names the column.
+        """
+
+    def of_groups(self, inputs: ColumnInputs, codes: IndexArray, num_groups: int) -> Part:
+        """A part for each group of rows; raises as the others."""
+        return self.combined(self.of_rows(inputs), codes, num_groups)
+
+
+@dataclass(frozen=True, slots=True)
+class CountPartial(Partial):
+    """The number of rows; with a column, of those in which it is not null."""
+
+    column: str | None
+
+    def of_rows(self, inputs: ColumnInputs) -> Part:
+        """Ones and zeros."""
+        is_valid = self._is_valid(inputs)
+        return (np.ones(len(inputs), np.int64) if is_valid is None else is_valid.astype(np.int64),)
+
+    def of_groups(self, inputs: ColumnInputs, codes: IndexArray, num_groups: int) -> Part:
+        """Without an array of ones."""
+        is_valid = self._is_valid(inputs)
+        return (np.bincount(codes if is_valid is None else codes[is_valid], minlength=num_groups),)
+
+    def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
+        """Added up."""
+        counts = np.zeros(num_groups, np.int64)
+        np.add.at(counts, codes, part[0])
+        return (counts,)
+
+    def _is_valid(self, inputs: ColumnInputs) -> NDArray[np.bool_] | None:
+        if self.column is None or not inputs.column(self.column).may_have_nulls:
+            return None
+        array = inputs.array(self.column)
+        return array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+
+
+@dataclass(frozen=True, slots=True)
+class SumPartial(Partial):
+    """The sum of a column of int64 or float64."""
+
+    column: str
+
+    def of_rows(self, inputs: ColumnInputs) -> Part:
+        """The values; 0 for a null."""
+        numbers = inputs.numbers(self.column)
+        return (numbers.array if numbers.is_valid is None else np.where(numbers.is_valid, numbers.array, 0),)
+
+    def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
+        """Added up, one after the other."""
+        values = part[0]
+        if values.dtype == np.int64 and magnitude(values) * len(values) > INT64_MAX:
+            return (self._exact(values, codes, num_groups),)
+        sums = np.zeros(num_groups, values.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add.at(sums, codes, values)
+        return (sums,)
+
+    def _exact(self, values: Int64Array, codes: IndexArray, num_groups: int) -> Int64Array:
+        upper, lower = np.zeros(num_groups, np.int64), np.zeros(num_groups, np.int64)
+        np.add.at(upper, codes, values >> _LOW_BITS)
+        np.add.at(lower, codes, values & _LOW_MASK)
+        sums = [(high << _LOW_BITS) + low for high, low in zip(upper.tolist(), lower.tolist(), strict=True)]
+        for found in sums:
+            if not INT64_MIN <= found <= INT64_MAX:
+                raise OverflowError(
+                    f"a sum of column {self.column!r} is {found}, more than an int64 holds; cast the column to float64 before"
+                )
+        return np.array(sums, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtremePartial(Partial):
+    """The smallest or largest number of a column; instants are numbers."""
+
+    column: str
+    is_largest: bool
+
+    def of_rows(self, inputs: ColumnInputs) -> Part:
+        """The values; for a null what every other value replaces."""
+        numbers = inputs.numbers(self.column)
+        if numbers.is_valid is None:
+            return (numbers.array,)
+        return (np.where(numbers.is_valid, numbers.array, self._identity(numbers.array.dtype)),)
+
+    def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
+        """Compared."""
+        values = part[0]
+        found = np.full(num_groups, self._identity(values.dtype), values.dtype)
+        (np.fmax if self.is_largest else np.fmin).at(found, codes, values)
+        return (found,)
+
+    def _identity(self, dtype: "np.dtype[Any]") -> Any:
+        if dtype == np.int64:
+            return dtype.type(INT64_MIN if self.is_largest else INT64_MAX)
+        return np.nan
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPartial(Partial):
+    """The smallest or largest value of a column of texts, bytes, decimals, times or truth values."""
+
+    column: str
+    is_largest: bool
+
+    def of_rows(self, inputs: ColumnInputs) -> Part:
+        """The values."""
+        return (inputs.array(self.column),)
+
+    def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
+        """By the rank of each distinct value among the values."""
+        encoded = part[0].dictionary_encode()
+        order = pc.array_sort_indices(encoded.dictionary)
+        ranks = np.empty(len(order) + 1, np.int64)
+        ranks[order.to_numpy()] = np.arange(len(order))
+        neutral = _NO_ROW if self.is_largest else len(order)
+        ranks[-1] = neutral
+        indices = encoded.indices.fill_null(len(order)).to_numpy(zero_copy_only=False)
+        found = np.full(num_groups, neutral, np.int64)
+        (np.maximum if self.is_largest else np.minimum).at(found, codes, ranks.take(indices))
+        # A null index gives a null value.
+        chosen = order.take(pa.array(np.where(found == neutral, 0, found), mask=found == neutral))
+        return (encoded.dictionary.take(chosen),)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgePartial(Partial):
+    """The first or the last value of a column."""
+
+    column: str
+    is_last: bool
+
+    def of_rows(self, inputs: ColumnInputs) -> Part:
+        """When, and what."""
+        return (inputs.timestamps, inputs.array(self.column))
+
+    def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
+        """The value at one end of each group, sorted by time; the sort leaves equal times in their order."""
+        times, values = part
+        rows = values.is_valid().to_numpy(zero_copy_only=False).nonzero()[0] if values.null_count else np.arange(len(values))
+        groups = codes.take(rows)
+        order = np.lexsort((times.take(rows), groups))
+        in_order = groups.take(order)
+        is_edge = np.ones(len(order), np.bool_)
+        np.not_equal(in_order[1:], in_order[:-1], out=is_edge[:-1] if self.is_last else is_edge[1:])
+        edges = is_edge.nonzero()[0]
+        chosen = np.full(num_groups, _NO_ROW, np.int64)
+        chosen[in_order.take(edges)] = rows.take(order.take(edges))
+        is_missing = chosen == _NO_ROW
+        chosen[is_missing] = 0
+        found_times = np.where(is_missing, 0, times.take(chosen))
+        return (found_times, values.take(pa.array(chosen, mask=is_missing)))

@@ -1,0 +1,306 @@
+"""``MetricRegistry``: the metrics that the functions of one operator registered, and their present values.
+
+Hot path.  ``inc``, ``mark_event`` and ``update`` are additions on an object with slots; nothing is locked or looked up per record.
+Side:       pure.
+Invariants: names are unique per operator.  A metric is changed by the thread of the operator; any thread reads ``values``, which takes the
+            tuple of metrics by one load of an attribute, and from each metric numbers that may be one record stale.
+Units:      rates per second, time in nanoseconds of a monotonic clock.
+Source:     Flink ``AbstractMetricGroup``, ``MeterView``, ``SimpleCounter``; PyFlink ``GenericMetricGroup``, whose distributions have sum,
+            count, smallest and largest, too.  Flink divides by the whole span of a meter from its start on, this one by the time that it
+            exists, up to the span.
+"""
+
+import numbers
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from flowlet.errors import FlowletError
+from flowlet.metrics.metricbase import Counter, Distribution, Meter, Metric, MetricGroup
+
+__all__ = ["MAX_METRICS", "MetricKind", "MetricRegistry", "MetricValue"]
+
+# Per operator and subtask: names made of values of records must not fill the messages of a TaskManager.
+MAX_METRICS: Final = 1_000
+MAX_NAME_CHARS: Final = 256
+MAX_TEXT_CHARS: Final = 256
+SAMPLE_INTERVAL_MS: Final = 1_000  # Flink's meters take a sample per 5 s; reports are sent about once per second
+_NS_PER_S: Final = 1_000_000_000
+_INT64: Final = range(-(2**63), 2**63)
+
+Number = int | float
+MetricT = TypeVar("MetricT", bound=Metric)
+
+
+class MetricKind(Enum):
+    """What a metric is."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    METER = "meter"
+    DISTRIBUTION = "distribution"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValue:
+    """What a metric shows.
+
+    ``value``: the count of a counter or meter, what a gauge returned (None: it failed, or was not asked yet), how many values a
+    distribution got.  ``rate``: of a meter.  ``sum``, ``min``, ``max``: of a distribution; the last two are None without values.
+    """
+
+    name: str
+    kind: MetricKind
+    value: Number | str | bool | None
+    rate: float | None = None
+    sum: Number | None = None
+    min: Number | None = None
+    max: Number | None = None
+
+
+class _Counter(Counter):
+    __slots__ = ("_count",)
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def inc(self, n: int = 1) -> None:
+        self._count += n
+
+    def dec(self, n: int = 1) -> None:
+        self._count -= n
+
+    def get_count(self) -> int:
+        return self._count
+
+    def value_as(self, name: str) -> MetricValue:
+        return MetricValue(name, MetricKind.COUNTER, _number(self._count))
+
+
+class _Meter(Meter):
+    __slots__ = ("_count", "_samples", "_span_ns", "rate")
+
+    def __init__(self, span_s: float, now_ns: int) -> None:
+        self._count = 0
+        self._span_ns = span_s * _NS_PER_S
+        self._samples: deque[tuple[int, int]] = deque([(now_ns, 0)])  # time and count, oldest first
+        self.rate = 0.0
+
+    def mark_event(self, value: int = 1) -> None:
+        self._count += value
+
+    def get_count(self) -> int:
+        return self._count
+
+    def sample(self, now_ns: int) -> None:
+        samples = self._samples
+        while len(samples) > 1 and now_ns - samples[1][0] >= self._span_ns:
+            samples.popleft()
+        since_ns, before = samples[0]
+        if now_ns > since_ns:
+            self.rate = (self._count - before) * _NS_PER_S / (now_ns - since_ns)
+        samples.append((now_ns, self._count))
+
+    def value_as(self, name: str) -> MetricValue:
+        return MetricValue(name, MetricKind.METER, _number(self._count), rate=self.rate)
+
+
+class _Distribution(Distribution):
+    __slots__ = ("_count", "_max", "_min", "_sum")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._sum: Number = 0
+        self._min: Number | None = None
+        self._max: Number | None = None
+
+    def update(self, value: Number) -> None:
+        self._count += 1
+        self._sum += value
+        if self._min is None or value < self._min:
+            self._min = value
+        if self._max is None or value > self._max:
+            self._max = value
+
+    def value_as(self, name: str) -> MetricValue:
+        low, high = (None if bound is None else _number(bound) for bound in (self._min, self._max))
+        return MetricValue(name, MetricKind.DISTRIBUTION, self._count, sum=_number(self._sum), min=low, max=high)
+
+
+class _Gauge(Metric):
+    __slots__ = ("_function", "_has_failed", "_value")
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._value: Number | str | bool | None = None
+        self._has_failed = False
+
+    def sample(self) -> Exception | None:
+        """Ask the function; returns its first error."""
+        try:
+            self._value = _shown(self._function())
+        except Exception as error:  # noqa: BLE001  # handed to the caller: a gauge must not fail the job, as in Flink
+            self._value = None
+            is_first, self._has_failed = not self._has_failed, True
+            return error if is_first else None
+        return None
+
+    def value_as(self, name: str) -> MetricValue:
+        return MetricValue(name, MetricKind.GAUGE, self._value)
+
+
+_Any = _Counter | _Gauge | _Meter | _Distribution
+
+
+class MetricRegistry:
+    """The metrics of one operator of one subtask.
+
+    Threading: the operator's thread; ``values`` and ``num_refused`` any.
+
+    Args:
+        now_ns: a monotonic clock, for meters; it is asked once per meter and sample.
+        start_sampling: called once, when there is a first gauge or meter: from then on ``sample`` is to be called at intervals.
+        on_gauge_error: gets the name of a gauge and its first error.
+    """
+
+    __slots__ = ("_by_name", "_is_sampled", "_metrics", "_now_ns", "_on_gauge_error", "_start_sampling", "num_refused")
+
+    def __init__(
+        self,
+        now_ns: Callable[[], int] = lambda: 0,
+        start_sampling: Callable[[], object] = lambda: None,
+        on_gauge_error: Callable[[str, Exception], object] = lambda _name, _error: None,
+    ) -> None:
+        self._now_ns = now_ns
+        self._start_sampling = start_sampling
+        self._on_gauge_error = on_gauge_error
+        self._is_sampled = False
+        self._by_name: dict[str, _Any] = {}
+        # Written by the operator's thread, replaced as a whole; read anywhere.
+        self._metrics: tuple[tuple[str, _Any], ...] = ()
+        self.num_refused = 0  # metrics over the limit, which work but are not shown
+
+    def __repr__(self) -> str:
+        return f"<MetricRegistry of {len(self._metrics)} metrics>"
+
+    @property
+    def group(self) -> MetricGroup:
+        """The group of the operator."""
+        return _Group(self, "")
+
+    def values(self) -> list[MetricValue]:
+        """What each metric shows, in the order in which they were registered."""
+        return [metric.value_as(name) for name, metric in self._metrics]
+
+    def sample(self) -> None:
+        """Ask the gauges, and compute the rates of meters."""
+        for name, metric in self._metrics:
+            if isinstance(metric, _Gauge):
+                error = metric.sample()
+                if error is not None:
+                    self._on_gauge_error(name, error)
+            elif isinstance(metric, _Meter):
+                metric.sample(self._now_ns())
+
+    def counter(self, name: str) -> Counter:
+        """The counter of that full name."""
+        return self._get(name, _Counter, _Counter)
+
+    def gauge(self, name: str, function: Callable[[], Any]) -> None:
+        """Show what the function returns, in place of a former gauge of that name."""
+        if not callable(function):
+            raise FlowletError(f"gauge {name!r} needs a function without arguments, got {function!r}")
+        self._check(name, _Gauge)
+        self._by_name[name] = gauge = _Gauge(function)
+        self._show(name, gauge)
+        self._begin_sampling()
+
+    def meter(self, name: str, span_s: Any) -> Meter:
+        """The meter of that full name."""
+        if not isinstance(span_s, int | float) or not span_s > 0:
+            raise FlowletError(f"meter {name!r} needs a time span above 0 seconds, got {span_s!r}")
+        meter = self._get(name, _Meter, lambda: _Meter(span_s, self._now_ns()))
+        self._begin_sampling()
+        return meter
+
+    def distribution(self, name: str) -> Distribution:
+        """The distribution of that full name."""
+        return self._get(name, _Distribution, _Distribution)
+
+    def _get(self, name: str, kind: type[MetricT], make: Callable[[], Any]) -> MetricT:
+        self._check(name, kind)
+        found = self._by_name.get(name)
+        if found is None:
+            found = self._by_name[name] = make()
+            self._show(name, found)
+        assert isinstance(found, kind), "checked above"
+        return found
+
+    def _check(self, name: str, kind: type[Metric]) -> None:
+        found = self._by_name.get(name)
+        if found is not None and not isinstance(found, kind):
+            is_taken_by = type(found).__name__.removeprefix("_").lower()
+            raise FlowletError(f"the name {name!r} is taken by a {is_taken_by}; give each metric of a group a name of its own")
+
+    def _show(self, name: str, metric: _Any) -> None:
+        shown = tuple(each for each in self._metrics if each[0] != name)
+        if len(shown) < MAX_METRICS:
+            self._metrics = (*shown, (name, metric))
+        else:
+            self.num_refused += 1
+
+    def _begin_sampling(self) -> None:
+        if not self._is_sampled:
+            self._is_sampled = True
+            self._start_sampling()
+
+
+class _Group(MetricGroup):
+    """The metrics whose full names begin with a prefix."""
+
+    def __init__(self, registry: MetricRegistry, prefix: str) -> None:
+        self._registry = registry
+        self._prefix = prefix
+
+    def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
+        group = _Group(self._registry, f"{self._full(name)}.")
+        return group if extra is None else group.add_group(extra)
+
+    def counter(self, name: str) -> Counter:
+        return self._registry.counter(self._full(name))
+
+    def gauge(self, name: str, obj: Callable[[], Any]) -> None:
+        self._registry.gauge(self._full(name), obj)
+
+    def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
+        return self._registry.meter(self._full(name), time_span_in_seconds)
+
+    def distribution(self, name: str) -> Distribution:
+        return self._registry.distribution(self._full(name))
+
+    def _full(self, name: Any) -> str:
+        if not isinstance(name, str) or not name:
+            raise FlowletError(f"a metric or a group of metrics needs a name that is not empty, got {name!r}")
+        full = self._prefix + name
+        if len(full) > MAX_NAME_CHARS:
+            raise FlowletError(f"the name of a metric has at most {MAX_NAME_CHARS} characters, its groups included, got {full[:50]!r}...")
+        return full
+
+
+def _number(value: Any) -> Number | None:
+    """A number that messages can hold; None: it is none, or too large."""
+    try:
+        return int(value) if isinstance(value, numbers.Integral) and value in _INT64 else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _shown(value: Any) -> Number | str | bool | None:
+    """What a gauge shows: numbers as they are, anything else as a text."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, numbers.Real):
+        return _number(value)
+    return str(value)[:MAX_TEXT_CHARS]

@@ -1,0 +1,106 @@
+"""What travels about the files of a job: their names, and the digests of the parts that they consist of.
+
+Side:   pure.
+Rules:  a part is named by the SHA-256 of its content.  Whoever gets one checks it.  A folder travels as a zip archive.
+Units:  bytes.
+Source: the place of Flink's ``PermanentBlobKey`` and ``DistributedCache.DistributedCacheEntry``.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from flowlet.errors import JobGraphError
+
+PART_BYTES: Final = 1024 * 1024  # hashing one holds up an event loop for about a millisecond
+DIGEST_BYTES: Final = 32
+MAX_JOB_FILE_BYTES: Final = 2 * 1024**3  # of all files of one job
+MAX_FILES_PER_JOB: Final = 1_000
+_MAX_NAME_CHARS: Final = 255
+# One step below a folder; what a shell, an archive or the import system might understand in another way is left out.
+_NAME: Final = re.compile(r"(?!\.{1,2}$)[^/\\\0\n]+")
+_TARGET: Final = re.compile(r"(?!\.{1,2}(?:/|$))[^/\\\0\n]+(?:/(?!\.{1,2}(?:/|$))[^/\\\0\n]+)*")
+
+
+class ShippedFile(msgspec.Struct, frozen=True):
+    """One file, or one folder as an archive."""
+
+    name: str  # the last part of its path on the client's machine
+    num_bytes: int
+    parts: list[bytes]  # digests; all but the last have ``PART_BYTES``
+    is_folder: bool = False
+
+
+class ShippedArchive(msgspec.Struct, frozen=True):
+    """An archive that is unpacked into the folder ``target`` of the job's working directory."""
+
+    file: ShippedFile
+    target: str
+
+
+class CachedFile(msgspec.Struct, frozen=True):
+    """A file or folder that functions find by ``name``."""
+
+    name: str
+    file: ShippedFile
+    is_executable: bool = False
+
+
+class ShippedFiles(msgspec.Struct, frozen=True):
+    """All files of a job."""
+
+    python_files: list[ShippedFile] = []  # in the order of the import path
+    requirements: ShippedFile | None = None
+    packages: ShippedFile | None = None  # a folder of wheels and source archives; None: pip asks its index
+    archives: list[ShippedArchive] = []
+    cached: list[CachedFile] = []
+
+    def __bool__(self) -> bool:
+        return next(self.files(), None) is not None
+
+    def files(self) -> Iterator[ShippedFile]:
+        """Each of them."""
+        yield from self.python_files
+        yield from (each for each in (self.requirements, self.packages) if each is not None)
+        yield from (each.file for each in self.archives)
+        yield from (each.file for each in self.cached)
+
+    def parts(self) -> dict[bytes, None]:
+        """The digests of all parts, each once, in order."""
+        return dict.fromkeys(digest for file in self.files() for digest in file.parts)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.num_bytes for file in self.files())
+
+
+def check_shipped_files(files: ShippedFiles) -> None:
+    """Raise JobGraphError: a name leads out of its folder, the parts do not fit the sizes, or they are too large or too many."""
+    all_files = list(files.files())
+    if len(all_files) > MAX_FILES_PER_JOB:
+        raise JobGraphError(f"the job ships {len(all_files)} files, the limit is {MAX_FILES_PER_JOB}: put them into an archive")
+    for file in all_files:
+        _check_name(_NAME, file.name)
+        sizes_fit = file.num_bytes >= 0 and len(file.parts) == -(-file.num_bytes // PART_BYTES)
+        if not sizes_fit or any(len(digest) != DIGEST_BYTES for digest in file.parts):
+            raise JobGraphError(f"file {file.name!r}: {len(file.parts)} parts do not make {file.num_bytes} bytes")
+    for archive in files.archives:
+        _check_name(_TARGET, archive.target)
+    if files.num_bytes > MAX_JOB_FILE_BYTES:
+        raise JobGraphError(f"the job ships {files.num_bytes} bytes of files, the limit is {MAX_JOB_FILE_BYTES}: {ADVICE}")
+
+
+ADVICE: Final = "put large data where every TaskManager reads it, on a shared file system or an object store"
+
+
+def is_target(target: str) -> bool:
+    """Whether a relative path stays below the folder that it is relative to."""
+    return len(target) <= _MAX_NAME_CHARS and _TARGET.fullmatch(target) is not None
+
+
+def _check_name(pattern: re.Pattern[str], name: str) -> None:
+    if len(name) > _MAX_NAME_CHARS or not pattern.fullmatch(name):
+        raise JobGraphError(f"{name[:_MAX_NAME_CHARS]!r} is no name for a shipped file")

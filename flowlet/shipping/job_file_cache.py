@@ -1,0 +1,264 @@
+"""``JobFileCache``: the files of jobs on a TaskManager, fetched once, checked, unpacked and installed.
+
+Side:       shared.  Blocking; the threads of tasks.
+Invariants: a file is used only when the SHA-256 of each of its parts was checked.  A folder appears whole or not at all.  What a task uses
+            is not removed.
+Rules:      what is made of the same files is made once, whichever jobs bring them; a working directory belongs to one job, and goes with
+            its last task here.  While one task makes something, others that need the same wait.
+Source:     Flink ``FileCache``, ``BlobLibraryCacheManager``; PyFlink ``ProcessPythonEnvironmentManager``.
+"""
+
+import hashlib
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from flowlet.errors import FlowletError
+from flowlet.rpc.shipped_files import PART_BYTES, ShippedFile, ShippedFiles
+from flowlet.shipping.requirements_installer import install, loaded_versions
+from flowlet.shipping.unpacking import unpack
+from flowlet.storage.working_directory import WorkingDirectory
+
+_ARCHIVES_OF_MODULES: Final = (".zip", ".whl", ".egg")
+_MAX_UNUSED_BYTES: Final = 4 * 1024**3
+_LOOK_INTERVAL_S: Final = 0.25  # how late a cancelled task notices
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+class FileTransferError(FlowletError):
+    """A file did not arrive as it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPaths:
+    """Where the files of a job lie here.
+
+    ``import_path``: in order.  ``packages``: what pip has installed, or None.  ``working_directory``: None if the job ships no archives.
+    ``cached``: by name.
+    """
+
+    import_path: tuple[Path, ...] = ()
+    packages: Path | None = None
+    working_directory: Path | None = None
+    cached: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How a task gets parts.
+
+    ``fetch``: the content of a part, by its digest; blocking.  ``check_cancelled`` raises if the task is not wanted any more.
+    """
+
+    fetch: Callable[[bytes], bytes]
+    check_cancelled: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Folder:
+    """One thing that was made, or is being made."""
+
+    making: threading.Lock = field(default_factory=threading.Lock)
+    path: Path | None = None  # Written by the thread that holds ``making``; None: not made yet.
+    num_bytes: int = 0  # as ``path``
+    num_uses: int = 0  # Guarded by the cache's lock.
+
+
+class JobFileCache:
+    """The files of all jobs of this process.
+
+    Threading: any thread.
+    Life cycle: the directory is made when the first job brings files; ``close`` removes it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # A leaf.
+        self._directory: WorkingDirectory | None = None  # Guarded by _lock.
+        self._folders: dict[str, _Folder] = {}  # Guarded by _lock; in the order of their last use.
+
+    def __repr__(self) -> str:
+        return f"<JobFileCache {self._directory!r}, {len(self._folders)} folders>"
+
+    def close(self) -> None:
+        """Remove everything; idempotent.  A task that still runs loses its files."""
+        with self._lock:
+            directory, self._directory = self._directory, None
+            self._folders.clear()
+        if directory is not None:
+            directory.close()
+
+    @contextmanager
+    def in_use(self, files: ShippedFiles, job_id: str, delivery: Delivery) -> Iterator[JobPaths]:
+        """Have the files of a job here while the block runs.
+
+        Raises:
+            FlowletError: one could not be fetched, unpacked or installed; and whatever ``delivery`` raises.
+            OSError: the disk is full.
+        """
+        if not files:
+            yield JobPaths()
+            return
+        used: list[_Folder] = []
+        try:
+            yield _Preparation(self, job_id, delivery, used).paths_of(files)
+        finally:
+            self._release(used)
+
+    def made(
+        self, kind: str, content: object, used: list[_Folder], make: Callable[[Path], None], check_cancelled: Callable[[], None]
+    ) -> Path:
+        """The folder or file that ``make`` makes of ``content``; it stays until all in ``used`` are released.
+
+        ``make`` gets a path where nothing is.  It is not called if another task has made the same.
+        """
+        key = f"{kind}-{hashlib.sha256(_encoder.encode(content)).hexdigest()}"
+        folder = self._use(key, used)
+        while not folder.making.acquire(timeout=_LOOK_INTERVAL_S):  # waits for the task that makes it; ended by its end, or a cancellation
+            check_cancelled()
+        try:
+            if folder.path is None:
+                root = self._root()
+                path, unfinished = root / key, root / f"{key}.unfinished"
+                _remove(unfinished)  # of a task that failed here
+                make(unfinished)
+                os.rename(unfinished, path)
+                folder.num_bytes = _size(path)
+                folder.path = path
+            return folder.path
+        finally:
+            folder.making.release()
+
+    def _root(self) -> Path:
+        with self._lock:
+            if self._directory is None:
+                self._directory = WorkingDirectory(purpose="files", advice="set TMPDIR to another directory")
+            return self._directory.path
+
+    def _use(self, key: str, used: list[_Folder]) -> _Folder:
+        with self._lock:
+            folder = self._folders.pop(key) if key in self._folders else _Folder()
+            self._folders[key] = folder
+            folder.num_uses += 1
+            used.append(folder)
+        return folder
+
+    def _release(self, used: list[_Folder]) -> None:
+        """Remove working directories that nobody uses, and the oldest of the rest if there is too much."""
+        removed: list[Path] = []
+        with self._lock:
+            for folder in used:
+                folder.num_uses -= 1
+            unused = {key: folder for key, folder in self._folders.items() if not folder.num_uses}
+            num_bytes = sum(folder.num_bytes for folder in unused.values())
+            for key, folder in unused.items():
+                if folder.path is None or key.startswith(_WORK) or num_bytes > _MAX_UNUSED_BYTES:
+                    del self._folders[key]
+                    num_bytes -= folder.num_bytes
+                    removed += [] if folder.path is None else [folder.path]
+        for path in removed:
+            _remove(path)
+
+
+_WORK: Final = "work"
+
+
+class _Preparation:
+    """Makes what one job needs, for one task."""
+
+    def __init__(self, cache: JobFileCache, job_id: str, delivery: Delivery, used: list[_Folder]) -> None:
+        self._cache = cache
+        self._job_id = job_id
+        self._delivery = delivery
+        self._used = used
+
+    def paths_of(self, files: ShippedFiles) -> JobPaths:
+        """Everything, in order."""
+        return JobPaths(
+            import_path=tuple(map(self._python_file, files.python_files)),
+            packages=None if files.requirements is None else self._installed(files.requirements, files.packages),
+            working_directory=self._working_directory(files) if files.archives else None,
+            cached={each.name: self._cached(each.file, is_executable=each.is_executable) for each in files.cached},
+        )
+
+    def _made(self, kind: str, content: object, make: Callable[[Path], None]) -> Path:
+        return self._cache.made(kind, content, self._used, make, self._delivery.check_cancelled)
+
+    def _fetched(self, file: ShippedFile) -> Path:
+        """The file as it was on the client's machine."""
+
+        def fetch(path: Path) -> None:
+            with path.open("xb") as target:
+                for number, digest in enumerate(file.parts):
+                    self._delivery.check_cancelled()
+                    content = self._delivery.fetch(digest)
+                    left = file.num_bytes - number * PART_BYTES
+                    if len(content) != min(left, PART_BYTES) or hashlib.sha256(content).digest() != digest:
+                        raise FileTransferError(f"file {file.name!r} of the job did not arrive as it was sent: part {number} differs")
+                    target.write(content)
+
+        return self._made("file", [file.parts, file.num_bytes], fetch)
+
+    def _unpacked(self, file: ShippedFile) -> Path:
+        archive = self._fetched(file)
+        return self._made("folder", [file.parts], lambda path: unpack(archive, file.name, path))
+
+    def _python_file(self, file: ShippedFile) -> Path:
+        """The folder to be put on the import path."""
+        if file.is_folder or file.name.lower().endswith(_ARCHIVES_OF_MODULES):
+            return self._unpacked(file)
+        return self._in_folder(file, is_executable=False)
+
+    def _in_folder(self, file: ShippedFile, *, is_executable: bool) -> Path:
+        fetched = self._fetched(file)
+
+        def copy(path: Path) -> None:
+            path.mkdir(mode=0o700)
+            shutil.copyfile(fetched, path / file.name)
+            os.chmod(path / file.name, 0o700 if is_executable else 0o600)
+
+        return self._made("named", [file.parts, file.name, is_executable], copy)
+
+    def _cached(self, file: ShippedFile, *, is_executable: bool) -> Path:
+        return self._unpacked(file) if file.is_folder else self._in_folder(file, is_executable=is_executable) / file.name
+
+    def _working_directory(self, files: ShippedFiles) -> Path:
+        archives = [(self._fetched(each.file), each) for each in files.archives]
+
+        def make(path: Path) -> None:
+            path.mkdir(mode=0o700)
+            for fetched, archive in archives:
+                target = path / archive.target
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if target.exists():
+                    raise FlowletError(f"two archives of the job have the folder {archive.target!r}: give each another one")
+                unpack(fetched, archive.file.name, target)
+
+        return self._made(_WORK, [self._job_id, files.archives], make)
+
+    def _installed(self, requirements: ShippedFile, packages: ShippedFile | None) -> Path:
+        listed = self._fetched(requirements)
+        folder = None if packages is None else self._unpacked(packages)
+        constraints = loaded_versions(sys.modules)
+        content = [requirements.parts, None if packages is None else packages.parts, constraints, sys.version]
+        return self._made("packages", content, lambda path: install(listed, folder, path, constraints, self._delivery.check_cancelled))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(each.lstat().st_size for each in path.rglob("*"))

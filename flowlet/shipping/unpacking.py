@@ -1,0 +1,120 @@
+"""Unpacks archives that came with a job.
+
+Side:       shared.  Blocking.
+Invariants: nothing is written outside the folder, and nothing over what is there; no link, device or pipe is made; neither the files nor
+            their bytes exceed the limits, whatever the archive says about itself.
+Rules:      a file may keep its right to be executed; set-user-id bits, owners and times are dropped.
+"""
+
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+
+from flowlet.errors import FlowletError
+
+_COPY_BYTES: Final = 1024 * 1024
+_ZIP_KINDS: Final = {0: "", 0o040000: "", 0o100000: "", 0o120000: "a link", 0o020000: "a device", 0o060000: "a device", 0o010000: "a pipe"}
+_KIND_BITS: Final = 0o170000
+
+
+class UnpackError(FlowletError):
+    """An archive is broken, or wants what it may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackLimits:
+    """How much one archive may become."""
+
+    max_bytes: int = 8 * 1024**3
+    max_files: int = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str
+    is_folder: bool
+    is_executable: bool
+    content: IO[bytes] | None  # of a file
+
+
+def unpack(archive: Path, name: str, folder: Path, limits: UnpackLimits | None = None) -> None:
+    """Unpack ``archive``, which its user calls ``name``, into the new folder ``folder``.
+
+    Raises:
+        UnpackError: it is no archive, is broken, wants to be written elsewhere or has links, or becomes too large; says which entry.
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    limits = limits or UnpackLimits()
+    folder.mkdir(mode=0o700)
+    num_files, left_bytes = 0, limits.max_bytes
+    try:
+        for entry in _entries(archive, name):
+            num_files += 1
+            if num_files > limits.max_files:
+                raise UnpackError(f"archive {name!r} has more than {limits.max_files} entries")
+            path = folder.joinpath(*_steps(entry.name, name))
+            if entry.content is None:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                continue
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            left_bytes -= _write(entry, path, left_bytes, name, limits)
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
+        raise UnpackError(f"archive {name!r} cannot be unpacked: {str(error) or type(error).__name__}") from error
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise UnpackError(f"archive {name!r} has two entries for one path: {os.path.relpath(str(error.filename), folder)!r}") from error
+
+
+def _write(entry: _Entry, path: Path, left_bytes: int, name: str, limits: UnpackLimits) -> int:
+    assert entry.content is not None, "of a file"
+    num_bytes = 0
+    mode = 0o700 if entry.is_executable else 0o600
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as file, entry.content:
+        while content := entry.content.read(_COPY_BYTES):
+            num_bytes += len(content)
+            if num_bytes > left_bytes:
+                raise UnpackError(f"archive {name!r} becomes more than {limits.max_bytes} bytes")
+            file.write(content)
+    return num_bytes
+
+
+def _entries(archive: Path, name: str) -> Iterator[_Entry]:
+    if zipfile.is_zipfile(archive):
+        return _zip_entries(archive, name)
+    if tarfile.is_tarfile(archive):
+        return _tar_entries(archive, name)
+    raise UnpackError(f"{name!r} is neither a zip nor a tar archive")
+
+
+def _zip_entries(archive: Path, name: str) -> Iterator[_Entry]:
+    with zipfile.ZipFile(archive) as opened:
+        for info in opened.infolist():
+            mode = info.external_attr >> 16
+            kind = _ZIP_KINDS.get(mode & _KIND_BITS, "something that is no file")
+            if kind:
+                raise UnpackError(f"archive {name!r}: {info.filename!r} is {kind}, which is not unpacked; put the file itself in its place")
+            content = None if info.is_dir() else opened.open(info)
+            yield _Entry(info.filename, info.is_dir(), bool(mode & 0o100), content)
+
+
+def _tar_entries(archive: Path, name: str) -> Iterator[_Entry]:
+    with tarfile.open(archive) as opened:
+        for info in opened:
+            if not (info.isreg() or info.isdir()):
+                kind = "a link" if info.issym() or info.islnk() else "something that is no file"
+                raise UnpackError(f"archive {name!r}: {info.name!r} is {kind}, which is not unpacked; put the file itself in its place")
+            yield _Entry(info.name, info.isdir(), bool(info.mode & 0o100), opened.extractfile(info) if info.isreg() else None)
+
+
+def _steps(entry: str, name: str) -> tuple[str, ...]:
+    """The path of an entry below the folder, one step each."""
+    path = PurePosixPath(entry)
+    steps = tuple(each for each in path.parts if each != ".")
+    if path.is_absolute() or ".." in steps or "\\" in entry or "\0" in entry:
+        raise UnpackError(f"archive {name!r}: {entry!r} leads out of the folder")
+    return steps

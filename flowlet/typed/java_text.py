@@ -1,0 +1,198 @@
+"""The text of records of a declared type, as Java prints them; what ``print`` writes.
+
+Side:   pure.
+Rules:  records without a declared type, and rows, are printed by Python, as in PyFlink.  An array by itself, which Java prints as an
+        address, is printed like a list.
+Source: Java ``Object.toString`` of what Flink's serializers make: ``Tuple``, ``Row``, ``java.sql.Timestamp``, ``Double.toString``.
+"""
+
+import datetime
+import decimal
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from flowlet.common.time import Instant
+from flowlet.common.typeinfo import (
+    BasicArrayTypeInfo,
+    BasicType,
+    BasicTypeInfo,
+    ListTypeInfo,
+    MapTypeInfo,
+    ObjectArrayTypeInfo,
+    PrimitiveArrayTypeInfo,
+    RowTypeInfo,
+    TimestampTypeInfo,
+    TimeTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+)
+from flowlet.common.types import Row
+
+Text = Callable[[Any], str]
+
+# Java writes numbers outside of this range with an exponent (``Double.toString``).
+_PLAIN_EXPONENTS: Final = range(-3, 7)
+
+
+def printed_text(type_info: TypeInformation) -> Text:
+    """The function that gives the line ``print`` writes for a record of the type."""
+    return row_text if isinstance(type_info, RowTypeInfo) else _text_of(type_info)
+
+
+def row_text(row: Any) -> str:
+    """A row as PyFlink prints it: its kind, then Python's texts of its fields; anything else as Python prints it."""
+    return f"{row.get_row_kind()}[{','.join(map(str, row))}]" if isinstance(row, Row) else str(row)
+
+
+def double_text(value: float) -> str:
+    """A number of 64 bits."""
+    return _number_text(value, repr(float(value)))
+
+
+def float_text(value: float) -> str:
+    """A number of 32 bits."""
+    return _number_text(value, str(np.float32(value)))
+
+
+def _number_text(value: float, shortest: str) -> str:
+    if value != value or value in (float("inf"), float("-inf")):  # nan differs from itself
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "-0.0" if shortest.startswith("-") else "0.0"
+    sign, digits, exponent = decimal.Decimal(shortest).normalize().as_tuple()
+    if len(digits) == 1:  # Java gives at least two digits, which are the two closest ones
+        sign, digits, exponent = decimal.Decimal(f"{value:.1e}").as_tuple()
+    assert isinstance(exponent, int), "a finite number has one"
+    text, power = "".join(map(str, digits)), len(digits) - 1 + exponent
+    minus = "-" if sign else ""
+    if power not in _PLAIN_EXPONENTS:
+        return f"{minus}{text[0]}.{text[1:].rstrip('0') or '0'}E{power}"
+    if power < 0:
+        return f"{minus}0.{'0' * (-power - 1)}{text.rstrip('0')}"
+    whole = text[: power + 1].ljust(power + 1, "0")
+    return f"{minus}{whole}.{text[power + 1 :].rstrip('0') or '0'}"
+
+
+def _text_of(type_info: TypeInformation) -> Text:
+    text = _plain_text_of(type_info)
+    return lambda value: "null" if value is None else text(value)
+
+
+def _plain_text_of(type_info: TypeInformation) -> Text:
+    match type_info:
+        case BasicTypeInfo():
+            return _BASIC.get(type_info.basic_type, str)
+        case TimeTypeInfo():
+            return _time_text
+        case TimestampTypeInfo():
+            return _timestamp_text
+        case TupleTypeInfo():
+            return _tuple_text(list(map(_text_of, type_info.get_field_types())))
+        case RowTypeInfo():
+            return _nested_row_text(list(map(_text_of, type_info.get_field_types())))
+        case ListTypeInfo() | PrimitiveArrayTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo():
+            return _list_text(_text_of(type_info.elem_type))
+        case MapTypeInfo():
+            return _map_text(type_info.key_type_info, _text_of(type_info.value_type_info))
+        case _:
+            return str
+
+
+def _boolean_text(value: bool) -> str:  # noqa: FBT001  # it is called with values
+    return "true" if value else "false"
+
+
+def _instant_text(value: Instant) -> str:
+    moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=value.seconds)  # noqa: DTZ001  # its text has its own zone
+    text = moment.isoformat(timespec="seconds")
+    nanos = f"{value.nanos:09}"
+    while nanos.endswith("000"):
+        nanos = nanos[:-3]
+    return f"{text}.{nanos}Z" if nanos else f"{text}Z"
+
+
+def _time_text(value: datetime.time) -> str:
+    return value.isoformat(timespec="seconds")
+
+
+def _timestamp_text(value: datetime.datetime) -> str:
+    fraction = f"{value.microsecond:06}".rstrip("0") or "0"
+    return f"{value.replace(microsecond=0, tzinfo=None).isoformat(' ')}.{fraction}"
+
+
+_BASIC: Final[dict[BasicType, Text]] = {
+    BasicType.BOOLEAN: _boolean_text,
+    BasicType.FLOAT: float_text,
+    BasicType.DOUBLE: double_text,
+    BasicType.INSTANT: _instant_text,
+}
+
+
+def _tuple_text(texts: list[Text]) -> Text:
+    return lambda record: f"({','.join(_each(texts, record))})"
+
+
+def _nested_row_text(texts: list[Text]) -> Text:
+    return lambda row: f"{row.get_row_kind()}[{', '.join(_each(texts, row))}]"
+
+
+def _list_text(text: Text) -> Text:
+    def of_list(values: Iterable[Any]) -> str:
+        if isinstance(values, bytes):
+            values = [each - 256 if each > 127 else each for each in values]  # Java's bytes have a sign
+        return f"[{', '.join(map(text, values))}]"
+
+    return of_list
+
+
+def _map_text(key_type: TypeInformation, value_text: Text) -> Text:
+    key_text, hash_of = _text_of(key_type), _HASHES.get(key_type.basic_type) if isinstance(key_type, BasicTypeInfo) else None
+
+    def of_map(entries: dict[Any, Any]) -> str:
+        items = entries.items() if hash_of is None else _in_java_order(entries, hash_of)
+        return f"{{{', '.join(f'{key_text(key)}={value_text(value)}' for key, value in items)}}}"
+
+    return of_map
+
+
+def _in_java_order(entries: dict[Any, Any], hash_of: Callable[[Any], int]) -> list[tuple[Any, Any]]:
+    """The entries in the order of a ``java.util.HashMap``: by bucket, and by arrival in each."""
+    num_buckets = 1
+    while len(entries) > 0.75 * num_buckets:  # HashMap's load factor
+        num_buckets *= 2
+
+    def bucket_of(entry: tuple[Any, Any]) -> int:
+        code = hash_of(entry[0]) & 0xFFFFFFFF
+        return (code ^ code >> 16) & (num_buckets - 1)
+
+    return sorted(entries.items(), key=bucket_of)
+
+
+def _hash_of_text(text: str) -> int:
+    code = 0
+    units = text.encode("utf-16-le", "surrogatepass")
+    for position in range(0, len(units), 2):
+        code = code * 31 + int.from_bytes(units[position : position + 2], "little") & 0xFFFFFFFF
+    return code
+
+
+def _hash_of_long(number: int) -> int:
+    bits = number & 0xFFFFFFFFFFFFFFFF
+    return bits ^ bits >> 32
+
+
+# ``hashCode`` of the keys of maps; maps with other keys keep their order.
+_HASHES: Final[dict[BasicType, Callable[[Any], int]]] = {
+    BasicType.STRING: _hash_of_text,
+    BasicType.CHAR: _hash_of_text,
+    BasicType.BYTE: int,
+    BasicType.SHORT: int,
+    BasicType.INT: int,
+    BasicType.LONG: _hash_of_long,
+}
+
+
+def _each(texts: list[Text], values: Iterable[Any]) -> list[str]:
+    return [text(value) for text, value in zip(texts, values, strict=True)]

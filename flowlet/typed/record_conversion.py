@@ -1,0 +1,184 @@
+"""Converts the records that an operator emits into its declared type.
+
+Where: as in PyFlink, where records leave the Python functions that are chained to each other: at exchanges, sinks and ``print``, and where
+an operator has several readers.  Between two chained functions a record stays what it is.
+
+Hot path.  Records that a chain keeps by field, because their exact types are known, are checked by column: per chunk and integer field the
+lowest and the highest value.  Other records are converted one by one (bench: declared).
+Side:       pure.
+Invariants: a record of its declared type is passed on as it is.
+Source:     PyFlink: an operation's output coder; ``PythonOperatorChainingOptimizer``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from flowlet.columns import ArrayColumn, Column, Columns, ListColumn, Shape
+from flowlet.common.typeinfo import BasicTypeInfo, PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
+from flowlet.errors import DeclaredTypeError
+from flowlet.records import Chunk
+from flowlet.typed.value_conversion import Convert, TypeMismatchError, exact_type, limits_of, value_converter
+
+_KINDS: Final[dict[str, type]] = {"i": int, "f": float, "b": bool}
+_FLOAT: Final = BasicTypeInfo.FLOAT_TYPE_INFO()
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredOutput:
+    """The declared type of an operator's output; ``is_collected``: the user's program reads it."""
+
+    type_info: TypeInformation
+    is_collected: bool = False
+
+
+class RecordConversion:
+    """Converts the records of one output of an operator; any thread, holds nothing of a record.
+
+    Args:
+        output: the declared type.
+        show: gives the text of a record for messages.
+        operator: its name, for messages.
+        subtask: its index, for messages.
+    """
+
+    def __init__(self, output: DeclaredOutput, show: Convert, operator: str, subtask: int) -> None:
+        self.type_info = output.type_info
+        self._show = show
+        self._operator = operator
+        self._subtask = subtask
+        self._is_collected = output.is_collected
+        self._slow = value_converter(output.type_info, is_collected=output.is_collected)
+        quick = value_converter(output.type_info, is_collected=output.is_collected, refuse=self._convert_or_refuse)
+        self.convert: Convert = quick or _unchanged
+        """The record in its declared type.  Raises DeclaredTypeError, which names operator, record and field, if it is of another one."""
+
+    def __repr__(self) -> str:
+        return f"<RecordConversion of {self._operator!r} to {self.type_info!r}>"
+
+    def _convert_or_refuse(self, record: Any) -> Any:
+        assert self._slow is not None, "there is a quick way only where there is a slow one"
+        try:
+            return self._slow(record)
+        except TypeMismatchError as error:
+            reason = f"{self.type_info!r}, {error}"
+            raise DeclaredTypeError(self._operator, self._subtask, self._show(record), reason) from None
+
+    # ---------------------------------------------------------------- by column
+
+    def covers(self, kind: type, field_types: Sequence[type | None] | None, *, may_round: bool = False) -> bool:
+        """Whether records of this shape need no conversion one by one, only ``checked`` by column.
+
+        Args:
+            kind: the exact type of the record.
+            field_types: of a tuple, the exact type of each field, None where it is not known; None for any other record.
+            may_round: whether ``checked`` may change fields: nobody has looked at them yet.
+        """
+        types = self._field_types(kind, field_types)
+        found = (kind,) if field_types is None else field_types
+        return types is not None and all(_covers(declared, each, may_round=may_round) for declared, each in zip(types, found, strict=True))
+
+    def _field_types(self, kind: type, field_types: Sequence[type | None] | None) -> list[TypeInformation] | None:
+        if isinstance(self.type_info, TupleTypeInfo):
+            types = self.type_info.get_field_types()
+            return types if kind is tuple and field_types is not None and len(types) == len(field_types) else None
+        return [self.type_info] if field_types is None and kind is not tuple else None
+
+    def tests(self, fields: Sequence[str], record: str) -> list[str]:
+        """Expressions that test whether the integers of a record of a covered shape are in range; by the variables of its fields."""
+        types = self.type_info.get_field_types() if isinstance(self.type_info, TupleTypeInfo) else [self.type_info]
+        limits = [(limits_of(declared), name) for declared, name in zip(types, fields or [record], strict=True)]
+        return [f"{each[0]} <= {name} <= {each[1]}" for each, name in limits if each is not None]
+
+    def first_misfit(self, fields: Sequence[Column]) -> int | None:
+        """The first row of columns of a covered shape with an integer out of range; None: there is none."""
+        types = self.type_info.get_field_types() if isinstance(self.type_info, TupleTypeInfo | RowTypeInfo) else [self.type_info]
+        found = [_first_out_of_range(column, declared) for column, declared in zip(fields, types, strict=True)]
+        return min((row for row in found if row is not None), default=None)
+
+    def rounded(self, fields: Sequence[Column]) -> list[Column]:
+        """The columns of a covered shape, those of type FLOAT with 32 bits."""
+        types = self.type_info.get_field_types() if isinstance(self.type_info, TupleTypeInfo | RowTypeInfo) else [self.type_info]
+        return [self._rounded(column) if declared == _FLOAT else column for column, declared in zip(fields, types, strict=True)]
+
+    def _rounded(self, column: Column) -> Column:
+        with np.errstate(over="ignore"):  # as in PyFlink it becomes infinite
+            singles = np.array(column.as_list(), np.float64).astype(np.float32)
+        if self._is_collected:
+            return ListColumn([float(str(each)) for each in singles], float)
+        return ArrayColumn(singles.astype(np.float64))
+
+    # ---------------------------------------------------------------- whole chunks
+
+    def converted(self, chunk: Chunk) -> Chunk:
+        """The chunk with converted records.  Takes it over.  Raises DeclaredTypeError for the first one of another type."""
+        if self.convert is _unchanged:
+            return chunk
+        columns = chunk.columns
+        if columns is not None and self._covers_columns(columns):
+            row = self.first_misfit(columns.fields)
+            if row is not None:
+                self.convert(columns.slice(row, row + 1).to_list()[0])
+            fields = tuple(self.rounded(columns.fields))
+            if all(map(_is, fields, columns.fields)):
+                return chunk
+            return Chunk.of_columns(columns.with_fields(fields), chunk.timestamps)
+        convert = self.convert
+        values = [convert(value) for value in chunk.records()]
+        return Chunk(values, chunk.timestamps)
+
+    def _covers_columns(self, columns: Columns) -> bool:
+        kinds = [_kind_of(column) for column in columns.fields]
+        match columns.shape:
+            case Shape.TUPLE:
+                return self.covers(tuple, kinds, may_round=True)
+            case Shape.SCALAR:
+                return kinds[0] is not None and self.covers(kinds[0], None, may_round=True)
+            case Shape.ROW if isinstance(self.type_info, RowTypeInfo):
+                types, names = self.type_info.get_field_types(), self.type_info.get_field_names()
+                return list(columns.field_names) == names and all(
+                    _covers(declared, kind, may_round=True) for declared, kind in zip(types, kinds, strict=True)
+                )
+            case _:
+                return False
+
+
+def _unchanged(record: Any) -> Any:
+    return record
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _covers(declared: TypeInformation, kind: type | None, *, may_round: bool) -> bool:
+    if isinstance(declared, PickledBytesTypeInfo):
+        return True
+    if declared == _FLOAT:
+        return may_round and kind is float
+    return kind is not None and exact_type(declared) is kind
+
+
+def _kind_of(column: Column) -> type | None:
+    """The exact type of all values of a column; None: unknown."""
+    if column.value_type is not None:
+        return column.value_type
+    return _KINDS.get(column.array.dtype.kind) if isinstance(column, ArrayColumn) else None
+
+
+def _first_out_of_range(column: Column, declared: TypeInformation) -> int | None:
+    limits = limits_of(declared)
+    if limits is None or not len(column):
+        return None
+    low, high = limits
+    array = column.as_array(np.dtype(np.int64))
+    if array is not None:
+        if low <= array.min() and array.max() <= high:
+            return None
+        return int(np.argmax((array < low) | (array > high)))
+    values = column.as_list()
+    if low <= min(values) and max(values) <= high:
+        return None
+    return next(index for index, value in enumerate(values) if not low <= value <= high)

@@ -1,0 +1,519 @@
+"""Converts values into their declared type, as PyFlink's coders do.
+
+Hot path: one call per record that is not kept by column (``record_conversion``).  Of a tuple or row of plain values the generated function
+tests the exact types, in about the time of a call of a user's function (bench: declared).
+Side:       pure.
+Rules:      a number becomes an ``int`` (towards zero) or a ``float``, FLOAT is rounded to 32 bits, a row gets the declared names in their
+            order, times lose what the type cannot hold.  An integer that does not fit is an error, and so is a value of another kind.
+            None may be a row's field, an element of a basic or object array, a value of a map, and a record by itself of those types
+            whose values may be null in Java.
+Invariants: a value that is of its type already is returned itself; nothing is changed in place.
+Source:     PyFlink ``coder_impl_fast.pyx``, ``coders.from_type_info_proto``; what Java does with None.
+"""
+
+import ctypes
+import datetime
+import decimal
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from flowlet.common.time import Instant
+from flowlet.common.typeinfo import (
+    BasicArrayTypeInfo,
+    BasicType,
+    BasicTypeInfo,
+    DateTypeInfo,
+    ListTypeInfo,
+    LocalTimeTypeInfo,
+    MapTypeInfo,
+    ObjectArrayTypeInfo,
+    PrimitiveArrayTypeInfo,
+    RowTypeInfo,
+    TimestampTypeInfo,
+    TimeTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+)
+from flowlet.common.types import Row, field_names_of, restored_row
+
+Convert = Callable[[Any], Any]
+
+INTEGER_BITS: Final = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
+# The exact type whose values need no conversion; of integers: if they are in range.
+EXACT_TYPES: Final[dict[BasicType, type]] = {
+    BasicType.STRING: str,
+    BasicType.BOOLEAN: bool,
+    BasicType.BYTE: int,
+    BasicType.SHORT: int,
+    BasicType.INT: int,
+    BasicType.LONG: int,
+    BasicType.BIG_INT: int,
+    BasicType.DOUBLE: float,
+    BasicType.BIG_DEC: decimal.Decimal,
+    BasicType.INSTANT: Instant,
+}
+# Flink's serializers of these types write null.
+_NULLABLE: Final = frozenset({BasicType.STRING, BasicType.BIG_INT, BasicType.BIG_DEC, BasicType.INSTANT})
+
+
+class TypeMismatchError(Exception):
+    """A value is not of its type; becomes a ``DeclaredTypeError`` of the operator before the user sees it.
+
+    ``path`` leads to the value, from the outside in.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.path)}: {self.reason}" if self.path else self.reason
+
+    def inside(self, place: str) -> "TypeMismatchError":
+        """The same error, seen from the value around it."""
+        self.path.insert(0, place)
+        return self
+
+
+def value_converter(type_info: TypeInformation, *, is_collected: bool = False, refuse: Convert | None = None) -> Convert | None:
+    """The function that converts a record to its declared type; None: records stay as they are.
+
+    Args:
+        type_info: the declared type.
+        is_collected: whether the user's program gets the records: it gets Java's shortest text of a FLOAT as a number, times without
+            fractions of seconds, and primitive arrays of bytes as lists.
+        refuse: called in place of a slower conversion of records that are not exactly of their type; raises what the caller wants.
+
+    Raises:
+        TypeMismatchError: by the function, if the record is not of the type.
+    """
+    return _Compiler(is_collected=is_collected).record_converter(type_info, refuse)
+
+
+def changes_values(type_info: TypeInformation) -> bool:
+    """Whether values of the right kind may still become others: FLOAT, rows, times; everything else is only checked."""
+    match type_info:
+        case BasicTypeInfo():
+            return type_info.basic_type is BasicType.FLOAT
+        case RowTypeInfo() | TimeTypeInfo() | TimestampTypeInfo() | LocalTimeTypeInfo():
+            return True
+        case TupleTypeInfo():
+            return any(map(changes_values, type_info.get_field_types()))
+        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
+            return changes_values(type_info.elem_type)
+        case MapTypeInfo():
+            return changes_values(type_info.key_type_info) or changes_values(type_info.value_type_info)
+        case _:
+            return False
+
+
+def integer_range(bits: int) -> tuple[int, int]:
+    """The lowest and the highest integer of so many bits."""
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def is_nullable(type_info: TypeInformation) -> bool:
+    """Whether a record of this type, by itself, may be None."""
+    match type_info:
+        case BasicTypeInfo():
+            return type_info.basic_type in _NULLABLE
+        case DateTypeInfo() | TimeTypeInfo() | TimestampTypeInfo() | LocalTimeTypeInfo():
+            return True
+        case _:
+            return False
+
+
+def described(value: Any) -> str:
+    """A value in messages."""
+    if value is None:
+        return "None"
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} of type {type(value).__name__}"  # fits into a line
+
+
+def _wrong(value: Any, wanted: str) -> TypeMismatchError:
+    return TypeMismatchError(f"expected {wanted}, got {described(value)}")
+
+
+# ---------------------------------------------------------------- plain values
+
+
+def _to_text(value: Any) -> str:
+    if type(value) is str:
+        return value
+    if not isinstance(value, str):
+        raise _wrong(value, "a str")
+    return str.__str__(value)
+
+
+def _to_character(value: Any) -> str:
+    text = _to_text(value)
+    if len(text) != 1:
+        raise _wrong(value, "a str of one character")
+    return text
+
+
+def _whole(value: Any) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, str | bytes | bytearray) or not (hasattr(value, "__int__") or hasattr(value, "__index__")):
+        raise _wrong(value, "an int")
+    try:
+        return int(value)
+    except (ValueError, OverflowError, TypeError) as error:  # nan, infinity, an array of several numbers
+        raise TypeMismatchError(f"{described(value)} is no int: {error}") from None
+
+
+def _integer_converter(bits: int) -> Convert:
+    low, high = integer_range(bits)
+
+    def convert(value: Any) -> int:
+        number = _whole(value)
+        if low <= number <= high:
+            return number
+        raise TypeMismatchError(f"{described(value)} does not fit into {bits} bits")
+
+    return convert
+
+
+def _to_bool(value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    number = _whole(value)
+    if not 0 <= number <= 255:  # PyFlink writes a byte
+        raise _wrong(value, "a bool")
+    return bool(number)
+
+
+def _real(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if isinstance(value, str | bytes | bytearray) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        raise _wrong(value, "a float")
+    try:
+        return float(value)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise TypeMismatchError(f"{described(value)} is no float: {error}") from None
+
+
+def _to_float32(value: Any) -> float:
+    return ctypes.c_float(_real(value)).value
+
+
+def _to_decimal(value: Any) -> decimal.Decimal:
+    if type(value) is decimal.Decimal:
+        return value
+    try:
+        return decimal.Decimal(str(value))
+    except decimal.InvalidOperation:
+        raise _wrong(value, "a decimal.Decimal") from None
+
+
+def _to_instant(value: Any) -> Instant:
+    if not isinstance(value, Instant):
+        raise _wrong(value, "an Instant")
+    return value
+
+
+def _to_bytes(value: Any) -> bytes:
+    if type(value) is bytes:
+        return value
+    if not isinstance(value, bytes | bytearray):
+        raise _wrong(value, "bytes")
+    return bytes(value)
+
+
+_BASIC: Final[dict[BasicType, Convert]] = {
+    BasicType.STRING: _to_text,
+    BasicType.CHAR: _to_character,
+    BasicType.BOOLEAN: _to_bool,
+    BasicType.BIG_INT: _whole,
+    BasicType.FLOAT: _to_float32,
+    BasicType.DOUBLE: _real,
+    BasicType.BIG_DEC: _to_decimal,
+    BasicType.INSTANT: _to_instant,
+    **{basic_type: _integer_converter(bits) for basic_type, bits in INTEGER_BITS.items()},
+}
+
+
+# ---------------------------------------------------------------- dates and times
+
+
+def _to_date(value: Any) -> datetime.date:
+    if type(value) is datetime.date:
+        return value
+    if not isinstance(value, datetime.date):
+        raise _wrong(value, "a datetime.date")
+    return datetime.date(value.year, value.month, value.day)
+
+
+def _to_time(value: Any) -> datetime.time:
+    if not isinstance(value, datetime.time):
+        raise _wrong(value, "a datetime.time")
+    return datetime.time(value.hour, value.minute, value.second, value.microsecond // 1000 * 1000)
+
+
+def _to_timestamp(value: Any) -> datetime.datetime:
+    if not isinstance(value, datetime.datetime):
+        raise _wrong(value, "a datetime.datetime")
+    return value.replace(tzinfo=None, microsecond=value.microsecond // 1000 * 1000)
+
+
+def _to_local_time(value: Any) -> datetime.time:
+    if not isinstance(value, datetime.time):
+        raise _wrong(value, "a datetime.time")
+    return value if value.tzinfo is None else value.replace(tzinfo=None)
+
+
+def _to_local_date_time(value: Any) -> datetime.datetime:
+    if not isinstance(value, datetime.datetime):
+        raise _wrong(value, "a datetime.datetime")
+    return value if value.tzinfo is None else value.replace(tzinfo=None)
+
+
+_LOCAL: Final[dict[LocalTimeTypeInfo.TimeType, Convert]] = {
+    LocalTimeTypeInfo.TimeType.LOCAL_DATE: _to_date,
+    LocalTimeTypeInfo.TimeType.LOCAL_TIME: _to_local_time,
+    LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME: _to_local_date_time,
+}
+
+
+def _to_seconds(value: Any) -> datetime.time:
+    return _to_time(value).replace(microsecond=0)
+
+
+def _to_signed_bytes(value: Any) -> list[int]:
+    return [each - 256 if each > 127 else each for each in _to_bytes(value)]  # Java's bytes have a sign
+
+
+def _to_shortest_float(value: Any) -> float:
+    return float(str(np.float32(_to_float32(value))))
+
+
+# ---------------------------------------------------------------- lists and maps
+
+
+def _list_converter(element: Convert | None, *, allows_none: bool) -> Convert:
+    def convert(values: Any) -> list[Any]:
+        if not isinstance(values, list):
+            raise _wrong(values, "a list")
+        if element is None:
+            return values
+        converted = []
+        for index, value in enumerate(values):
+            try:
+                converted.append(None if value is None and allows_none else element(value))
+            except TypeMismatchError as error:
+                raise error.inside(f"element {index}") from None
+        return converted
+
+    return convert
+
+
+def _map_converter(to_key: Convert | None, to_value: Convert | None) -> Convert:
+    def convert(entries: Any) -> dict[Any, Any]:
+        if not isinstance(entries, dict):
+            raise _wrong(entries, "a dict")
+        converted = {}
+        for key, value in entries.items():
+            try:
+                new_key = key if to_key is None else to_key(key)
+            except TypeMismatchError as error:
+                raise error.inside("a key") from None
+            try:
+                converted[new_key] = value if value is None or to_value is None else to_value(value)
+            except TypeMismatchError as error:
+                raise error.inside(f"the value of {key!r}") from None
+        return converted
+
+    return convert
+
+
+# ---------------------------------------------------------------- tuples and rows, whose functions are generated
+
+
+class _Compiler:
+    """Makes converters; the two kinds differ in a few plain types."""
+
+    def __init__(self, *, is_collected: bool) -> None:
+        self._is_collected = is_collected
+        self._basic = {**_BASIC, BasicType.FLOAT: _to_shortest_float} if is_collected else _BASIC
+
+    def record_converter(self, type_info: TypeInformation, refuse: Convert | None) -> Convert | None:
+        convert = self.converter(type_info)
+        if convert is None:
+            return None
+        slow = _or_none(convert) if is_nullable(type_info) else convert
+        match type_info:
+            case TupleTypeInfo():
+                return self._tuple_converter(type_info, refuse)
+            case RowTypeInfo():
+                return self._row_converter(type_info, refuse)
+            case _:
+                return self._plain_converter(type_info, refuse or slow)
+
+    def converter(self, type_info: TypeInformation) -> Convert | None:
+        """For any value that is not None; None if all values stay as they are."""
+        match type_info:
+            case BasicTypeInfo():
+                return self._basic[type_info.basic_type]
+            case TupleTypeInfo():
+                return self._tuple_converter(type_info, None)
+            case RowTypeInfo():
+                return self._row_converter(type_info, None)
+            case PrimitiveArrayTypeInfo() if type_info.elem_type == BasicTypeInfo.BYTE_TYPE_INFO():
+                return _to_signed_bytes if self._is_collected else _to_bytes
+            case ListTypeInfo() if type_info.elem_type == BasicTypeInfo.BYTE_TYPE_INFO():
+                return _to_bytes
+            case PrimitiveArrayTypeInfo() | ListTypeInfo():
+                return _list_converter(self.converter(type_info.elem_type), allows_none=False)
+            case BasicArrayTypeInfo() | ObjectArrayTypeInfo():
+                return _list_converter(self.converter(type_info.elem_type), allows_none=True)
+            case MapTypeInfo():
+                return _map_converter(self.converter(type_info.key_type_info), self.converter(type_info.value_type_info))
+            case DateTypeInfo():
+                return _to_date
+            case TimeTypeInfo():
+                return _to_seconds if self._is_collected else _to_time
+            case TimestampTypeInfo():
+                return _to_timestamp
+            case LocalTimeTypeInfo():
+                return _LOCAL[type_info.time_type]
+            case _:
+                return None
+
+    def _plain_converter(self, type_info: TypeInformation, slow: Convert) -> Convert:
+        known: dict[str, Any] = {"slow": slow}
+        test, result = self._leaf_code("v", type_info, known)
+        if test is None:
+            return slow
+        return _compiled(known, [f"if {test}:", f"    return {result}", "return slow(v)"])
+
+    def _tuple_converter(self, type_info: TupleTypeInfo, refuse: Convert | None) -> Convert:
+        types = type_info.get_field_types()
+        converters = [self.converter(each) for each in types]
+        places = [f"field {index} ({each!r})" for index, each in enumerate(types)]
+
+        def slow(record: Any) -> Any:
+            if not isinstance(record, tuple):
+                raise _wrong(record, "a tuple")
+            if len(record) < len(types):
+                raise TypeMismatchError(f"{described(record)} has {len(record)} fields, not {len(types)}")
+            return tuple(_converted(record, converters, places, allows_none=False))
+
+        return self._generated(types, refuse or slow, row_names=None)
+
+    def _row_converter(self, type_info: RowTypeInfo, refuse: Convert | None) -> Convert:
+        types, names = type_info.get_field_types(), type_info.get_field_names()
+        converters = [self.converter(each) for each in types]
+        places = [f"field {name!r} ({each!r})" for name, each in zip(names, types, strict=True)]
+
+        def slow(record: Any) -> Row:
+            if not isinstance(record, Row):
+                raise _wrong(record, "a Row")
+            values = _in_order(record, names)
+            return restored_row(names, _converted(values, converters, places, allows_none=True), record.get_row_kind())
+
+        return self._generated(types, refuse or slow, row_names=names)
+
+    def _generated(self, types: list[TypeInformation], slow: Convert, row_names: list[str] | None) -> Convert:
+        """``slow``, with a faster way for records whose plain fields are of the exact types."""
+        if not types:
+            return slow
+        is_row = row_names is not None
+        fields = [f"f{index}" for index in range(len(types))]
+        known: dict[str, Any] = {"slow": slow, "NAMES": row_names, "restored": restored_row, "Row": Row, "Mismatch": TypeMismatchError}
+        tests, results = [], []
+        for field, each in zip(fields, types, strict=True):
+            test, result = self._leaf_code(field, each, known)
+            if test is not None:
+                tests.append(f"({test} or {field} is None)" if is_row else test)
+            results.append(f"None if {field} is None else {result}" if is_row and result != field else result)
+        if is_row:
+            head, values = f"type(v) is Row and (v._fields is None or v._fields == NAMES) and len(v._values) == {len(fields)}", "v._values"
+            new = f"restored(NAMES, [{', '.join(results)}], v._row_kind)"
+            new = new if results != fields else f"v if v._fields is not None else {new}"
+        else:
+            head, values = f"type(v) is tuple and len(v) == {len(fields)}", "v"
+            new = f"({', '.join(results)},)" if results != fields else "v"
+        # A nested value that does not fit raises without its place: the slow way finds it again, and says where.
+        return _compiled(
+            known,
+            [
+                f"if {head}:",
+                f"    {', '.join(fields)}, = {values}",
+                f"    if {' and '.join(tests) or 'True'}:",
+                f"        try: return {new}",
+                "        except Mismatch: pass",
+                "return slow(v)",
+            ],
+        )
+
+    def _leaf_code(self, field: str, type_info: TypeInformation, known: dict[str, Any]) -> tuple[str | None, str]:
+        """The test whether a variable is of its exact type (None: no test), and the expression for its converted value."""
+        convert = self.converter(type_info)
+        if convert is None:
+            return None, field
+        exact = exact_type(type_info)
+        if exact is not None:
+            known[f"T{field}"] = exact
+            test = f"type({field}) is T{field}"
+            limits = limits_of(type_info)
+            return (test if limits is None else f"{test} and {limits[0]} <= {field} <= {limits[1]}"), field
+        known[f"c{field}"] = convert
+        is_float = type_info == BasicTypeInfo.FLOAT_TYPE_INFO()
+        return (f"type({field}) is float" if is_float else None), f"c{field}({field})"
+
+
+def exact_type(type_info: TypeInformation) -> type | None:
+    """The exact type whose values are not changed, and need no test but ``limits_of``; None: there is none."""
+    if isinstance(type_info, BasicTypeInfo):
+        return EXACT_TYPES.get(type_info.basic_type)
+    return datetime.date if isinstance(type_info, DateTypeInfo) else None
+
+
+def limits_of(type_info: TypeInformation) -> tuple[int, int] | None:
+    """The lowest and highest integer of the type; None: it has no limits."""
+    bits = INTEGER_BITS.get(type_info.basic_type) if isinstance(type_info, BasicTypeInfo) else None
+    return None if bits is None else integer_range(bits)
+
+
+def _or_none(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _compiled(known: dict[str, Any], lines: list[str]) -> Convert:
+    """The function of ``v`` with these lines; what it knows are default arguments, hence local variables."""
+    head = f"def convert(v, {', '.join(f'{name}={name}' for name in known)}):"
+    namespace = dict(known)
+    text = "\n    ".join([head, *lines]) + "\n"
+    exec(compile(text, "<declared type>", "exec", dont_inherit=True), namespace)  # noqa: S102 - text of ours
+    convert: Convert = namespace["convert"]
+    return convert
+
+
+def _in_order(row: Row, names: list[str]) -> list[Any]:
+    """The values of the named fields; of a row without names the first ones."""
+    fields = field_names_of(row)
+    values = list(row)
+    if fields is None or fields == names:
+        if len(values) < len(names):
+            raise TypeMismatchError(f"{described(row)} has {len(values)} fields, not {len(names)}")
+        return values
+    missing = [name for name in names if name not in fields]
+    if missing:
+        raise TypeMismatchError(f"{described(row)} has no field {missing[0]!r}, only {', '.join(map(repr, fields))}")
+    return [values[fields.index(name)] for name in names]
+
+
+def _converted(values: Sequence[Any], converters: list[Convert | None], places: list[str], *, allows_none: bool) -> list[Any]:
+    converted = []
+    for convert, place, value in zip(converters, places, values, strict=False):  # as in PyFlink, further fields are left out
+        try:
+            converted.append(value if convert is None or (value is None and allows_none) else convert(value))
+        except TypeMismatchError as error:
+            raise error.inside(place) from None
+    return converted

@@ -1,0 +1,184 @@
+"""Windows of columns in a task: event time or the clock, late rows, snapshots.
+
+Hot path, per chunk and per watermark.
+
+Side:       task.
+Source:     Flink ``WindowOperator``; its ``numLateRecordsDropped``.
+Invariants: results of a watermark are emitted before it.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from flowlet.chain.state_share import StateShare
+from flowlet.columns.arrow_batches import columns_of_batch
+from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
+from flowlet.kernels.grouping import IndexArray
+from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation
+from flowlet.kernels.windows.pane_windows import EmittedWindows
+from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP
+from flowlet.operators.record_batches import ToColumnsOperator, slices
+from flowlet.records import Chunk, Watermark
+from flowlet.timers.time_api import TimerHandle
+from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
+
+_NO_TIME: Final = (
+    "windows of event time need rows with timestamps: call with_event_time(...) or assign_timestamps_and_watermarks(...) before window(...)"
+)
+
+
+def checked_timestamps(chunk: Chunk) -> Int64Array:
+    """The timestamps of a chunk.
+
+    Raises:
+        FlowletError: there are none, or one is too far from 1970 for windows.
+    """
+    timestamps = chunk.timestamp_array
+    if timestamps is None:
+        raise FlowletError(_NO_TIME)
+    lowest, highest = int(timestamps.min()), int(timestamps.max())
+    if lowest < -MAX_WINDOW_TIMESTAMP or highest > MAX_WINDOW_TIMESTAMP:
+        if lowest == -(2**63):
+            raise FlowletError(_NO_TIME)
+        raise FlowletError(f"windows cannot hold a row with the timestamp {lowest if lowest < -MAX_WINDOW_TIMESTAMP else highest}")
+    return timestamps
+
+
+class WindowColumnsOperator(ToColumnsOperator):
+    """Aggregates rows by key and window.
+
+    Args:
+        aggregation: what is computed.
+        schema: of the rows, a ``pyarrow.Schema``.
+        late_tag: the side output of rows that are too late; None: they are counted and dropped.
+        name: for people.
+    """
+
+    def __init__(self, aggregation: WindowedAggregation, schema: Any, late_tag: str | None = None, *, name: str = "Window") -> None:
+        super().__init__(schema, name=name)
+        self._aggregation = aggregation
+        self._late_tag = late_tag
+        self._windows = ColumnarWindows(aggregation)
+        self._timer: TimerHandle | None = None  # of windows by the clock
+
+    @property
+    def _description(self) -> str:
+        """What a snapshot of the state belongs to."""
+        aggregation = self._aggregation
+        wanted = ", ".join(f"{each.kind}({each.column or ''})" for each in aggregation.aggregates)
+        return f"{wanted} of {aggregation.shape} by {aggregation.key!r}: {aggregation.key_type}"
+
+    def open(self) -> None:
+        """Go on with windows that the clock has to end."""
+        super().open()
+        self._set_timer()
+
+    def close(self) -> None:
+        """Let the state go."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._windows = ColumnarWindows(self._aggregation)
+        super().close()
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Add the rows to their windows.
+
+        Raises:
+            UserFunctionError: the rows have no timestamps, or a value cannot be aggregated; names the column.
+        """
+        if not len(chunk):
+            return
+        try:
+            inputs = self._inputs(chunk)
+            added = self._windows.add(inputs)
+        except (FlowletError, TypeError, OverflowError) as error:
+            raise self._failed(error, len(chunk)) from error
+        if added.late_rows is not None:
+            self._pass_late(inputs, added.late_rows)
+        self._emit(added.changed)
+        self._set_timer()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Emit the windows that end here, then the watermark."""
+        if self._aggregation.shape.is_event_time:
+            self._fire(watermark.timestamp)
+        super().process_watermark(watermark)
+
+    def _inputs(self, chunk: Chunk) -> ColumnInputs:
+        columns = self._columns(chunk) if chunk.columns is None else chunk.columns
+        if self._aggregation.shape.is_event_time:
+            timestamps = checked_timestamps(chunk)
+        else:
+            timestamps = np.full(len(chunk), self.ctx.processing_time_service.current_time_ms())
+        return ColumnInputs(columns, self._schema, timestamps)
+
+    def _failed(self, error: Exception, num_rows: int) -> UserFunctionError:
+        if isinstance(error, UserFunctionError):
+            return error
+        return UserFunctionError(self.name, self.ctx.subtask, f"a batch of {num_rows} rows")
+
+    def _fire(self, time_ms: int) -> None:
+        try:
+            self._emit(self._windows.fire(time_ms))
+        except OverflowError as error:
+            raise UserFunctionError(self.name, self.ctx.subtask, None) from error
+
+    def _emit(self, emitted: Iterable[EmittedWindows]) -> None:
+        for windows in emitted:
+            start, ends = 0, windows.ends_ms - 1
+            for part in slices(self._windows.results(windows)):
+                self.output.collect(Chunk.of_columns(columns_of_batch(part), ends[start : start + part.num_rows]))
+                start += part.num_rows
+
+    def _pass_late(self, inputs: ColumnInputs, rows: IndexArray) -> None:
+        if self._late_tag is None:
+            self.ctx.counters.num_late_records_dropped += len(rows)
+            return
+        late = inputs.take(rows)
+        self.output.collect_side(self._late_tag, Chunk.of_columns(late.columns.with_key_position(None), late.timestamps))
+
+    # -- the clock
+
+    def _set_timer(self) -> None:
+        if self._aggregation.shape.is_event_time or self._timer is not None:
+            return
+        end = self._windows.next_end()
+        if end is not None:
+            self._timer = self.ctx.processing_time_service.register_timer(end, self._on_time)
+
+    def _on_time(self, timestamp_ms: int) -> None:
+        self._timer = None
+        self._fire(timestamp_ms)
+        self._set_timer()
+
+    # -- checkpoints
+
+    def snapshot_state(self, checkpoint_id: int) -> object | None:
+        """Arrays that nobody changes; another thread makes bytes of them."""
+        return partial(encoded, self._windows.state(), self._description)
+
+    def initialize_state(self, state: object | None) -> None:
+        """Go on from a snapshot.
+
+        Raises:
+            StateRestoreError: it is of other windows or aggregations.
+        """
+        if state is None:
+            return
+        assert isinstance(state, WindowColumnsSnapshot), f"a snapshot of {self.name!r} is a {type(state).__name__}"
+        found = decoded(state, self._description, self.name)
+        try:
+            self._windows.load(found)
+        except TypeError as error:
+            raise StateRestoreError(f"operator {self.name!r}: {error}") from error
+
+    def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
+        """The keys of this subtask's key groups."""
+        parts = [each for each in states if isinstance(each, WindowColumnsSnapshot)]
+        if self._aggregation.key is None:
+            return merged(parts)
+        return merged([of_key_groups(each, share.key_groups, share.max_parallelism) for each in parts])

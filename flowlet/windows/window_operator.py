@@ -1,0 +1,444 @@
+"""``WindowOperator``: puts the records of each key into windows, and evaluates these when their triggers say so.
+
+Per record, in the order of the stream: the assigner, the state of each window, the trigger.  ``aligned_windows`` does the same for whole
+chunks where nothing else than the watermark can evaluate a window.
+
+Side:       task.
+Invariants: the state of a window is kept until its end and the allowed lateness are over.  A record whose windows are all over goes to the
+            side output of late records, or is dropped and counted.  A result has the timestamp of the record or timer that evaluated its
+            window.
+Source:     Flink ``WindowOperator``, ``EvictingWindowOperator``; PyFlink ``WindowOperator``, whose timestamps of results these are.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import groupby, repeat
+from typing import Any, Final
+
+from flowlet.chain.preview import preview
+from flowlet.chain.stream_operator import OperatorContext, Output
+from flowlet.datastream.output_tag import OutputTag
+from flowlet.datastream.state import ValueStateDescriptor
+from flowlet.datastream.window.triggers import TriggerResult
+from flowlet.datastream.window.window_assigners import NO_TIMESTAMP
+from flowlet.datastream.window.window_spec import WindowSpec
+from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP
+from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.operators.keyed_operator import KeyedInput
+from flowlet.operators.user_function import RuntimeContext, UserFunction, UserFunctionOperator
+from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
+from flowlet.timers.time_api import InternalTimer
+from flowlet.windows.aligned_windows import AlignedWindows, are_aligned
+from flowlet.windows.merging_window_set import MergingWindowSet
+from flowlet.windows.window_calls import clears, window_call_of
+from flowlet.windows.window_contents import TimestampedContents, contents_of
+from flowlet.windows.window_contexts import AssignerContext, EvictorContext, FunctionContext, TriggerContext
+from flowlet.windows.window_results import WindowResults
+from flowlet.windows.window_states import WindowStates
+
+_NO_STATE: Final = "the function that combines the records of a window cannot use keyed state; use a ProcessWindowFunction behind it"
+_TIMERS: Final = "window-timers"  # Flink's name
+_MERGING_SET: Final = "merging-window-set"  # Flink's name
+
+
+class WindowOperator(UserFunctionOperator):
+    """Windows of a keyed stream.
+
+    Args:
+        spec: what is done with windows.
+        key_selector: a callable, or an object with ``get_key(value)``.
+        is_batch: timers fire at the end of each key (``RuntimeExecutionMode.BATCH``).
+        name: for people.
+    """
+
+    state_refusal: str | None = None
+    takes_chunks = True
+
+    def __init__(self, spec: WindowSpec, key_selector: Any, *, is_batch: bool = False, name: str = "Window") -> None:
+        super().__init__(name)
+        self._spec = spec
+        self._is_batch = is_batch
+        self._keys = KeyedInput(self, key_selector)
+        self._combining: UserFunction | None = None
+        if spec.combine is not None:
+            self._combining = self._add(spec.combine, "add" if spec.aggregates else "reduce")
+        if spec.function is not None:
+            self._add(spec.function, "process" if hasattr(spec.function, "process") else "apply")
+
+    def setup(self, ctx: OperatorContext, output: Output) -> None:
+        """Tell the operator where it is and where its results go."""
+        super().setup(ctx, output)
+        self._results = WindowResults(self.out)
+
+    def open(self) -> None:
+        """Make states and contexts, then open the functions."""
+        spec, ctx = self._spec, self.ctx
+        self._assigner, self._trigger = spec.assigner, spec.trigger
+        self._is_event_time = spec.assigner.is_event_time()
+        self._timers = ctx.timer_service(_TIMERS, self, is_batch=self._is_batch)
+        runtime = RuntimeContext(ctx, None)
+        self._states = WindowStates(ctx)
+        self._contents = contents_of(spec, self._states)
+        self._merging_state = None
+        if spec.merges:
+            self._merging_state = ctx.keyed_state_backend.state(ValueStateDescriptor(_MERGING_SET), ValueStateDescriptor)
+        self._assigner_context = AssignerContext(self._timers, runtime)
+        self._evictor_context = EvictorContext(self._timers, runtime)
+        self._trigger_context = TriggerContext(self._states, self._timers, runtime)
+        self._function_context = FunctionContext(self._states, self._timers, runtime, merges=spec.merges)
+        self._call = window_call_of(spec, self._function_context)
+        self._clears = clears(spec)
+        self._aligned = AlignedWindows(spec, self._contents, self._states, self._timers, ctx.key_context) if are_aligned(spec) else None
+        self._open_functions()
+        self._clean = ctx.keyed_state_backend.clean if ctx.keyed_state_backend.cleans_at_records else None
+
+    def _open_functions(self) -> None:
+        for function in self._functions:
+            # Counted first: what a failing open() took must be given back too.
+            self._num_open += 1
+            function.open(self.ctx, _NO_STATE if function is self._combining else None)
+
+    def set_key_context(self, record: object) -> None:
+        """Make the record's key the current one."""
+        self.ctx.key_context.current_key = self._keys.keys([record])[0]
+
+    # -- records
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Put each record into its windows."""
+        if not len(chunk):
+            return
+        keys = self._keys.keys_of(chunk)
+        try:
+            if self._aligned is not None and chunk.timestamps is not None:
+                self._process_aligned(self._aligned, chunk.values, chunk.timestamps, keys)
+            else:
+                self._process_each(chunk.values, chunk.timestamps, keys)
+        finally:
+            self._results.flush()
+
+    def _process_aligned(self, aligned: AlignedWindows, values: list[Any], timestamps: list[int], keys: list[Any]) -> None:
+        """Records that are newer than the watermark all at once, the others one by one."""
+        watermark = self._timers.current_watermark()
+        if min(timestamps) > watermark:
+            self._process_new(aligned, values, timestamps, keys)
+            return
+        start = 0
+        for is_new, run in groupby(timestamps, key=lambda timestamp: timestamp > watermark):
+            stop = start + len(list(run))
+            process = partial(self._process_new, aligned) if is_new else self._process_each
+            process(values[start:stop], timestamps[start:stop], keys[start:stop])
+            start = stop
+
+    def _process_new(self, aligned: AlignedWindows, values: Sequence[Any], timestamps: Sequence[int], keys: list[Any]) -> None:
+        if self._clean is not None:
+            for key in keys:
+                self.ctx.key_context.current_key = key
+                self._clean()
+        records = list(values)
+        position = iter(records)
+        try:
+            aligned.add(position, timestamps, keys)
+        except FlowletError:
+            raise
+        except Exception as error:
+            raise self._failure(records, position) from error
+
+    def _process_each(self, values: Sequence[Any], timestamps: Sequence[int] | None, keys: Sequence[Any]) -> None:
+        context, clean = self.ctx.key_context, self._clean
+        process = self._process_merging if self._spec.merges else self._process_single
+        stamps: Iterable[int | None] = repeat(None) if timestamps is None else timestamps
+        for value, timestamp, key in zip(values, stamps, keys, strict=False):
+            context.current_key = key
+            if clean is not None:
+                clean()
+            process(value, timestamp)
+
+    def _process_single(self, value: Any, timestamp: int | None) -> None:
+        """A record of windows that stay apart."""
+        is_late = True
+        for window in self._assigned(value, timestamp):
+            if not self._is_over(window):
+                is_late = False
+                self._add_to(window, window, value, timestamp)
+        if is_late:
+            self._drop_late(value, timestamp)
+
+    def _process_merging(self, value: Any, timestamp: int | None) -> None:
+        """A record of windows that may become one."""
+        is_late = True
+        windows = self._window_set()
+        for new in self._assigned(value, timestamp):
+            window = self._joined(windows, new, value)
+            if self._is_over(window):
+                windows.retire(window)
+                continue
+            is_late = False
+            self._add_to(window, windows.state_window(window), value, timestamp)
+        self._keep(windows)
+        if is_late:
+            self._drop_late(value, timestamp)
+
+    def _joined(self, windows: MergingWindowSet, new: Any, value: Any) -> Any:
+        """The window that a new one became a part of, or itself."""
+        try:
+            return windows.add(new, self._on_merge)
+        except FlowletError:
+            raise
+        except Exception as error:
+            raise self._record_failure(value) from error
+
+    def _assigned(self, value: Any, timestamp: int | None) -> Iterable[Any]:
+        try:
+            stamp = NO_TIMESTAMP if timestamp is None else timestamp
+            return self._assigner.assign_windows(value, stamp, self._assigner_context)
+        except Exception as error:
+            raise self._record_failure(value) from error
+
+    def _add_to(self, window: Any, state_window: Any, value: Any, timestamp: int | None) -> None:
+        try:
+            self._states.enter(state_window)
+            self._contents.add(value, timestamp)
+            self._trigger_context.window = window
+            stamp = NO_TIMESTAMP if timestamp is None else timestamp
+            result = self._trigger.on_element(value, stamp, window, self._trigger_context)
+        except Exception as error:
+            raise self._record_failure(value) from error
+        # A window that is to be evaluated and is empty stays as it is.
+        if result is TriggerResult.CONTINUE or self._obey(result, window, state_window, timestamp):
+            self._register_cleanup(window)
+
+    def _obey(self, result: TriggerResult, window: Any, state_window: Any, timestamp: int | None) -> bool:
+        """Evaluate and purge a window; False: it was to be evaluated, and there is nothing."""
+        has_contents = not result.is_fire() or self._evaluate(window, state_window, timestamp)
+        if result.is_purge():
+            self._states.enter(state_window)
+            self._contents.clear()
+        return has_contents
+
+    def _drop_late(self, value: Any, timestamp: int | None) -> None:
+        """A record that went into no window, which is late if its timestamp is."""
+        stamp = NO_TIMESTAMP if timestamp is None else timestamp
+        if not self._is_event_time or stamp + self._spec.allowed_lateness_ms > self._timers.current_watermark():
+            return
+        if self._spec.late_tag_id is None:
+            self.ctx.counters.num_late_records_dropped += 1
+        else:
+            self._results.emit_side(self._spec.late_tag_id, value, timestamp)
+
+    # -- evaluation
+
+    def _evaluate(self, window: Any, state_window: Any, timestamp: int | None) -> bool:
+        """Call the window function and emit its results; False: the window is empty."""
+        self._states.enter(state_window)
+        contents = self._called(window, self._contents.get)
+        if contents is None:
+            return False
+        self._function_context.current_window = window
+        if self._spec.evictor is None:
+            self._emit_each(window, contents, timestamp)
+        else:
+            self._evaluate_evicting(window, state_window, contents, timestamp)
+        return True
+
+    def _evaluate_evicting(self, window: Any, state_window: Any, elements: list[Any], timestamp: int | None) -> None:
+        evictor, context, size = self._spec.evictor, self._evictor_context, len(elements)
+        assert evictor is not None, "the caller checked that"
+        assert isinstance(self._contents, TimestampedContents), "an evictor needs timestamps"
+        self._called(window, lambda: evictor.evict_before(elements, size, window, context))
+        values = self._called(window, lambda: self._combined([each.value for each in elements]))
+        if values is not None:
+            self._emit_each(window, values, timestamp)
+        self._called(window, lambda: evictor.evict_after(elements, size, window, context))
+        self._states.enter(state_window)
+        self._contents.replace(elements)
+
+    def _combined(self, values: list[Any]) -> list[Any] | None:
+        """What the function makes of records that were kept; None: nothing."""
+        spec = self._spec
+        if spec.combine is None:
+            return values
+        if spec.aggregates:
+            accumulator = spec.combine.create_accumulator()
+            for value in values:
+                accumulator = spec.combine.add(value, accumulator)
+            return [spec.combine.get_result(accumulator)]
+        if not values:
+            return None
+        reduce = getattr(spec.combine, "reduce", spec.combine)
+        result = values[0]
+        for value in values[1:]:
+            result = reduce(result, value)
+        return [result]
+
+    def _emit_each(self, window: Any, contents: list[Any], timestamp: int | None) -> None:
+        key = self.ctx.key_context.current_key
+        results = self._called(window, lambda: self._call(key, window, contents))
+        if results is None:
+            return
+        iterator = self._called(window, lambda: iter(results))
+        emit = self._results.emit
+        while True:
+            try:
+                result = next(iterator)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise self._window_failure(window, error) from error
+            if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
+                self._results.emit_side(result[0].tag_id, result[1], timestamp)
+            else:
+                emit(result, timestamp)
+
+    # -- timers
+
+    def on_event_time(self, timer: InternalTimer) -> None:
+        """The watermark reached a timer."""
+        if self._aligned is not None and not self._spec.allowed_lateness_ms:
+            self._on_end(timer)
+        else:
+            self._on_timer(timer, self._trigger.on_event_time, is_event_time=True)
+
+    def _on_end(self, timer: InternalTimer) -> None:
+        """The end of an aligned window, after which nothing is kept."""
+        window = timer.namespace
+        self._evaluate(window, window, timer.timestamp)
+        self._states.enter(window)
+        self._contents.clear()
+        if self._clears:
+            self._function_context.current_window = window
+            self._called(window, lambda: self._spec.function.clear(self._function_context))
+
+    def on_processing_time(self, timer: InternalTimer) -> None:
+        """The clock reached a timer."""
+        try:
+            self._on_timer(timer, self._trigger.on_processing_time, is_event_time=False)
+        finally:
+            self._results.drain()
+
+    def _on_timer(self, timer: InternalTimer, ask: Callable[[int, Any, Any], TriggerResult], *, is_event_time: bool) -> None:
+        window = state_window = timer.namespace
+        windows = None
+        if self._spec.merges:
+            windows = self._window_set()
+            state_window = windows.state_window(window)
+            if state_window is None:
+                return  # A timer that the trigger did not delete when the window ended.
+        self._trigger_context.window = window
+        result = self._called(window, lambda: ask(timer.timestamp, window, self._trigger_context))
+        if result is not TriggerResult.CONTINUE:
+            self._obey(result, window, state_window, timer.timestamp)
+        if is_event_time is self._is_event_time and timer.timestamp == self._cleanup_time(window):
+            self._end(window, state_window)
+            if windows is not None:
+                windows.retire(window)
+                self._keep(windows)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Fire the timers up to the watermark, then pass it on."""
+        assert self.ctx.timers is not None, "open() got a timer service"
+        self.ctx.timers.pass_watermark(watermark, self._results)
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """Pass a status on."""
+        assert self.ctx.timers is not None, "open() got a timer service"
+        self.ctx.timers.pass_status(status, self._results)
+
+    def process_mark(self, mark: CompletionMark) -> None:
+        """Pass a completion mark on behind the results."""
+        self._results.drain()
+        super().process_mark(mark)
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Emit the results of timers whose watermark is not passed on yet."""
+        self._results.drain()
+
+    def finish(self) -> None:
+        """Emit what is left."""
+        self._results.drain()
+
+    # -- the life of windows
+
+    def _cleanup_time(self, window: Any) -> int:
+        """When the state of a window goes."""
+        end: int = window.max_timestamp()
+        return min(end + self._spec.allowed_lateness_ms, MAX_WINDOW_TIMESTAMP) if self._is_event_time else end
+
+    def _is_over(self, window: Any) -> bool:
+        return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark()
+
+    def _register_cleanup(self, window: Any) -> None:
+        time = self._cleanup_time(window)
+        if time == MAX_WINDOW_TIMESTAMP:
+            return  # it never ends
+        if self._is_event_time:
+            self._timers.register_event_time_timer(window, time)
+        else:
+            self._timers.register_processing_time_timer(window, time)
+
+    def _delete_cleanup(self, window: Any) -> None:
+        time = self._cleanup_time(window)
+        if self._is_event_time:
+            self._timers.delete_event_time_timer(window, time)
+        else:
+            self._timers.delete_processing_time_timer(window, time)
+
+    def _end(self, window: Any, state_window: Any) -> None:
+        """Forget all that is kept for a window."""
+        self._states.enter(state_window)
+        self._contents.clear()
+        self._trigger_context.window = window
+        self._called(window, lambda: self._trigger.clear(window, self._trigger_context))
+        if self._clears:
+            self._function_context.current_window = window
+            self._called(window, lambda: self._spec.function.clear(self._function_context))
+
+    # -- windows that become one
+
+    def _window_set(self) -> MergingWindowSet:
+        assert self._merging_state is not None, "only for an assigner that merges"
+        return MergingWindowSet(self._spec.assigner, dict(self._merging_state.value() or ()))  # type: ignore[arg-type]  # checked by merges
+
+    def _keep(self, windows: MergingWindowSet) -> None:
+        assert self._merging_state is not None, "only for an assigner that merges"
+        self._merging_state.update(tuple(windows.mapping.items()) or None)
+
+    def _on_merge(self, result: Any, merged: list[Any], state_window: Any, merged_states: list[Any]) -> None:
+        self._check_merge(result)
+        context = self._trigger_context
+        context.window, context.merged = result, merged
+        self._called(result, lambda: self._trigger.on_merge(result, context))
+        context.merged = ()
+        for former in merged:
+            context.window = former
+            self._called(former, lambda former=former: self._trigger.clear(former, context))  # type: ignore[misc]  # the loop's variable
+            self._delete_cleanup(former)
+        self._contents.merge(state_window, merged_states)
+
+    def _check_merge(self, result: Any) -> None:
+        end = result.max_timestamp()
+        if self._is_event_time:
+            watermark = self._timers.current_watermark()
+            if end + self._spec.allowed_lateness_ms <= watermark:
+                raise FlowletError(f"windows became {result!r}, which ends before the watermark {watermark}; they must not shrink")
+        elif end <= (now := self._timers.current_processing_time()):
+            raise FlowletError(f"windows became {result!r}, which ends before the present time {now}; they must not shrink")
+
+    # -- errors
+
+    def _called(self, window: Any, call: Callable[[], Any]) -> Any:
+        """What the user's code returns; its error names the operator, the key and the window."""
+        try:
+            return call()
+        except Exception as error:
+            raise self._window_failure(window, error) from error
+
+    def _record_failure(self, value: Any) -> UserFunctionError:
+        return UserFunctionError(self.name, self.ctx.subtask, preview(value))
+
+    def _window_failure(self, window: Any, error: Exception) -> UserFunctionError:
+        error.add_note(f"raised for {window!r} of the key {preview(self.ctx.key_context.current_key)}")
+        return UserFunctionError(self.name, self.ctx.subtask, None)
+
+
+_PAIR: Final = 2

@@ -1,0 +1,78 @@
+"""Files that a program ships, as options and as methods of its environment."""
+
+import pytest
+
+from flowlet.common import Configuration
+from flowlet.common.options.python_options import dependency_settings
+from flowlet.common.settings.dependency_settings import ArchivePath, CachedPath, DependencySettings
+from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.errors import ConfigError, JobGraphError
+from flowlet.graph.stream_graph import StreamGraph
+
+
+def shipped_by(environment: StreamExecutionEnvironment, graphs: list[StreamGraph]) -> DependencySettings:
+    environment.from_collection([1]).print()
+    with pytest.raises(JobGraphError, match="seen"):
+        environment.execute()
+    return graphs[-1].settings.dependencies
+
+
+def recording() -> tuple[StreamExecutionEnvironment, list[StreamGraph]]:
+    graphs: list[StreamGraph] = []
+
+    def submit(graph: StreamGraph, *_: object) -> None:
+        graphs.append(graph)
+        raise JobGraphError("seen")
+
+    return StreamExecutionEnvironment(submit=submit), graphs  # type: ignore[arg-type]  # it never returns
+
+
+def test_what_methods_add_reaches_the_graph() -> None:
+    environment, graphs = recording()
+
+    environment.add_python_file("a.py")
+    environment.add_python_file("folder")
+    environment.set_python_requirements("req.txt", "packages")
+    environment.add_python_archive("data.zip")
+    environment.add_python_archive("more.tar.gz", "more")
+    environment.set_python_executable("python3")
+    environment.register_cached_file("model.bin", "model")
+    environment.register_cached_file("tool", "tool", executable=True)
+
+    assert shipped_by(environment, graphs) == DependencySettings(
+        python_files=("folder", "a.py"),
+        requirements="req.txt",
+        packages="packages",
+        archives=(ArchivePath("data.zip", "data.zip"), ArchivePath("more.tar.gz", "more")),
+        cached=(CachedPath("model", "model.bin"), CachedPath("tool", "tool", is_executable=True)),
+        executable="python3",
+    )
+
+
+def test_nothing_is_shipped_but_modules_beside_the_program_unless_that_is_off() -> None:
+    assert dependency_settings(Configuration()) == DependencySettings()
+    assert not dependency_settings(Configuration.from_dict({"flowlet.ship-modules": "false"})).ships_modules
+
+
+@pytest.mark.parametrize(
+    "text", ["name:a", "path:b", "name:a,path:b,executable:maybe", "name:a,path:b,more:c", "name:a,name:b,path:c", "a"]
+)
+def test_cached_files_of_another_form_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"option 'pipeline.cached-files' is .*, which is not of the form"):
+        dependency_settings(Configuration.from_dict({"pipeline.cached-files": text}))
+
+
+def test_arguments_that_cannot_be_told_apart_in_an_option_are_refused() -> None:
+    environment, _ = recording()
+
+    with pytest.raises(ConfigError, match=r"add_python_file\(\) got 'a,b.py': a path or name with ',' cannot be shipped"):
+        environment.add_python_file("a,b.py")
+    with pytest.raises(ConfigError, match=r"add_python_archive\(\) got 'a#b.zip'"):
+        environment.add_python_archive("a#b.zip")
+    with pytest.raises(ConfigError, match=r"set_python_requirements\(\) needs a path as a text that is not empty, got ''"):
+        environment.set_python_requirements("")
+    with pytest.raises(ConfigError, match=r"set_python_executable\(\) needs a path as a text that is not empty, got None"):
+        environment.set_python_executable(None)  # type: ignore[arg-type]
+    environment.register_cached_file("a", "name")
+    with pytest.raises(ConfigError, match=r"register_cached_file\(\) got the name 'name' twice"):
+        environment.register_cached_file("b", "name")

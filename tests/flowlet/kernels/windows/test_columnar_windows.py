@@ -1,0 +1,183 @@
+"""Windows of columns beside plain loops: random rows, late ones, snapshots in the middle, other parallelisms."""
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flowlet.columns.arrow_batches import columns_of_batch
+from flowlet.kernels.windows import pane_windows
+from flowlet.kernels.windows.column_inputs import ColumnInputs
+from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation
+from flowlet.kernels.windows.pane_windows import EmittedWindows
+from flowlet.kernels.windows.window_aggregates import WindowAggregate
+from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
+from flowlet.records import MAX_TIMESTAMP
+from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
+from tests.flowlet.kernels.windows.windows_by_hand import InputRow, KeyState, WindowsByHand, aggregated
+
+SCHEMA = pa.schema([("k", pa.string()), ("number", pa.int64()), ("decimal", pa.float64()), ("text", pa.string())])
+AGGREGATES = (
+    WindowAggregate("total", "sum", "number", pa.int64()),
+    WindowAggregate("mean", "mean", "number", pa.int64()),
+    WindowAggregate("lowest", "min", "decimal", pa.float64()),
+    WindowAggregate("highest", "max", "number", pa.int64()),
+    WindowAggregate("text", "max", "text", pa.string()),
+    WindowAggregate("first", "first", "text", pa.string()),
+    WindowAggregate("last", "last", "text", pa.string()),
+    WindowAggregate("n", "count"),
+    WindowAggregate("filled", "count", "decimal", pa.float64()),
+)
+MAX_PARALLELISM = 8
+
+
+def inputs_of(rows: list[InputRow]) -> ColumnInputs:
+    arrays = [
+        pa.array([row.key for row in rows], pa.string()),
+        pa.array([row.number for row in rows], pa.int64()),
+        pa.array([row.decimal for row in rows], pa.float64()),
+        pa.array([row.text for row in rows], pa.string()),
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    return ColumnInputs(columns_of_batch(batch), SCHEMA, np.array([row.timestamp for row in rows]))
+
+
+def shape_by(rng: random.Random) -> WindowShape:
+    if rng.random() < 0.3:
+        return SessionWindows(rng.randint(1, 12))
+    size = rng.randint(1, 20)
+    slide = size if rng.random() < 0.4 else rng.randint(1, 25)
+    return AlignedWindows(size, slide, rng.randint(1 - slide, slide - 1))
+
+
+def rows_by(rng: random.Random, around: int) -> list[InputRow]:
+    def maybe(value: Any) -> Any:
+        return None if rng.random() < 0.2 else value
+
+    return [
+        InputRow(
+            maybe(f"key {rng.randint(0, 6)}"),
+            around + rng.randint(-40, 30),
+            maybe(rng.randint(-1000, 1000)),
+            maybe(rng.randint(-100, 100) / 4),
+            maybe(rng.choice("abcdefgh")),
+        )
+        for _ in range(rng.randint(1, 30))
+    ]
+
+
+class Subtask:
+    """Windows in arrays and by hand, which must agree."""
+
+    def __init__(self, aggregation: WindowedAggregation, by_hand: WindowsByHand, arrival: dict[int, int]) -> None:
+        self.aggregation = aggregation
+        self.windows = ColumnarWindows(aggregation)
+        self.by_hand = by_hand
+        self.arrival = arrival
+
+    def add(self, rows: list[InputRow]) -> None:
+        for row in rows:
+            self.arrival[id(row)] = len(self.arrival)
+        added = self.windows.add(inputs_of(rows))
+        late, again = self.by_hand.add(rows)
+        found = [] if added.late_rows is None else added.late_rows.tolist()
+        assert [rows[index] for index in found] == sorted(late, key=lambda row: self.arrival[id(row)])
+        self.compare(added.changed, again)
+
+    def fire(self, watermark: int) -> None:
+        emitted = list(self.windows.fire(watermark))
+        ends = [end for windows in emitted for end in windows.ends_ms.tolist()]
+        assert ends == sorted(ends)
+        self.compare(emitted, self.by_hand.fire(watermark))
+
+    def compare(self, emitted: Iterable[EmittedWindows], expected: list[Any]) -> None:
+        found = []
+        for windows in emitted:
+            batch = self.windows.results(windows)
+            found += list(zip(batch.to_pylist(), windows.starts_ms.tolist(), windows.ends_ms.tolist(), strict=True))
+        assert sorted(map(repr, map(plain, found))) == sorted(
+            repr(({"k": key, **aggregated(rows, self.arrival)}, start, end)) for key, (start, end), rows in expected
+        )
+
+    def snapshot(self) -> WindowColumnsSnapshot:
+        snapshot: WindowColumnsSnapshot = cloudpickle.loads(cloudpickle.dumps(encoded(self.windows.state(), "test")))
+        return snapshot
+
+
+def plain(found: tuple[dict[str, Any], int, int]) -> tuple[dict[str, Any], int, int]:
+    row, start, end = found
+    return {name: value for name, value in row.items() if not name.startswith("window_")}, start, end
+
+
+def rescaled(subtasks: list[Subtask], parallelism: int) -> list[Subtask]:
+    """The same state in another number of subtasks; the loops by hand follow."""
+    first = subtasks[0]
+    snapshots = [each.snapshot() for each in subtasks]
+    new = []
+    for subtask in range(parallelism):
+        groups = range(subtask * MAX_PARALLELISM // parallelism, (subtask + 1) * MAX_PARALLELISM // parallelism)
+        snapshot = merged([of_key_groups(each, groups, MAX_PARALLELISM) for each in snapshots])
+        assert snapshot is not None
+        by_hand = WindowsByHand(first.by_hand.shape, first.by_hand.lateness_ms)
+        by_hand.watermark = min(each.by_hand.watermark for each in subtasks)
+        made = Subtask(first.aggregation, by_hand, first.arrival)
+        made.windows.load(decoded(snapshot, "test", "Window"))
+        for each in subtasks:
+            for key, state in each.by_hand.keys.items():
+                if state.rows and group_of(key) in groups:
+                    by_hand.keys[key] = KeyState(state.rows, state.is_changed, each.by_hand.emitted(key))
+        new.append(made)
+    return new
+
+
+def group_of(key: Any) -> int:
+    from flowlet.keys.key_groups import key_group
+
+    return key_group(key, MAX_PARALLELISM)
+
+
+def run_case(seed: int) -> None:
+    rng = random.Random(seed)
+    shape, lateness_ms = shape_by(rng), rng.choice([0, 0, rng.randint(1, 30)])
+    aggregation = WindowedAggregation(shape, AGGREGATES, "k", pa.string(), lateness_ms)
+    arrival: dict[int, int] = {}
+    subtasks = [Subtask(aggregation, WindowsByHand(shape, lateness_ms), arrival)]
+    kept, now = [], rng.randint(-100, 100)
+    for _ in range(rng.randint(1, 12)):
+        if rng.random() < 0.25:
+            subtasks = rescaled(subtasks, rng.choice([1, 2, 4]))
+        now += rng.randint(0, 30)
+        rows = rows_by(rng, now)
+        kept.append(rows)  # so that their ids stay theirs
+        for number, subtask in enumerate(subtasks):
+            share = [row for row in rows if group_of(row.key) * len(subtasks) // MAX_PARALLELISM == number]
+            if share:
+                subtask.add(share)
+            if rng.random() < 0.6:
+                subtask.fire(now - rng.randint(0, 20))
+    for subtask in subtasks:
+        subtask.fire(MAX_TIMESTAMP)
+
+
+@pytest.mark.slow
+def test_random_windows_are_those_of_a_plain_loop() -> None:
+    for seed in range(40):
+        run_case(seed)
+
+
+def test_runs_are_merged_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pane_windows, "_MIN_PENDING_ROWS", 4)
+    monkeypatch.setattr(pane_windows, "_MAX_SPREAD_ROWS", 16)
+
+    for seed in range(1_000, 1_012):
+        run_case(seed)
+
+
+@pytest.mark.long
+def test_thousands_of_random_windows() -> None:
+    for seed in range(2_000, 5_000):
+        run_case(seed)

@@ -1,0 +1,141 @@
+"""Tests of ``flowlet.metrics.metric_registry``: names, values and limits of users' metrics."""
+
+import pytest
+
+from flowlet.errors import FlowletError
+from flowlet.metrics.metric_registry import MAX_METRICS, MetricKind, MetricRegistry, MetricValue
+
+S = 1_000_000_000
+
+
+class ManualNanos:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def test_a_metric_is_shown_under_the_names_of_its_groups() -> None:
+    """``extra`` makes a group inside the group, as key and value."""
+    registry = MetricRegistry()
+    registry.group.counter("records").inc(3)
+    registry.group.add_group("parse").counter("errors").dec()
+    registry.group.add_group("host", "a").distribution("bytes").update(7)
+
+    assert registry.values() == [
+        MetricValue("records", MetricKind.COUNTER, 3),
+        MetricValue("parse.errors", MetricKind.COUNTER, -1),
+        MetricValue("host.a.bytes", MetricKind.DISTRIBUTION, 1, sum=7, min=7, max=7),
+    ]
+
+
+def test_the_same_name_gives_the_same_metric() -> None:
+    registry = MetricRegistry()
+    registry.group.add_group("g").counter("hits").inc()
+    registry.group.add_group("g").counter("hits").inc()
+
+    assert registry.group.add_group("g").counter("hits").get_count() == 2
+    assert len(registry.values()) == 1
+
+
+def test_a_name_belongs_to_one_kind() -> None:
+    registry = MetricRegistry()
+    registry.group.counter("hits")
+
+    with pytest.raises(FlowletError, match="'hits' is taken by a counter"):
+        registry.group.meter("hits")
+    with pytest.raises(FlowletError, match="'hits' is taken by a counter"):
+        registry.group.gauge("hits", lambda: 1)
+
+
+def test_a_distribution_has_sum_count_and_bounds() -> None:
+    registry = MetricRegistry()
+    distribution = registry.group.distribution("sizes")
+    empty = registry.values()[0]
+    for value in (5, -2, 9):
+        distribution.update(value)
+
+    assert empty == MetricValue("sizes", MetricKind.DISTRIBUTION, 0, sum=0)
+    assert registry.values() == [MetricValue("sizes", MetricKind.DISTRIBUTION, 3, sum=12, min=-2, max=9)]
+
+
+def test_a_meter_tells_the_rate_of_its_time_span() -> None:
+    """And of the time since it was made, until that is as long as the span."""
+    clock = ManualNanos()
+    registry = MetricRegistry(clock)
+    meter = registry.group.meter("events", 10)
+    rates = []
+    for second in range(1, 21):
+        meter.mark_event(4 if second <= 10 else 2)
+        clock.now_ns = second * S
+        registry.sample()
+        rates.append(registry.values()[0].rate)
+
+    assert meter.get_count() == 60
+    assert rates[0] == rates[9] == 4.0
+    assert rates[14] == 3.0
+    assert rates[19] == 2.0
+
+
+def test_a_gauge_shows_what_its_function_returned_at_the_last_sample() -> None:
+    values: list[object] = [1]
+    registry = MetricRegistry()
+    registry.group.gauge("length", lambda: len(values))
+    before = registry.values()
+    registry.sample()
+    values.append(2)
+
+    assert before == [MetricValue("length", MetricKind.GAUGE, None)]
+    assert registry.values() == [MetricValue("length", MetricKind.GAUGE, 1)]
+
+
+def test_a_failing_gauge_is_reported_once_and_shows_nothing() -> None:
+    """The job goes on, and so do other gauges."""
+    errors: list[tuple[str, str]] = []
+    registry = MetricRegistry(on_gauge_error=lambda name, error: errors.append((name, str(error))))
+    registry.group.gauge("broken", lambda: int("x"))
+    registry.group.gauge("whole", lambda: 3)
+    registry.sample()
+    registry.sample()
+
+    assert [each.value for each in registry.values()] == [None, 3]
+    assert errors == [("broken", "invalid literal for int() with base 10: 'x'")]
+
+
+def test_samples_are_asked_for_only_where_a_metric_needs_them() -> None:
+    starts: list[None] = []
+    registry = MetricRegistry(start_sampling=lambda: starts.append(None))
+    registry.group.counter("c")
+    registry.group.distribution("d")
+    assert not starts
+    registry.group.gauge("g", lambda: 1)
+    registry.group.meter("m")
+    assert len(starts) == 1
+
+
+@pytest.mark.parametrize(("shown", "expected"), [(2**70, float(2**70)), (10**400, None), (True, True), ("text", "text"), ([1], "[1]")])
+def test_a_message_can_hold_every_value(shown: object, expected: object) -> None:
+    registry = MetricRegistry()
+    registry.group.gauge("g", lambda: shown)  # type: ignore[arg-type, return-value]  # functions of users return anything
+    registry.sample()
+
+    assert registry.values()[0].value == expected
+
+
+def test_metrics_over_the_limit_work_and_are_not_shown() -> None:
+    registry = MetricRegistry()
+    counters = [registry.group.counter(f"of record {number}") for number in range(MAX_METRICS + 2)]
+    counters[-1].inc()
+
+    assert counters[-1].get_count() == 1
+    assert len(registry.values()) == MAX_METRICS
+    assert registry.num_refused == 2
+
+
+@pytest.mark.parametrize("name", ["", None, 3, "x" * 300])
+def test_a_name_is_a_text_of_bounded_length(name: object) -> None:
+    with pytest.raises(FlowletError, match="name"):
+        MetricRegistry().group.counter(name)  # type: ignore[arg-type]  # that is the point

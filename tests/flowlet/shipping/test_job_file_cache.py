@@ -1,0 +1,181 @@
+"""What tasks find of the files of their jobs."""
+
+import hashlib
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from flowlet.errors import FlowletError
+from flowlet.rpc.shipped_files import CachedFile, ShippedArchive, ShippedFile, ShippedFiles
+from flowlet.shipping.job_file_cache import Delivery, FileTransferError, JobFileCache
+from flowlet.shipping.unpacking import UnpackError
+
+
+class Sender:
+    """Parts in memory; counts what is fetched."""
+
+    def __init__(self) -> None:
+        self.parts: dict[bytes, bytes] = {}
+        self.fetched: list[bytes] = []
+        self.delivery = Delivery(self._fetch, lambda: None)
+
+    def file(self, name: str, content: bytes, *, is_folder: bool = False) -> ShippedFile:
+        digest = hashlib.sha256(content).digest()
+        self.parts[digest] = content
+        return ShippedFile(name, len(content), [digest], is_folder)
+
+    def _fetch(self, digest: bytes) -> bytes:
+        self.fetched.append(digest)
+        return self.parts[digest]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFileCache:
+    """Its files go with the test's folder."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return JobFileCache()
+
+
+def archive_of(folder: Path, name: str, content: str) -> bytes:
+    with zipfile.ZipFile(folder / "made.zip", "w") as archive:
+        archive.writestr(name, content)
+    return (folder / "made.zip").read_bytes()
+
+
+def test_modules_lie_in_folders_of_the_import_path_in_their_order(cache: JobFileCache, tmp_path: Path) -> None:
+    sender = Sender()
+    folder = archive_of(tmp_path, "package/__init__.py", "")
+    files = ShippedFiles(
+        python_files=[sender.file("helper.py", b"x = 1"), sender.file("lib", folder, is_folder=True), sender.file("lib.whl", folder)]
+    )
+
+    with cache.in_use(files, "job", sender.delivery) as paths:
+        helper, lib, wheel = paths.import_path
+        assert (helper / "helper.py").read_text() == "x = 1"
+        assert (lib / "package" / "__init__.py").exists()
+        assert wheel == lib
+        assert (paths.packages, paths.working_directory, paths.cached) == (None, None, {})
+    assert len(sender.fetched) == 2, "the same content is fetched once"
+
+
+def test_the_next_task_finds_what_is_there_and_a_changed_file_has_another_folder(cache: JobFileCache) -> None:
+    sender = Sender()
+
+    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "job", sender.delivery) as paths:
+        first = paths.import_path
+    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "other", sender.delivery) as paths:
+        assert paths.import_path == first
+    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 2")]), "other", sender.delivery) as paths:
+        assert paths.import_path != first
+
+    assert len(sender.fetched) == 2
+
+
+def test_archives_lie_in_the_working_directory_which_belongs_to_its_job_and_goes_with_its_last_task(
+    cache: JobFileCache, tmp_path: Path
+) -> None:
+    sender = Sender()
+    data = sender.file("data.zip", archive_of(tmp_path, "a.txt", "one"))
+    files = ShippedFiles(archives=[ShippedArchive(data, "data.zip"), ShippedArchive(data, "deep/er")])
+
+    with cache.in_use(files, "job", sender.delivery) as one, cache.in_use(files, "other", sender.delivery) as other:
+        with cache.in_use(files, "job", sender.delivery) as again:
+            assert again.working_directory == one.working_directory != other.working_directory
+        assert one.working_directory is not None
+        assert (one.working_directory / "data.zip" / "a.txt").read_text() == "one"
+        assert (one.working_directory / "deep" / "er" / "a.txt").read_text() == "one"
+    assert not one.working_directory.exists()
+
+
+def test_two_archives_for_one_folder_are_refused(cache: JobFileCache, tmp_path: Path) -> None:
+    sender = Sender()
+    data = sender.file("data.zip", archive_of(tmp_path, "a.txt", "one"))
+
+    with (
+        pytest.raises(FlowletError, match="two archives of the job have the folder 'data'"),
+        cache.in_use(ShippedFiles(archives=[ShippedArchive(data, "data"), ShippedArchive(data, "data")]), "job", sender.delivery),
+    ):
+        pass
+
+
+def test_cached_files_are_found_by_name(cache: JobFileCache, tmp_path: Path) -> None:
+    sender = Sender()
+    folder = sender.file("folder", archive_of(tmp_path, "a.txt", "one"), is_folder=True)
+    files = ShippedFiles(cached=[CachedFile("model", sender.file("model.bin", b"m")), CachedFile("tool", sender.file("tool", b"t"), True)])
+
+    with cache.in_use(files, "job", sender.delivery) as paths:
+        assert paths.cached["model"].read_bytes() == b"m"
+        assert paths.cached["model"].name == "model.bin"
+        assert paths.cached["tool"].stat().st_mode & 0o777 == 0o700
+        assert paths.cached["model"].stat().st_mode & 0o777 == 0o600
+    with cache.in_use(ShippedFiles(cached=[CachedFile("all", folder)]), "job", sender.delivery) as paths:
+        assert (paths.cached["all"] / "a.txt").read_text() == "one"
+
+
+def test_a_part_that_was_changed_on_its_way_is_refused_and_fetched_again_by_the_next_task(cache: JobFileCache) -> None:
+    sender = Sender()
+    file = sender.file("helper.py", b"x = 1")
+    sender.parts[file.parts[0]] = b"x = 2"
+
+    with pytest.raises(FileTransferError, match=r"file 'helper.py' of the job did not arrive as it was sent: part 0 differs"):
+        cache.in_use(ShippedFiles([file]), "job", sender.delivery).__enter__()
+
+    sender.parts[file.parts[0]] = b"x = 1"
+    with cache.in_use(ShippedFiles([file]), "job", sender.delivery) as paths:
+        assert (paths.import_path[0] / "helper.py").read_text() == "x = 1"
+
+
+def test_a_hostile_archive_leaves_nothing_and_fails_each_task(cache: JobFileCache, tmp_path: Path) -> None:
+    sender = Sender()
+    files = ShippedFiles([sender.file("lib.zip", archive_of(tmp_path, "../../out.py", ""))])
+
+    for _ in range(2):
+        with pytest.raises(UnpackError, match="leads out of the folder"):
+            cache.in_use(files, "job", sender.delivery).__enter__()
+    assert not list(tmp_path.rglob("out.py"))
+
+
+def test_tasks_that_need_the_same_wait_for_one_that_fetches_it_and_a_cancelled_one_does_not(cache: JobFileCache) -> None:
+    sender = Sender()
+    files = ShippedFiles([sender.file("helper.py", b"x = 1")])
+    fetching, go_on = threading.Event(), threading.Event()
+
+    def slow(digest: bytes) -> bytes:
+        fetching.set()
+        go_on.wait(30)
+        return sender.delivery.fetch(digest)
+
+    def first() -> None:
+        with cache.in_use(files, "job", Delivery(slow, lambda: None)):
+            pass
+
+    class CancelledError(Exception):
+        pass
+
+    def cancelled() -> None:
+        raise CancelledError
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    fetching.wait(30)
+    with pytest.raises(CancelledError):
+        cache.in_use(files, "job", Delivery(sender.delivery.fetch, cancelled)).__enter__()
+    go_on.set()
+    with cache.in_use(files, "job", sender.delivery):
+        pass
+    thread.join(30)
+
+    assert len(sender.fetched) == 1
+
+
+def test_everything_goes_when_the_cache_is_closed(cache: JobFileCache, tmp_path: Path) -> None:
+    sender = Sender()
+    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "job", sender.delivery):
+        pass
+
+    cache.close()
+    cache.close()
+
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

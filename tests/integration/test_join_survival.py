@@ -1,0 +1,91 @@
+"""A job that joins two streams loses a TaskManager by ``kill -9``, and its client reads each pair exactly once."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flowlet.common import Configuration, WatermarkStrategy
+from flowlet.common.typeinfo import Types
+from flowlet.common.watermark_strategy import TimestampAssigner
+from flowlet.datastream import CloseableIterator, DataStream, KeyedStream, ProcessJoinFunction, StreamExecutionEnvironment
+
+pytestmark = pytest.mark.slow
+
+NUM_RECORDS = 6_000
+NUM_KEYS = 11
+PACE_S = 0.1  # of 500 records, in the chain of the source: barriers pass between its chunks
+CHECKPOINT_MS = 100
+CLOSE = 100  # milliseconds between records that meet
+
+
+def environment(folder: Path) -> StreamExecutionEnvironment:
+    configuration = Configuration()
+    configuration.set_string("execution.checkpointing.dir", str(folder))
+    configuration.set_string("restart-strategy.type", "fixed-delay")
+    configuration.set_string("restart-strategy.fixed-delay.attempts", "3")
+    configuration.set_string("restart-strategy.fixed-delay.delay", "50 ms")
+    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(2)
+    env.enable_checkpointing(CHECKPOINT_MS)
+    return env
+
+
+def paced(number: int) -> tuple[int, int]:
+    if number % 500 == 0:
+        time.sleep(PACE_S)
+    return number % NUM_KEYS, number
+
+
+class Number(TimestampAssigner):
+    """A record a millisecond."""
+
+    def extract_timestamp(self, value: tuple[int, int], record_timestamp: int) -> int:
+        return value[1]
+
+
+def numbers(env: StreamExecutionEnvironment) -> DataStream:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Number())
+    pair = Types.TUPLE([Types.LONG(), Types.LONG()])
+    made = env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).map(paced, output_type=pair).set_parallelism(1)
+    return made.assign_timestamps_and_watermarks(strategy).set_parallelism(1)
+
+
+def by_key(stream: DataStream) -> KeyedStream:
+    return stream.key_by(lambda record: record[0], Types.LONG())
+
+
+class Both(ProcessJoinFunction):
+    """The numbers of both records."""
+
+    def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterator[tuple[int, int]]:
+        yield left[1], right[1]
+
+
+def task_managers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "flowlet.tm" in " ".join(child.cmdline())]
+
+
+def read_while_a_taskmanager_is_killed(stream: DataStream) -> list[Any]:
+    """The first result is handed out when a checkpoint in the middle of the data is complete."""
+    results = stream.execute_and_collect("survivor")
+    assert isinstance(results, CloseableIterator)
+    with results:
+        found = [next(results)]
+        killed, *others = task_managers()
+        assert others, "there was one TaskManager only"
+        killed.kill()
+        return found + list(results)
+
+
+def test_an_interval_join_loses_no_pair_and_repeats_none(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    pairs = by_key(numbers(env)).interval_join(by_key(numbers(env))).between(-CLOSE, 0)
+
+    found = read_while_a_taskmanager_is_killed(pairs.process(Both(), Types.TUPLE([Types.LONG(), Types.LONG()])))
+
+    sooner = [(left, right) for left in range(NUM_RECORDS) for right in range(max(0, left - CLOSE), left + 1)]
+    assert Counter(found) == Counter(pair for pair in sooner if (pair[0] - pair[1]) % NUM_KEYS == 0)

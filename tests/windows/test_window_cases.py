@@ -1,0 +1,25 @@
+"""Random windows do on the operator what they do record by record in dictionaries.
+
+``make windows`` runs thousands of them, this file the 150 of every test run.
+"""
+
+import pytest
+
+from tests.windows.window_cases import random_case
+from tests.windows.window_runs import differing, report
+
+NUM_CASES = 150
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, NUM_CASES, 50))
+def test_windows_are_those_of_the_reference(first: int) -> None:
+    """The same results in the same order per key, the same late records: with restarts and rescaling in between."""
+    found = differing(range(first, first + 50))
+
+    assert not found, f"{len(found)} of 50 cases differ: {found}\n\n{report(found[0])}"
+
+
+def test_a_seed_always_gives_the_same_case() -> None:
+    """Otherwise nobody could see a failure again."""
+    assert [str(random_case(seed)) for seed in range(50)] == [str(random_case(seed)) for seed in range(50)]

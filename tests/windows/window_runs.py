@@ -1,0 +1,192 @@
+"""Runs cases on the operator, with as many subtasks as the case says, and compares.
+
+Side:   any.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flowlet.keys.exact_keys import exact_key
+from flowlet.keys.key_groups import key_group, operator_index
+from flowlet.serde.types.data_view import DataInput
+from flowlet.serde.types.pickled_serializer import PickledSerializer
+from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
+from flowlet.testing.harness_environment import SubtaskPlace
+from flowlet.testing.input_harnesses import OneInputOperatorHarness
+from flowlet.testing.operator_harness import HarnessState, OperatorSnapshot
+from flowlet.windows.window_operator import WindowOperator
+from tests.windows.window_cases import EVENT, PROCESSING, Advance, Case, Records, Restart, random_case
+from tests.windows.window_functions_of_cases import as_reduced, spec_of
+from tests.windows.window_reference import Outcome, Reference
+
+_MAX_PARALLELISM = 128
+
+
+def first_field(record: Any) -> Any:
+    return record[0]
+
+
+def zero(_: Any) -> int:
+    return 0
+
+
+class WindowRun:
+    """One case on the operator."""
+
+    def __init__(self, case: Case, stack: ExitStack) -> None:
+        self.case = case
+        self.stack = stack
+        self.outcome = Outcome()
+        self.now = 0
+        self.watermark: int | None = None
+        self.harnesses = self._started(case.parallelism, [])
+
+    def run(self) -> Outcome:
+        for step in self.case.steps:
+            match step:
+                case Records():
+                    self._process(step)
+                case Advance():
+                    for harness in self.harnesses:
+                        harness.process_watermark(step.time) if step.domain == EVENT else harness.set_processing_time(step.time)
+                    self.now = step.time if step.domain == PROCESSING else self.now
+                    self.watermark = step.time if step.domain == EVENT else self.watermark
+                case Restart():
+                    snapshots = [harness.snapshot() for harness in self.harnesses]
+                    self._take_results()
+                    self.harnesses = self._started(step.parallelism, snapshots)
+        self._take_results()
+        return self.outcome
+
+    def _started(self, parallelism: int, snapshots: list[OperatorSnapshot]) -> list[OneInputOperatorHarness]:
+        return [self._subtask(SubtaskPlace(each, parallelism, _MAX_PARALLELISM), snapshots) for each in range(parallelism)]
+
+    def _subtask(self, place: SubtaskPlace, snapshots: Iterable[OperatorSnapshot]) -> OneInputOperatorHarness:
+        operator = WindowOperator(spec_of(self.case), first_field if self.case.is_keyed else zero)
+        harness = OneInputOperatorHarness(operator, place=place, now_ms=self.now, is_shipped=self.case.seed % 50 == 0, checks_leaks=False)
+        environment = harness.environment
+        if self.case.is_rocksdb:
+            directory = self.stack.enter_context(tempfile.TemporaryDirectory())
+            backend = RocksDBKeyedStateBackend(
+                environment.ctx.key_context, lambda: 0, place.key_groups, _MAX_PARALLELISM, RocksDBPlace(str(Path(directory)))
+            )
+            self.stack.callback(backend.close)
+            environment.keyed_state = backend
+            environment.ctx = replace(environment.ctx, keyed_state=backend)
+        harness.setup()
+        timers: dict[int, Any] = {}
+        for snapshot in snapshots:
+            _, of_subtask, keyed, _ = PickledSerializer().deserialize(DataInput(snapshot.payload))
+            timers |= {group: services for group, services in of_subtask.items() if group in place.key_groups}
+            if keyed is not None:
+                environment.keyed_state.restore(keyed)
+        environment.timers.restore(timers)
+        harness.operator.initialize_state(None)
+        harness.state = HarnessState.INITIALIZED
+        harness.open()
+        if self.watermark is not None:
+            harness.process_watermark(self.watermark)  # as the sources of a restarted job do before they go on
+        return harness
+
+    def _process(self, step: Records) -> None:
+        by_subtask: dict[int, tuple[list[Any], list[int]]] = {}
+        for record, timestamp in zip(step.records, step.timestamps, strict=True):
+            group = key_group(record[0] if self.case.is_keyed else 0, _MAX_PARALLELISM)
+            values, timestamps = by_subtask.setdefault(operator_index(group, _MAX_PARALLELISM, len(self.harnesses)), ([], []))
+            values.append(record)
+            timestamps.append(timestamp)
+        for subtask, (values, timestamps) in by_subtask.items():
+            self.harnesses[subtask].process_chunk(values, timestamps)
+
+    def _take_results(self) -> None:
+        for harness in self.harnesses:
+            for record in harness.records:
+                self.outcome.results.setdefault(None, []).append((record.value, record.timestamp))
+            for record in harness.side_output("late"):
+                self.outcome.late.setdefault(None, []).append((record.value, record.timestamp))
+            self.outcome.num_dropped += harness.environment.ctx.counters.num_late_records_dropped
+            harness.environment.keyed_state.check_invariants()
+            harness.close()
+
+    def leftovers(self) -> list[Any]:
+        """Timers and states of windows that are over."""
+        return []
+
+
+def difference(case: Case) -> str | None:
+    """What the operator does otherwise than the reference; None: nothing."""
+    expected = Reference(case).run()
+    with ExitStack() as stack:
+        run = WindowRun(case, stack)
+        found = run.run()
+    problems = []
+    if _by_key(case, found.results) != _by_key(case, _flat(expected.results)):
+        problems.append(_shown("results", _by_key(case, _flat(expected.results)), _by_key(case, found.results)))
+    if _late(found.late) != _late(expected.late):
+        problems.append(_shown("late records", _late(expected.late), _late(found.late)))
+    if found.num_dropped != expected.num_dropped:
+        problems.append(_shown("dropped records", expected.num_dropped, found.num_dropped))
+    return "\n".join(problems) or None
+
+
+def _shown(what: str, expected: Any, found: Any) -> str:
+    return f"{what}:\n  expected {expected}\n  found    {found}"
+
+
+def _flat(by_key: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
+    return {None: [each for results in by_key.values() for each in results]}
+
+
+def _late(by_key: dict[Any, list[Any]]) -> list[Any]:
+    return sorted((each for records in by_key.values() for each in records), key=lambda each: (each[1], each[0][1]))
+
+
+def _by_key(case: Case, results: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
+    """Results in order, by the key that they show; those of ``aggregate`` show none, and are sorted."""
+    flat = results.get(None, [])
+    if case.function == "aggregate":
+        return {None: sorted(flat, key=lambda each: (each[1], each[0]))}
+    if case.function == "reduce":
+        flat = [(as_reduced(value), timestamp) for value, timestamp in flat]
+    keyed: dict[Any, list[Any]] = {}
+    for value, timestamp in flat:
+        keyed.setdefault(exact_key(value[0]) if case.is_keyed else 0, []).append((value, timestamp))
+    return keyed
+
+
+def differing(seeds: Iterable[int], on_case: Callable[[int], None] | None = None) -> list[int]:
+    """The seeds of the cases that differ."""
+    found = []
+    for seed in seeds:
+        case = random_case(seed)
+        try:
+            if difference(case) is not None:
+                found.append(seed)
+        except Exception as error:
+            error.add_note(f"seed {seed}: {case}")
+            raise
+        if on_case is not None:
+            on_case(seed)
+    return found
+
+
+def report(seed: int) -> str:
+    """A case that differs, with the steps that it needs."""
+    case = _shrunk(random_case(seed))
+    return f"seed {seed}; again: make windows CASES=1 SEED={seed}\n{case}\n{difference(case)}"
+
+
+def _shrunk(case: Case) -> Case:
+    """The case without the steps that it differs without."""
+    index = 0
+    while index < len(case.steps):
+        smaller = replace(case, steps=case.steps[:index] + case.steps[index + 1 :])
+        if difference(smaller) is not None:
+            case = smaller
+        else:
+            index += 1
+    return case
