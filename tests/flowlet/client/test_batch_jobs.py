@@ -186,3 +186,22 @@ def test_stages_follow_one_another_and_files_are_gone(tmp_path: Any, monkeypatch
     assert collected(counted.key_by(first).reduce(lambda one, other: (one[0], one[1] + other[1]))) == [(1, "ccc"), (4, "b"), (7, "a")]
 
     assert [path for path in tmp_path.iterdir() if path.name.startswith(("netstack-", "flowlet-sort-"))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_job_gives_the_last_results_of_a_streaming_job(seed: int) -> None:
+    """Random keys of one kind, random aggregations, a random memory."""
+    rng = random.Random(seed)
+    make_key: Callable[[int], Any] = rng.choice([int, str, lambda number: (number % 3, str(number)), float])
+    pairs = [(make_key(rng.randrange(40)), rng.randrange(-50, 50)) for _ in range(500)]
+    step: Callable[[Any], Any] = rng.choice(
+        [lambda stream: stream.sum(1), lambda stream: stream.max(1), lambda stream: stream.min_by(1), lambda stream: stream.reduce(added)]
+    )
+    options = {"execution.sorted-inputs.memory": rng.choice(["64 kb", "1 mb"])}
+    streaming = batch().set_runtime_mode(RuntimeExecutionMode.STREAMING)
+
+    final = collected(step(batch(options).from_collection(pairs).key_by(first)))
+
+    assert len(final) == len({key for key, _ in final})
+    assert dict(final) == dict(collected(step(streaming.from_collection(pairs).key_by(first))))

@@ -1,5 +1,7 @@
 """Tests of ``flowlet.jm.scheduler``: slot counts, places, and the books of the pool."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import settings
@@ -237,7 +239,7 @@ def test_stages_use_the_same_slots_one_after_the_other() -> None:
     """Three blocking exchanges of wide vertices: the widest counts, whatever its group."""
     ids = [f"{number:032x}" for number in range(1, 4)]
     vertices = [vertex(each, "v", width, group) for each, width, group in zip(ids, (2, 3, 1), "aba", strict=True)]
-    edges = [edge(f"{number:032x}", source, target) for number, (source, target) in enumerate(zip(ids, ids[1:], strict=False), 7)]
+    edges = [edge(f"{number:032x}", source, target) for number, (source, target) in enumerate(pairwise(ids), 7)]
     edges = [msgspec.structs.replace(each, is_blocking=True) for each in edges]
     job = msgspec.structs.replace(word_count(), vertices=vertices, edges=edges)
 
