@@ -69,6 +69,7 @@ CASES: Final[dict[str, Case]] = {
     "sinks": Case(3, QUICK),
     "database-sink": Case(3, QUICK),
     "kafka-ends": Case(3, QUICK),
+    "batch": Case(1, QUICK),
 }
 
 

@@ -41,6 +41,7 @@ from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
 from netstack.log_lines import LogLines
 from netstack.loop_timers import LoopTimers
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
+from netstack.partition.bounded_data import BoundedDataKind
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_partition_type import ResultPartitionType
@@ -182,7 +183,16 @@ class NetworkEnvironment:
             if partition_type.is_blocking:
                 folder = Path(tempfile.gettempdir()) if directory is None else directory
                 partition = BoundedBlockingResultPartition(
-                    partition_id, num_subpartitions, pool, owner, folder, partition_type=partition_type, compressor=compressor
+                    partition_id,
+                    num_subpartitions,
+                    pool,
+                    owner,
+                    folder,
+                    # Pages of a mapped file count as this process's memory.
+                    kind=BoundedDataKind.FILE,
+                    has_named_files=False,
+                    partition_type=partition_type,
+                    compressor=compressor,
                 )
             else:
                 partition = ResultPartition(

@@ -180,6 +180,12 @@ class StreamOperator:
     state_version: ClassVar[int] = 1  # of the snapshot; raised by whoever changes its fields
     waits: ClassVar[bool] = False  # whether it may run mails while it processes a record
     takes_late_data: ClassVar[bool] = False  # whether its producers may send it records behind their end of data
+    # In BATCH mode, for each input: the key selector by which its records are sorted, or None; empty: no input is sorted.
+    sorted_inputs: Sequence[Any] = ()
+    # In BATCH mode: the inputs, from 0, that are read when all others have ended.
+    inputs_read_last: Sequence[int] = ()
+    # Whether ``end_keys`` must follow each single key, or may follow several; None: it must if the operator has timers or keyed state.
+    ends_keys_singly: ClassVar[bool | None] = None
     declared_outputs: Mapping[str | None, DeclaredOutput] = {}  # by side output; whose records are converted
     runs_after_finish: bool = False  # whether it has something to do if it is restored from a checkpoint taken after ``finish``
     ctx: OperatorContext  # set by setup
@@ -204,6 +210,13 @@ class StreamOperator:
 
     def end_input(self, input_id: int) -> None:
         """Input ``input_id`` (from 1) ended and is drained: no more records follow."""
+
+    def end_keys(self) -> None:
+        """With sorted inputs: no more records of the keys so far follow.  Fire their timers, then drop their state."""
+        if self.ctx.timers is not None:
+            self.ctx.timers.end_keys()
+        if self.ctx.keyed_state is not None:
+            self.ctx.keyed_state.forget_keys()
 
     def finish(self) -> None:
         """All inputs ended: emit the last records."""

@@ -168,4 +168,5 @@ def _edge_message(edge: JobEdge) -> EdgeMessage:
         buffer_timeout_ms=edge.buffer_timeout_ms,
         tag=edge.tag,
         input_id=edge.input_id,
+        is_blocking=edge.is_blocking,
     )

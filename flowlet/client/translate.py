@@ -6,6 +6,7 @@ Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``
 """
 
 import importlib
+from dataclasses import replace
 from typing import Any
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
@@ -125,8 +126,20 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
         key_selector = edge.partitioner.key_selector if isinstance(edge.partitioner, KeyGroups) else None
         return ChainedOperator(operator, parent, edge.tag, key_selector, takes_unconverted=is_fused(edge, stream_graph))
 
-    stream_graph = routed_at_producers(stream_graph)
+    stream_graph = _streaming_behind_gates(routed_at_producers(stream_graph))
     return build_job_graph(stream_graph, lambda node: _identified(node, stream_graph), chained)
+
+
+def _streaming_behind_gates(stream_graph: StreamGraph) -> StreamGraph:
+    """A BATCH job with a remote gate runs in one stage: whoever writes into the gate waits until the rows were processed."""
+    settings = stream_graph.settings
+    steps = [node.transformation for node in stream_graph.nodes.values()]
+    if settings.job.batch is None or not any(
+        isinstance(each, SourceTransformation) and isinstance(each.source, RemoteGate) for each in steps
+    ):
+        return stream_graph
+    batch = replace(settings.job.batch, is_blocking=False)
+    return replace(stream_graph, settings=replace(settings, job=replace(settings.job, batch=batch)))
 
 
 def embedded_target(job_graph: JobGraph, *, in_process: bool, dependencies: DependencySettings | None = None) -> EmbeddedTarget:
@@ -260,6 +273,9 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     operator = operator_of(node, is_batch=stream_graph.is_batch)
     operator.operator_id = bytes.fromhex(node.hash)
     operator.uid = node.transformation.uid or ""
+    operator.sorted_inputs = _sorted_inputs(node, stream_graph)
+    if isinstance(node.transformation, BroadcastProcessTransformation) and stream_graph.exchanges_are_blocking:
+        operator.inputs_read_last = (0,)  # with pipelined exchanges a producer of both inputs would wait for ever
     operator.declared_outputs = declared_outputs_of(node, stream_graph)
     if isinstance(operator, SourceOperator):
         operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
@@ -278,6 +294,19 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     if isinstance(operator, TimestampsAndWatermarksOperator | SourceOperator):
         operator.auto_watermark_interval_ms = stream_graph.settings.auto_watermark_interval_ms
     return operator
+
+
+def _sorted_inputs(node: StreamNode, stream_graph: StreamGraph) -> tuple[Any, ...]:
+    """In BATCH mode, the key selector of each input that is sorted by it, or None; empty if none is."""
+    batch = stream_graph.settings.job.batch
+    edges = stream_graph.inputs_of(node.id)
+    if not stream_graph.is_batch or batch is None or not batch.sorts_inputs or not edges:
+        return ()
+    selectors: list[Any] = [None] * max(edge.input_id for edge in edges)
+    for edge in edges:
+        if isinstance(edge.partitioner, KeyGroups):
+            selectors[edge.input_id - 1] = edge.partitioner.key_selector
+    return tuple(selectors) if any(each is not None for each in selectors) else ()
 
 
 def _key_selectors(step: TwoInputTransformation) -> tuple[Any, Any] | None:

@@ -4,6 +4,7 @@ Side:   pure.
 Absent: Arrow's types beyond what ``to_pylist`` says about them: an array is passed on as it is.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -11,6 +12,7 @@ from flowlet.columns.column import Column, ColumnVisitor, IndexArray
 from flowlet.columns.numbers import NumberKind, Numbers, wide
 
 _T = TypeVar("_T")
+_MOST_BYTES: Final = 1 << 30  # of joined arrays
 _UNCHANGING: Final = (
     *("null", "boolean", "integer", "floating", "decimal", "date", "time", "timestamp", "duration"),
     *("string", "large_string", "binary", "large_binary", "fixed_size_binary"),
@@ -62,6 +64,17 @@ class ArrowColumn(Column):
     def arrow_array(self) -> Any:
         """The very array."""
         return self.array
+
+    def concatenate(self, columns: Sequence[Column]) -> "ArrowColumn | None":
+        """See ``Column``; of one Arrow type, and not longer than that allows."""
+        import pyarrow as pa  # who has Arrow columns has loaded it
+
+        arrays = [column.array for column in columns if isinstance(column, ArrowColumn)]
+        if len(arrays) < len(columns) or any(array.type != self.array.type for array in arrays):
+            return None
+        if sum(array.nbytes for array in arrays) > _MOST_BYTES:  # offsets of texts have 32 bits
+            return None
+        return ArrowColumn(pa.concat_arrays(arrays))
 
     def numbers(self) -> Numbers | None:
         """Integers, floats, timestamps, and dates as days."""

@@ -120,7 +120,7 @@ class BroadcastConnectedStream:
     ) -> "DataStream":
         """Apply a function: a ``KeyedBroadcastProcessFunction`` exactly where the stream that is not broadcast is keyed.
 
-        There is no order between the streams: in BATCH mode, too, where in Flink the broadcast stream comes first.
+        There is no order between the streams.  In BATCH mode the broadcast stream comes first, as in Flink.
 
         Raises:
             JobGraphError: it is no such function, or one for the other kind of stream.

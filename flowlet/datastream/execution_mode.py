@@ -13,7 +13,9 @@ class RuntimeExecutionMode(Enum):
     """When keyed aggregations emit results.
 
     STREAMING: a running result for every record.  BATCH: one result per key, at the end of the input, which must be bounded.  AUTOMATIC:
-    BATCH if all sources are bounded, else STREAMING.  In all modes records are pipelined between tasks.
+    BATCH if all sources are bounded, else STREAMING.
+
+    In BATCH mode keyed inputs are sorted by key, results between tasks are files, and stages run one after the other: docs/batch.md.
     """
 
     STREAMING = "STREAMING"

@@ -22,6 +22,7 @@ from flowlet.common.job_execution_result import DetachedJobExecutionResult, JobE
 from flowlet.common.job_id import JobID
 from flowlet.common.not_yet import missing_attribute
 from flowlet.common.options import known_options as known
+from flowlet.common.options.batch_options import batch_settings
 from flowlet.common.options.check_options import check_options
 from flowlet.common.options.job_options import (
     checkpoint_settings,
@@ -394,10 +395,11 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         is_periodic = checkpoints is not None and checkpoints.is_periodic
         restart = restart_settings(self._configuration, has_checkpoints=is_periodic)
         settings = self._config.job_settings(self._max_record_bytes, checkpoints, restart)
-        path, ignores_unclaimed = recovery_settings(self._configuration)
+        path, ignores = recovery_settings(self._configuration)
+        settings = replace(settings, recovery_path=path, ignores_unclaimed_state=ignores)
         state = state_settings(self._configuration)
         gates = gate_settings(self._configuration, has_checkpoints=is_periodic)
-        return replace(settings, recovery_path=path, ignores_unclaimed_state=ignores_unclaimed, state=state, gates=gates)
+        return replace(settings, state=state, gates=gates, batch=batch_settings(self._configuration, self._runtime_mode.value))
 
     def _submit(self, job_name: str | None, collect: CollectTransformation | None = None, *, is_attached: bool = False) -> SubmittedJob:
         """Start the next job; see the class for what that is."""

@@ -8,6 +8,7 @@ Source:     Flink ``StreamingJobGraphGenerator`` (``isChainable``, ``createChain
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from flowlet.graph.job_graph import Chained, JobEdge, JobGraph, JobVertex
@@ -101,13 +102,14 @@ def build_job_graph(
         if edge.target is None or place[edge.target][0] != place[edge.source][0]
     ]
     settings = graph.settings
+    job_settings = settings.job if graph.is_batch else replace(settings.job, batch=None)
     job_graph = JobGraph(
         name=graph.name,
         vertices=vertices,
         edges=edges,
         client_heartbeat=settings.client_heartbeat,
         client_retry=settings.client_retry,
-        settings=settings.job,
+        settings=job_settings,
     )
     job_graph.validate()
     return job_graph
@@ -160,4 +162,5 @@ def _job_edge(graph: StreamGraph, edge: StreamEdge, number: int, place: dict[int
         name=f"{graph.nodes[edge.source].name} -> {reader} #{number}",
         tag=edge.tag,
         input_id=edge.input_id,
+        is_blocking=edge.target is not None and graph.exchanges_are_blocking,
     )

@@ -4,6 +4,9 @@ A *region* is a set of subtasks that exchange data only among themselves, and so
 one attempt of each of its subtasks; a restart begins the next run.
 
 Side:       pure.
+Stages:     a region may read results that others write completely first.  Its attempts wait until all regions of the stages before
+            have finished.  Results are kept until every region that reads them has finished; if they are lost before, their region runs
+            again, and with it every region that has begun to read them.
 Invariants: all attempts of a run are deployed together, once, and only after every attempt of the run before has ended; the attempts of
             regions without a failure are left alone; ``failure`` is set exactly while the job is RESTARTING, FAILING or FAILED; a terminal
             job has only terminal attempts; ``ReleaseSlots`` is the last effect of all.
@@ -28,11 +31,61 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, assert_never
 
 from flowlet.common.job_status import JobStatus
+from flowlet.graph.execution_events import (
+    CancelExecution,
+    CancelRequested,
+    Deploy,
+    Effect,
+    Event,
+    ExecutionReported,
+    ExecutionStateChanged,
+    ExecutionVertex,
+    GlobalFailure,
+    JobStatusChanged,
+    ReleaseResults,
+    ReleaseSlots,
+    RequestSlots,
+    RestartAfter,
+    RestartDue,
+    SchedulingFailed,
+    SlotsAllocated,
+    SubtaskKey,
+    TaskManagerLost,
+)
 from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
+from flowlet.graph.region_order import RegionOrder
 from flowlet.graph.restart_backoff_strategy import NoRestart, RestartStrategy
 
 if TYPE_CHECKING:
     from flowlet.rpc.control_messages import FailureInfo
+
+__all__ = [
+    "MAX_FAILED_RUNS",
+    "SYMPTOMS",
+    "CancelExecution",
+    "CancelRequested",
+    "Deploy",
+    "Effect",
+    "Event",
+    "Execution",
+    "ExecutionGraph",
+    "ExecutionReported",
+    "ExecutionStateChanged",
+    "ExecutionVertex",
+    "FailedRun",
+    "GlobalFailure",
+    "JobStatusChanged",
+    "ReleaseResults",
+    "ReleaseSlots",
+    "RequestSlots",
+    "RestartAfter",
+    "RestartDue",
+    "SchedulingFailed",
+    "SlotsAllocated",
+    "SubtaskKey",
+    "TaskManagerLost",
+    "is_symptom",
+]
 
 # The exceptions of a task that lost the other end of a data exchange; the cause is at that other end.
 SYMPTOMS: Final = frozenset(
@@ -41,133 +94,6 @@ SYMPTOMS: Final = frozenset(
 MAX_FAILED_RUNS: Final = 16  # Flink's web.exception-history-size
 _MAX_CONCURRENT_FAILURES: Final = 16
 _NO_USE: Final = "it would fail in the same way"
-SubtaskKey = tuple[str, int]  # vertex id, subtask
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionVertex:
-    """One subtask in one run, with the id of its attempt."""
-
-    attempt: bytes  # 40 bytes
-    vertex_id: str
-    subtask: int
-    attempt_number: int = 0  # how often the subtask was started before
-
-    @property
-    def key(self) -> SubtaskKey:
-        """The subtask, in every run."""
-        return self.vertex_id, self.subtask
-
-
-@dataclass(frozen=True, slots=True)
-class SlotsAllocated:
-    """Every attempt that waits for one has a slot; ``locations`` has the TaskManager id of each."""
-
-    locations: Mapping[bytes, str]
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulingFailed:
-    """The job did not get its slots in time."""
-
-    failure: "FailureInfo"
-
-
-@dataclass(frozen=True, slots=True)
-class CancelRequested:
-    """The user asks to cancel the job, or the JobManager stops or has another ``reason``, which people then see."""
-
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionReported:
-    """A TaskManager reports the state of an attempt.
-
-    ``failure``: with FAILED, the cause; with CANCELED, the cause to record if the JobManager did not ask for it.
-    """
-
-    attempt: bytes
-    tm_id: str
-    state: ExecutionState
-    failure: "FailureInfo | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class TaskManagerLost:
-    """A TaskManager is lost, and all attempts there with it."""
-
-    tm_id: str
-    failure: "FailureInfo"
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalFailure:
-    """Something failed that is no task: the splits of a source cannot be found, too many checkpoints failed, no state can be restored."""
-
-    failure: "FailureInfo"
-
-
-@dataclass(frozen=True, slots=True)
-class RestartDue:
-    """The delay of a restart is over; ``vertices`` are the attempts of the next run of its regions, in the order of deployment."""
-
-    vertices: Sequence[ExecutionVertex]
-
-
-Event = SlotsAllocated | SchedulingFailed | CancelRequested | ExecutionReported | TaskManagerLost | GlobalFailure | RestartDue
-
-
-@dataclass(frozen=True, slots=True)
-class Deploy:
-    """Send the attempt to its TaskManager."""
-
-    attempt: bytes
-    tm_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class CancelExecution:
-    """Tell the TaskManager to cancel the attempt."""
-
-    attempt: bytes
-    tm_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionStateChanged:
-    """An attempt is in a new state; to be logged."""
-
-    attempt: bytes
-    state: ExecutionState
-
-
-@dataclass(frozen=True, slots=True)
-class JobStatusChanged:
-    """The job is in a new state; to be logged, and for those who wait."""
-
-    status: JobStatus
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseSlots:
-    """No attempt of the job is left: its slots are free.  The job has ended, too, unless ``RestartAfter`` follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestartAfter:
-    """Send ``RestartDue`` for these regions after the delay, unless the job leaves RESTARTING before."""
-
-    delay_ms: int
-    regions: tuple[int, ...] = (0,)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestSlots:
-    """The next run waits for its slots; those of further regions that are due meanwhile are waited for together."""
-
-
-Effect = Deploy | CancelExecution | ExecutionStateChanged | JobStatusChanged | ReleaseSlots | RestartAfter | RequestSlots
 
 
 @dataclass(slots=True)
@@ -214,6 +140,8 @@ class ExecutionGraph:
     executions: dict[bytes, Execution]  # the newest of each subtask
     strategy: RestartStrategy
     regions: Sequence[Collection[SubtaskKey]]
+    order: RegionOrder
+    fails_as_one: bool = False  # whether a failure of one region is one of all that have begun
     status: JobStatus = JobStatus.CREATED
     attempt_number: int = 0  # how often regions were started again; in a job of one region the number of all newest attempts
     failure: "FailureInfo | None" = None  # the last one, until no region waits for a restart
@@ -226,6 +154,8 @@ class ExecutionGraph:
     _num_unfinished: int = 0
     _region_of: dict[SubtaskKey, int] = field(default_factory=dict)
     _restarts: dict[int, _Restart] = field(default_factory=dict)  # by region
+    _num_to_finish: list[int] = field(default_factory=list)  # by region: the newest attempts that have not finished
+    _kept: dict[bytes, str] = field(default_factory=dict)  # by attempt whose results are kept: its TaskManager
     _now_ms: int = 0
     _effects: list[Effect] = field(default_factory=list)
 
@@ -236,6 +166,9 @@ class ExecutionGraph:
         created_ms: int,
         strategy: RestartStrategy | None = None,
         regions: Sequence[Collection[SubtaskKey]] | None = None,
+        order: RegionOrder | None = None,
+        *,
+        fails_as_one: bool = False,
     ) -> "ExecutionGraph":
         """The graph of a job that waits for its slots.
 
@@ -244,15 +177,25 @@ class ExecutionGraph:
             created_ms: now.
             strategy: None: no restarts.
             regions: each subtask is in one of them; None: all are in one.
+            order: of the regions; None: all are in one stage.
+            fails_as_one: whether all regions that have begun start again after a failure of one.
         """
         executions = {vertex.attempt: Execution(vertex) for vertex in vertices}
         assert executions, "a job has at least one task"
         regions = [{each.vertex.key for each in executions.values()}] if regions is None else regions
         region_of = {key: number for number, region in enumerate(regions) for key in region}
         assert len(region_of) == len(executions) == sum(map(len, regions)), "each subtask is in one region"
-        timestamps = {JobStatus.CREATED: created_ms}
-        unfinished = len(executions)
-        return cls(executions, strategy or NoRestart(), regions, timestamps=timestamps, _num_unfinished=unfinished, _region_of=region_of)
+        return cls(
+            executions,
+            strategy or NoRestart(),
+            regions,
+            RegionOrder.of([()] * len(regions)) if order is None else order,
+            fails_as_one,
+            timestamps={JobStatus.CREATED: created_ms},
+            _num_unfinished=len(executions),
+            _num_to_finish=[len(region) for region in regions],
+            _region_of=region_of,
+        )
 
     def __repr__(self) -> str:
         counts = Counter(execution.state.value for execution in self.executions.values())
@@ -260,13 +203,25 @@ class ExecutionGraph:
 
     @property
     def waiting(self) -> list[Execution]:
-        """The attempts that wait for their slots, in the order of deployment."""
-        return [execution for execution in self.executions.values() if execution.state is ExecutionState.CREATED]
+        """The attempts that wait for their slots, in the order of deployment: not those of later stages."""
+        created = [execution for execution in self.executions.values() if execution.state is ExecutionState.CREATED]
+        if not created or not self.order.is_staged:
+            return created
+        stage = min(stage for region, stage in enumerate(self.order.stages) if not self._has_finished(region))
+        return [each for each in created if self._stage_of(each) <= stage]
+
+    def _stage_of(self, execution: Execution) -> int:
+        return self.order.stages[self._region_of[execution.vertex.key]]
+
+    @property
+    def has_undeployed(self) -> bool:
+        """Whether some attempt was not deployed yet."""
+        return any(execution.state is ExecutionState.CREATED for execution in self.executions.values())
 
     @property
     def is_waiting_for_slots(self) -> bool:
         """Whether ``SlotsAllocated`` may come."""
-        return self.status is JobStatus.CREATED or (self.status is JobStatus.RESTARTING and bool(self.waiting))
+        return self.status is JobStatus.CREATED or (self.status in (JobStatus.RUNNING, JobStatus.RESTARTING) and bool(self.waiting))
 
     @property
     def is_restarting_as_a_whole(self) -> bool:
@@ -310,15 +265,19 @@ class ExecutionGraph:
             return
         waiting = self.waiting
         assert locations.keys() == {execution.attempt for execution in waiting}, "every attempt has a slot"
-        if not self._restarts:
-            self.failure = None
-            self._move_job(JobStatus.RUNNING)
+        self._go_on()
         for execution in waiting:
             execution.tm_id = locations[execution.attempt]
             execution.start_ms = self._now_ms
             self._move(execution, ExecutionState.SCHEDULED)
             self._move(execution, ExecutionState.DEPLOYING)
             self._effects.append(Deploy(execution.attempt, execution.tm_id))
+
+    def _go_on(self) -> None:
+        """The job runs, unless regions wait for a restart."""
+        if not self._restarts and self.status is not JobStatus.RUNNING:
+            self.failure = None
+            self._move_job(JobStatus.RUNNING)
 
     def _scheduling_failed(self, failure: "FailureInfo") -> None:
         if not self.is_waiting_for_slots:
@@ -336,15 +295,21 @@ class ExecutionGraph:
         assert by_key.keys() == {key for region in restart.regions for key in self.regions[region]}, "the subtasks stay"
         assert all(vertex.attempt not in self.executions for vertex in vertices), "attempts are new"
         is_waiting = self.is_waiting_for_slots
+        for execution in self.executions_in(frozenset(restart.regions)):
+            self._release(execution)
         executions = self.executions.values()
         renewed = [Execution(by_key[each.vertex.key]) if each.vertex.key in by_key else each for each in executions]
         self.executions = {each.attempt: each for each in renewed}
         for region in restart.regions:
             del self._restarts[region]
+            self._num_to_finish[region] = len(self.regions[region])
         self.attempt_number += 1
         self._num_unfinished += len(by_key)
-        if not is_waiting:
-            self._effects.append(RequestSlots())
+        if self.is_waiting_for_slots:
+            if not is_waiting:
+                self._effects.append(RequestSlots())
+        else:  # until the stage of these regions begins, nothing holds up the rest
+            self._go_on()
 
     def _cancel_requested(self, reason: str | None) -> None:
         if self.status in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING):
@@ -373,14 +338,42 @@ class ExecutionGraph:
         elif event.state is ExecutionState.CANCELED and self._runs(region):
             assert event.failure is not None, "an unexpected CANCELED comes with a cause"
             self._fail((region,), event.failure)
+        if event.state is ExecutionState.FINISHED and self.order.is_staged:
+            self._finished_in(region, execution)
         if event.state.is_terminal:
             self._end_if_done((region,))
+
+    def _finished_in(self, region: int, execution: Execution) -> None:
+        """Keep the results; if it was the last attempt of its region, release what that has read, and begin the next stage."""
+        assert execution.tm_id is not None, "it ran"
+        if self.order.consumers[region]:
+            self._kept[execution.attempt] = execution.tm_id
+        if not self._has_finished(region):
+            return
+        read = {each for each in self.order.producers[region] if all(map(self._has_finished, self.order.consumers[each]))}
+        for producer in self.executions_in(read):
+            self._release(producer)
+        # As long as a region of this stage was unfinished, none of the next one waited.
+        waiting = self.waiting if self._runs(region) else []
+        if waiting and all(self._stage_of(each) > self.order.stages[region] for each in waiting):
+            self._effects.append(RequestSlots())
+
+    def _has_finished(self, region: int) -> bool:
+        return not self._num_to_finish[region] and region not in self._restarts
+
+    def _release(self, execution: Execution) -> None:
+        tm_id = self._kept.pop(execution.attempt, None)
+        if tm_id is not None:
+            self._effects.append(ReleaseResults(execution.attempt, tm_id))
 
     def _task_manager_lost(self, tm_id: str, failure: "FailureInfo") -> None:
         lost = [execution for execution in self.executions.values() if execution.tm_id == tm_id and not execution.state.is_terminal]
         for execution in lost:
             execution.failure = failure
             self._move(execution, ExecutionState.FAILED)
+        for attempt in [attempt for attempt, kept_by in self._kept.items() if kept_by == tm_id]:
+            del self._kept[attempt]
+            lost.append(self.executions[attempt])
         if lost:
             regions = sorted({self._region_of[execution.vertex.key] for execution in lost})
             self._fail(regions, failure)
@@ -392,9 +385,12 @@ class ExecutionGraph:
                 self._record_failure(failure)
                 self._end_as(JobStatus.FAILING)
             case JobStatus.RUNNING | JobStatus.RESTARTING:
-                waiting = {self._region_of[each.vertex.key] for each in self.waiting}
-                running = [region for region in regions if region not in self._restarts and region not in waiting]
-                if running:
+                begun = self._begun()
+                running = [region for region in self._involved(regions, begun) if region in begun and region not in self._restarts]
+                if running and (symptom := self._symptom_of(running)) is not None:
+                    self._add_failure(failure, symptom.run)
+                    self._begin_restart(running, symptom.run, symptom.failed_ms, symptom.delay_ms)
+                elif running:
                     self._record_failure(failure)
                     self._end_run(running, failure)
                 else:
@@ -404,6 +400,23 @@ class ExecutionGraph:
                 self._add_failure(failure, self.failed_runs[-1])
             case _:
                 pass  # the job is being cancelled, or has ended
+
+    def _begun(self) -> set[int]:
+        """The regions with attempts that were deployed."""
+        return {self._region_of[each.vertex.key] for each in self.executions.values() if each.state is not ExecutionState.CREATED}
+
+    def _involved(self, regions: Sequence[int], begun: Collection[int]) -> Sequence[int]:
+        """The regions that must start again, because these have failed or have lost their results."""
+        if self.fails_as_one:
+            return sorted(begun)
+        if not self.order.is_staged:
+            return regions
+        gone = {
+            self._region_of[each.vertex.key]
+            for each in self.executions.values()
+            if each.state is ExecutionState.FINISHED and each.attempt not in self._kept
+        }
+        return sorted(self.order.involved(regions, gone.__contains__, begun.__contains__))
 
     def _runs(self, region: int) -> bool:
         return self.status in (JobStatus.RUNNING, JobStatus.RESTARTING) and region not in self._restarts
@@ -415,9 +428,20 @@ class ExecutionGraph:
             self.why_no_restart = _NO_USE if failure.suppresses_restarts and self.strategy.can_restart else self.strategy.why_no_restart
             self._end_as(JobStatus.FAILING)
             return
+        self._begin_restart(regions, self.failed_runs[-1], self._now_ms, delay_ms)
+
+    def _symptom_of(self, regions: Collection[int]) -> _Restart | None:
+        """The restart of a region that has lost the results of these before their loss was known: this failure is its cause."""
+        for consumer in {consumer for region in regions for consumer in self.order.consumers[region]}:
+            restart = self._restarts.get(consumer)
+            if restart is not None and is_symptom(restart.run.root):
+                return restart
+        return None
+
+    def _begin_restart(self, regions: Sequence[int], run: FailedRun, failed_ms: int, delay_ms: int) -> None:
         executions = self.executions_in(frozenset(regions))
         num_unfinished = sum(not execution.state.is_terminal for execution in executions)
-        restart = _Restart(tuple(regions), self.failed_runs[-1], self._now_ms, delay_ms, num_unfinished)
+        restart = _Restart(tuple(regions), run, failed_ms, delay_ms, num_unfinished)
         self._restarts |= dict.fromkeys(regions, restart)
         if self.status is JobStatus.RUNNING:
             self._move_job(JobStatus.RESTARTING)
@@ -480,6 +504,8 @@ class ExecutionGraph:
 
     def _end_job_if_done(self) -> None:
         if not self._num_unfinished and self.status in _END_OF:
+            for execution in self.executions.values():
+                self._release(execution)
             self._move_job(_END_OF[self.status])
             self._effects.append(ReleaseSlots())
 
@@ -489,6 +515,7 @@ class ExecutionGraph:
         if state.is_terminal:
             execution.end_ms = self._now_ms
             self._num_unfinished -= 1
+            self._num_to_finish[self._region_of[execution.vertex.key]] -= state is ExecutionState.FINISHED
             restart = self._restarts.get(self._region_of[execution.vertex.key])
             if restart is not None:
                 restart.num_unfinished -= 1

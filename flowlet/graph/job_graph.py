@@ -75,6 +75,7 @@ class JobEdge:
     id: str = ""  # 32 hex digits
     tag: str | None = None
     input_id: int = 1
+    is_blocking: bool = False  # its results are written completely before they are read
 
     def __post_init__(self) -> None:
         if not self.id:

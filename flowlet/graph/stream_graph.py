@@ -95,6 +95,12 @@ class StreamGraph:
     is_batch: bool  # keyed aggregations emit one result per key, at the end
     settings: StreamGraphSettings = field(default_factory=StreamGraphSettings)
 
+    @property
+    def exchanges_are_blocking(self) -> bool:
+        """Whether results between tasks are written completely before they are read."""
+        batch = self.settings.job.batch
+        return self.is_batch and batch is not None and batch.is_blocking
+
     def outputs_of(self, node_id: int) -> list[StreamEdge]:
         """The edges that begin at a node."""
         return [edge for edge in self.edges if edge.source == node_id]

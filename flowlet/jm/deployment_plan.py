@@ -122,6 +122,7 @@ class DeploymentPlan:
             partitioner=edge.partitioner,
             buffer_timeout_ms=edge.buffer_timeout_ms,
             tag=edge.tag,
+            is_blocking=edge.is_blocking,
         )
 
     def _num_subpartitions(self, edge: EdgeMessage, producer: int) -> int:

@@ -42,6 +42,7 @@ from flowlet.rpc.control_messages import (
     MarkOrder,
     MarkReport,
     NoMoreSplits,
+    ReleaseResults,
     SourceWatermarkReported,
     SplitsRequested,
     TaskDeploymentDescriptor,
@@ -209,6 +210,12 @@ class Dispatcher:
     def cancel(self, tm_id: str, attempt: bytes) -> None:
         """Send ``CancelTask``."""
         self._sessions[tm_id].send(CancelTask(attempt))
+
+    def release_results(self, tm_id: str, attempt: bytes) -> None:
+        """Send ``ReleaseResults``; a TaskManager that is lost has none any more."""
+        session = self._sessions.get(tm_id)
+        if session is not None:
+            session.send(ReleaseResults(attempt))
 
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
         """Send ``AllowSourceWatermark``."""
@@ -414,8 +421,14 @@ class Dispatcher:
 
     def _wait_for_slots(self, master: JobMaster) -> None:
         loop = asyncio.get_running_loop()
+        self._stop_waiting(master)  # for what was lost before it had slots
         self._timers[master.job_id] = loop.call_later(self._config.slot_request_timeout_s, self._slots_timed_out, master)
         self._schedule_waiting()
+
+    def _stop_waiting(self, master: JobMaster) -> None:
+        timer = self._timers.pop(master.job_id, None)
+        if timer is not None:
+            timer.cancel()
 
     def release_slots(self, master: JobMaster) -> None:
         """No task of the job is left; others may have its slots until it starts again."""
@@ -427,11 +440,14 @@ class Dispatcher:
             self._try_start(self._jobs[job_id])
 
     def _try_start(self, master: JobMaster) -> None:
+        if not master.graph.is_waiting_for_slots:  # what its tasks read was lost meanwhile; it asks again when that is there
+            self._stop_waiting(master)
+            return
         wanted = self._wanted_slots(master) if self._slots.holds_any(master.job_id) else ()
         slots = self._slots.allocate(master.job_id, needed_slots(master.job), wanted)
         if slots is None:
             return
-        self._timers.pop(master.job_id).cancel()
+        self._stop_waiting(master)
         tm_ids = {attempt: slots[number] for attempt, number in master.wanted_slots().items()}
         master.start({attempt: self._sessions[tm_id].location for attempt, tm_id in tm_ids.items() if tm_id is not None})
 
@@ -441,6 +457,8 @@ class Dispatcher:
 
     def _slots_timed_out(self, master: JobMaster) -> None:
         del self._timers[master.job_id]
+        if not master.graph.is_waiting_for_slots:
+            return
         waited_s = self._config.slot_request_timeout_s
         num_missing = self._slots.num_missing(master.job_id, needed_slots(master.job), self._wanted_slots(master))
         shortage = [self._slots.describe_shortage(num_missing, waited_s)]
@@ -455,9 +473,7 @@ class Dispatcher:
             clean_up()
         else:
             self._keep_end(master, clean_up, self._keeper)
-        timer = self._timers.pop(master.job_id, None)
-        if timer is not None:
-            timer.cancel()
+        self._stop_waiting(master)
         self._slots.release(master.job_id)
         self._ended.append(master.job_id)
         if len(self._ended) + len(self._ends) > self._config.max_finished_jobs:

@@ -30,6 +30,7 @@ from flowlet.graph.execution_graph import (
     ExecutionStateChanged,
     GlobalFailure,
     JobStatusChanged,
+    ReleaseResults,
     ReleaseSlots,
     RequestSlots,
     RestartAfter,
@@ -53,7 +54,7 @@ from flowlet.jm.job_document import Document, JobView
 from flowlet.jm.job_owner import JobOwner
 from flowlet.jm.job_store.entries import RecoveredJob
 from flowlet.jm.regions.job_sources import JobSources
-from flowlet.jm.regions.pipelined_regions import pipelined_regions
+from flowlet.jm.regions.pipelined_regions import fails_as_one, pipelined_regions, region_order
 from flowlet.jm.savepoints.job_savepoints import JobSavepoints
 from flowlet.jm.scheduler import assign_tasks, execution_vertices, next_attempt
 from flowlet.jm.source_coordinator import SourceCoordinator
@@ -101,7 +102,9 @@ class JobMaster:
         recovered = recovered or RecoveredJob(job, 0)
         self.job = job  # its blobs are dropped once the tasks are deployed and no restart may follow
         strategy = create_restart_strategy(job.settings, random or SystemRandom())
-        self.graph = ExecutionGraph.create(execution_vertices(job, recovered.attempt), clock(), strategy, pipelined_regions(job))
+        tasks, regions = execution_vertices(job, recovered.attempt), pipelined_regions(job)
+        order = region_order(job, regions)
+        self.graph = ExecutionGraph.create(tasks, clock(), strategy, regions, order, fails_as_one=fails_as_one(job))
         self.graph.attempt_number = recovered.attempt
         self._gateway = gateway
         self._owner = owner
@@ -451,11 +454,18 @@ class JobMaster:
         failure = self.graph.failure
         return failure is not None and failure.exception_type in SYMPTOMS
 
-    async def wait_until_deployed(self, timeout_s: float, after_attempt: int = -1) -> bool:
-        """Wait for a run with a higher number to get its slots, or the job to end; False if neither happened within ``timeout_s``."""
+    async def wait_until_deployed(self, timeout_s: float, after_attempt: int = -1, edge: EdgeMessage | None = None) -> bool:
+        """Wait for a run with a higher number to get its slots, or the job to end; False if neither happened within ``timeout_s``.
+
+        ``edge``: whose producers may be in a later stage than others; these must be deployed.
+        """
         return await self._wait_until(
-            lambda: self.is_ended or (not self.is_waiting and self.graph.attempt_number > after_attempt), timeout_s
+            lambda: self.is_ended or (not self.is_waiting and self.graph.attempt_number > after_attempt and self._is_produced(edge)),
+            timeout_s,
         )
+
+    def _is_produced(self, edge: EdgeMessage | None) -> bool:
+        return edge is None or all(each.attempt in self._locations for each in self.graph.executions_of(edge.source))
 
     async def wait_for_checkpoint(self, timeout_s: float, attempt: int, after_checkpoint: int) -> bool:
         """Wait for a newer complete checkpoint, or the end of a run; False if neither happened within ``timeout_s``."""
@@ -498,7 +508,8 @@ class JobMaster:
                 self._carry_out(self._effects.popleft())
         finally:
             self._is_carrying_out = False
-        if self._has_code and self.graph.status is JobStatus.RUNNING and not self.graph.strategy.can_restart:
+        is_needed = self.graph.status is not JobStatus.RUNNING or self.graph.strategy.can_restart or self.graph.has_undeployed
+        if self._has_code and not is_needed:
             self._drop_code()
 
     def _checkpoint_completed(self) -> None:
@@ -528,6 +539,8 @@ class JobMaster:
                 self._restart_after(delay_ms, regions)
             case RequestSlots():
                 self._owner.request_slots(self)
+            case ReleaseResults(attempt, tm_id):
+                self._gateway.release_results(tm_id, attempt)
             case _:
                 assert_never(effect)
 

@@ -186,7 +186,7 @@ class RestApi:
         master = self._find_job(request)
         edge = self._find_external_edge(request, master)
         after_attempt = self._number(request, "after_attempt", -1)
-        if not await master.wait_until_deployed(self._long_poll_s(request), after_attempt):
+        if not await master.wait_until_deployed(self._long_poll_s(request), after_attempt, edge):
             return web.Response(status=204)
         if master.is_ended:
             return error_response(409, f"the job is {master.graph.status.name}")

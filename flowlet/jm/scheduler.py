@@ -6,7 +6,8 @@ Source:     Flink ``SlotSharingGroup``, ``DefaultScheduler``, ``cluster.evenly-s
 Rules:      a slot sharing group needs as many slots as its widest vertex has subtasks; subtask i of that vertex goes to slot i.  A narrower
             vertex takes the slots with the fewest tasks, so that single sources and sinks do not all run in the first process; but if a
             pointwise edge from a vertex of equal parallelism feeds it, it takes the slots of that vertex.
-            A job takes one slot of each TaskManager in turn, in the order of registration.  While parts of it restart it keeps its slots;
+            Vertices of different stages (``vertex_stages``) use the same slots one after the other.
+        A job takes one slot of each TaskManager in turn, in the order of registration.  While parts of it restart it keeps its slots;
             those of a lost TaskManager are replaced when a task needs them.
 Absent:     slots of different sizes; giving back single slots while tasks of the job are left.
 """
@@ -20,17 +21,36 @@ from flowlet.rpc.control_messages import JobGraphMessage, VertexMessage
 from netstack.ids import execution_attempt_id
 
 
-def slots_by_group(job: JobGraphMessage) -> dict[str, int]:
-    """The number of slots that each slot sharing group needs, in the order of first appearance."""
+def vertex_stages(job: JobGraphMessage) -> dict[str, int]:
+    """By vertex id: how many blocking edges lead to it, one after the other; pipelined edges join their ends."""
+    stages = {vertex.id: 0 for vertex in job.vertices}
+    for _ in job.vertices:  # as often, stages of earlier vertices may still rise because of later ones
+        before = dict(stages)
+        for edge in job.edges:
+            if edge.target is None:
+                continue
+            stage = max(stages[edge.target], stages[edge.source] + edge.is_blocking)
+            stages[edge.target] = stage
+            if not edge.is_blocking:
+                stages[edge.source] = stage
+        if stages == before:
+            break
+    return stages
+
+
+def slots_by_group(job: JobGraphMessage, stage: int = 0) -> dict[str, int]:
+    """The number of slots that each slot sharing group needs in a stage, in the order of first appearance."""
     widths: dict[str, int] = {}
+    stages = vertex_stages(job)
     for vertex in job.vertices:
-        widths[vertex.slot_sharing_group] = max(widths.get(vertex.slot_sharing_group, 0), vertex.parallelism)
+        if stages[vertex.id] == stage:
+            widths[vertex.slot_sharing_group] = max(widths.get(vertex.slot_sharing_group, 0), vertex.parallelism)
     return widths
 
 
 def needed_slots(job: JobGraphMessage) -> int:
-    """The number of slots that the whole job needs."""
-    return sum(slots_by_group(job).values())
+    """The number of slots that the job needs: in the stage that needs most."""
+    return max(sum(slots_by_group(job, stage).values()) for stage in range(max(vertex_stages(job).values()) + 1))
 
 
 def execution_vertices(job: JobGraphMessage, attempt_number: int = 0) -> list[ExecutionVertex]:
@@ -55,22 +75,25 @@ def attempt_id(job_id: str, vertex_id: str, subtask: int, attempt_number: int = 
 
 def assign_tasks(job: JobGraphMessage, vertices: Iterable[ExecutionVertex]) -> dict[bytes, int]:
     """The number of the job's slot for each attempt, which depends on the job alone."""
-    first: dict[str, int] = {}  # the index of each group's first slot
-    num_assigned = 0
-    for group, width in slots_by_group(job).items():
-        first[group] = num_assigned
-        num_assigned += width
+    stages = vertex_stages(job)
+    first: dict[tuple[int, str], int] = {}  # by stage and group: the index of its first slot
+    for stage in set(stages.values()):
+        num_assigned = 0
+        for group, width in slots_by_group(job, stage).items():
+            first[stage, group] = num_assigned
+            num_assigned += width
     places = slot_indices(job)
-    first_of = {vertex.id: first[vertex.slot_sharing_group] for vertex in job.vertices}
+    first_of = {vertex.id: first[stages[vertex.id], vertex.slot_sharing_group] for vertex in job.vertices}
     return {each.attempt: first_of[each.vertex_id] + places[each.vertex_id][each.subtask] for each in vertices}
 
 
 def slot_indices(job: JobGraphMessage) -> dict[str, list[int]]:
     """By vertex id: the slot of each subtask, counted within the slot sharing group."""
     places: dict[str, list[int]] = {}
-    num_tasks = {group: [0] * width for group, width in slots_by_group(job).items()}
+    stages = vertex_stages(job)
+    num_tasks = {(stage, group): [0] * width for stage in set(stages.values()) for group, width in slots_by_group(job, stage).items()}
     for vertex in job.vertices:
-        tasks = num_tasks[vertex.slot_sharing_group]
+        tasks = num_tasks[stages[vertex.id], vertex.slot_sharing_group]
         indices = _slots_of_pointwise_source(vertex, job, places) or sorted(_least_loaded(tasks, vertex.parallelism))
         for index in indices:
             tasks[index] += 1

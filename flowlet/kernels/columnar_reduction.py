@@ -107,6 +107,13 @@ class ColumnarReduction:
     def __len__(self) -> int:
         return self._num_slots
 
+    def emptied(self) -> "ColumnarReduction":
+        """The same aggregation, without a key; this one is used no more if it has any."""
+        if not self._index.num_slots and self._layout is None:
+            return self
+        self._index.close()
+        return ColumnarReduction(self._aggregate, self._field, num_fields=self._num_fields, skips_nulls=self._skips_nulls)
+
     def advance(self, columns: Columns, keys: Column) -> Columns | None:
         """The result after each record; None if the chunk is refused."""
         return None if self._has_refused_keys else self._advance(columns, keys)

@@ -41,6 +41,10 @@ class Int64Codes:
     def __repr__(self) -> str:
         return f"<Int64Codes of {self.num_codes} keys>"
 
+    def close(self) -> None:
+        """Break the circle of references between table and window, so that no garbage collector is needed; nothing is called afterwards."""
+        del self._window
+
     @property
     def keys(self) -> Int64Array:
         """The keys by code; a view, valid until the next ``add``."""

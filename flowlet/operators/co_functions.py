@@ -6,7 +6,7 @@ Side:   task.
 Source: Flink ``CoStreamMap``, ``CoStreamFlatMap``; ``CoBroadcastWithNonKeyedOperator``, ``CoBroadcastWithKeyedOperator``;
         ``DirectedOutput`` with its ``OutputSelector``: here an operator that emits each record once into every selection that asks for one
         of its names.
-Absent: in BATCH mode Flink reads the broadcast stream first; here exchanges are pipelined, so that a stream may not be left unread.
+Rules:  in BATCH mode the broadcast stream is read first (``StreamOperator.inputs_read_last``), unless exchanges are pipelined.
 """
 
 from abc import abstractmethod

@@ -13,7 +13,7 @@ Absent:     state backends, and with them state by key group.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -50,6 +50,8 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
         emits_batches: emit, of each chunk, only the last result of each key.
         columnar: keeps the state in columns; None: nothing can.
     """
+
+    ends_keys_singly: ClassVar[bool | None] = False
 
     def __init__(
         self,
@@ -93,6 +95,14 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
             finally:
                 stamps = part.timestamps
                 self.output.collect(Chunk(results, None if stamps is None else stamps[: len(results)]))
+
+    def end_keys(self) -> None:
+        """With a sorted input: emit the results of the keys so far, and forget them."""
+        super().end_keys()
+        self.finish()
+        # Before the records: what takes them over looks at the form.
+        self._columnar = None if self._columnar is None else self._columnar.emptied()
+        self._take_records([], [])
 
     def finish(self) -> None:
         """Emit what ``emit_on_finish`` kept back; as Flink does, at the end of event time."""

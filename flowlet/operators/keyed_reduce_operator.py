@@ -174,6 +174,8 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         self._form = StateForm.RECORDS
         self._results[:] = records  # the same list and dictionary: loops hold them
         self._slots.clear()
+        if self._index is not None:
+            self._index.close()
         self._index = SlotIndex(allows_null=self._allows_null)
         if not self._index.load(keys):
             self._index = None

@@ -17,7 +17,7 @@ from flowlet.splits.file_split import FileSet, FileSplit
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
 from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
 
-# 3: no shipped files; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages, no reports of stuck tasks
+# 3: no shipped files, no blocking results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages
 PROTOCOL_VERSION: Final = 4
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
@@ -167,6 +167,7 @@ class EdgeMessage(msgspec.Struct, frozen=True):
     buffer_timeout_ms: int  # -1: never by timer, 0: after every chunk
     tag: str | None = None  # the side output; None: the main output
     input_id: int = 1  # of the target's head operator, from 1
+    is_blocking: bool = False  # its results are written completely before they are read
 
 
 class JobGraphMessage(msgspec.Struct, frozen=True):
@@ -210,6 +211,7 @@ class ResultPartitionDescriptor(msgspec.Struct, frozen=True):
     partitioner: bytes
     buffer_timeout_ms: int
     tag: str | None = None
+    is_blocking: bool = False  # kept until the JobManager releases it
 
 
 class TaskDeploymentDescriptor(msgspec.Struct, frozen=True):
@@ -406,6 +408,12 @@ class CancelTask(msgspec.Struct, frozen=True, tag=True):
     attempt: bytes
 
 
+class ReleaseResults(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM: nobody reads the results of this attempt any more, which has finished."""
+
+    attempt: bytes
+
+
 class SourceWatermarkReported(msgspec.Struct, frozen=True, tag=True):
     """TM -> JM: the watermark of an aligned source; 2**63 - 1: no other source needs to wait for it."""
 
@@ -592,6 +600,7 @@ ToTaskManager = (
     | RegistrationRefused
     | DeployTask
     | CancelTask
+    | ReleaseResults
     | AllowSourceWatermark
     | FinishGate
     | AddSplits

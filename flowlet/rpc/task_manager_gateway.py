@@ -20,6 +20,9 @@ class TaskManagerGateway(Protocol):
     def cancel(self, tm_id: str, attempt: bytes) -> None:
         """Send ``CancelTask``."""
 
+    def release_results(self, tm_id: str, attempt: bytes) -> None:
+        """Send ``ReleaseResults``; to a TaskManager that is not registered any more nothing is sent."""
+
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
         """Send ``AllowSourceWatermark``: the subtask pauses while its watermark is above ``max_allowed`` (ms)."""
 

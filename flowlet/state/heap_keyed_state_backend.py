@@ -166,6 +166,11 @@ class HeapKeyedStateBackend:
                 self._cleanups.append(cleanup.clean)
         return expiry
 
+    def forget_keys(self) -> None:
+        """Drop the entries of all keys: in BATCH mode no more records of them follow."""
+        for table in self._tables.values():
+            table.forget_keys()
+
     def keys_of(self, name: str) -> list[Any]:
         """The keys, as the user knows them, that have an entry of a state which was declared."""
         return self._tables[name].user_keys()

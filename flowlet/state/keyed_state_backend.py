@@ -59,6 +59,9 @@ class KeyedStateBackend(Protocol):
             StateRestoreError: the state was restored, and is of another kind or type there.
         """
 
+    def forget_keys(self) -> None:
+        """Drop the entries of all keys; only of a back end on the heap, without a snapshot under way."""
+
     def keys_of(self, name: str) -> list[Any]:
         """The keys, as the user knows them, that have an entry of a state which was declared."""
 

@@ -113,6 +113,14 @@ class StateTable:
         key = self.key_context.current_key
         self.drop(key if type(key) in PLAIN else self.exact(key))
 
+    def forget_keys(self) -> None:
+        """Drop all entries; no copy is under way."""
+        assert not self._is_copying, "jobs in BATCH mode take no snapshots"
+        self.entries.clear()
+        self._user_keys.clear()
+        self._order = []
+        self._last_key = _UNSET
+
     def attach(self, state: BoundState) -> None:
         """Bind the one state whose entries these are."""
         self._state = state

@@ -9,6 +9,7 @@ from functools import partial
 
 from flowlet.chain.mark_valve import MarkValve
 from flowlet.chain.operator_chain import ChainedOperator, HeadInput
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
@@ -22,6 +23,8 @@ from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.input_selection import InputSelectable
 from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.records import CompletionMark
+from flowlet.sorted_input.external_sorter import ExternalSorter
+from flowlet.sorted_input.sorting_input_processor import SortedInput, SortingInputProcessor, TaskInput, key_function
 from flowlet.task.checkpoint_wiring import checkpointed_gates, keep_in_flight
 from flowlet.task.light_task import LightInput, LightTask, can_be_light
 from flowlet.task.stream_task import StreamTask
@@ -38,7 +41,7 @@ MAX_BUFFERS_PER_ACTION = 8
 class GateFedStreamTask(StreamTask):
     """Feeds all gates to the inputs of its head; several gates of one input are a union."""
 
-    _input: InputProcessor | MultipleInputProcessor
+    _input: InputProcessor | MultipleInputProcessor | SortingInputProcessor
 
     def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
         super().__init__(environment, chain, timings=timings)
@@ -55,13 +58,37 @@ class GateFedStreamTask(StreamTask):
         self._light: LightTask | None = None
         self._input_suspension: Suspension | None = None  # Written by the task thread, read by threads that complete a gate's future.
 
-    def _input_processor(self, number: int, gates: list[SingleInputGate], head: HeadInput, *, by_record: bool = False) -> InputProcessor:
-        """The processor of input ``number``, from 1."""
+    def _sorting_processor(self, gates: list[list[SingleInputGate]]) -> SortingInputProcessor:
+        """The processor of all inputs of a head in a BATCH job that reads them in an order; ``gates``: by input."""
+        batch, head = self.environment.batch, self._chain.head
+        assert batch is not None, "only operators of BATCH jobs want an order"
+        inputs: list[TaskInput] = []
+        selectors = head.sorted_inputs or (None,) * len(gates)
+        budget_bytes = batch.sort_memory_bytes // max(1, sum(each is not None for each in selectors))
+        for index, (selector, head_input) in enumerate(zip(selectors, self._chain.head_inputs, strict=True)):
+            collected, end = None, partial(self._chain.end_input, index + 1)
+            if selector is not None:
+                sorter = ExternalSorter(budget_bytes, limits=self.environment.limits, name=self.name)
+                collected = SortedInput(sorter, key_function(selector), head_input)
+            processor = self._input_processor(index + 1, gates[index], head_input, collected=collected)
+            inputs.append(TaskInput(processor, head_input, end, collected, is_last=index in head.inputs_read_last))
+        return SortingInputProcessor(inputs, head.end_keys if batch.ends_keys else None, partial(_must_end_singly, head))
+
+    def _input_processor(
+        self,
+        number: int,
+        gates: list[SingleInputGate],
+        head: HeadInput,
+        *,
+        by_record: bool = False,
+        collected: SortedInput | None = None,
+    ) -> InputProcessor:
+        """The processor of input ``number``, from 1; ``collected``: gets its elements instead of the head."""
         processor = InputProcessor(
             [self._checkpointed.get(gate, gate) for gate in gates],
-            head,
+            head if collected is None else collected,
             self.name,
-            on_end=lambda: self._chain.end_input(number),
+            on_end=partial(self._chain.end_input, number) if collected is None else _do_nothing,
             on_mark=partial(self._process_mark, self._num_mark_channels),
             are_checkpointed=bool(self._checkpointed),
             limits=self.environment.limits,
@@ -140,8 +167,11 @@ class OneInputStreamTask(GateFedStreamTask):
 
     def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
         super().__init__(environment, chain, timings=timings)
-        self._input = self._input_processor(1, environment.gates, self._chain.head_inputs[0])
-        self._light = self._light_task()
+        if self._chain.head.sorted_inputs:
+            self._input = self._sorting_processor([environment.gates])
+        else:
+            self._input = self._input_processor(1, environment.gates, self._chain.head_inputs[0])
+            self._light = self._light_task()
 
     def _light_task(self) -> LightTask | None:
         """What runs the task on the loop; None if it may not."""
@@ -171,6 +201,9 @@ class MultipleInputStreamTask(GateFedStreamTask):
         gates = environment.gates_by_input()
         if len(gates) != len(inputs) or not all(gates):
             raise ValueError(f"{self.name}: {head!r} has {len(inputs)} inputs, but the gates are for {[len(each) for each in gates]}")
+        if head.sorted_inputs or head.inputs_read_last:
+            self._input = self._sorting_processor(gates)
+            return
         is_selectable = isinstance(head, InputSelectable)
         selection = MultipleInputSelectionHandler(len(inputs), head.next_selection if isinstance(head, InputSelectable) else None)
         processors = [self._input_processor(index + 1, gates[index], each, by_record=is_selectable) for index, each in enumerate(inputs)]
@@ -181,3 +214,15 @@ class MultipleInputStreamTask(GateFedStreamTask):
 
 def _always() -> bool:
     return True
+
+
+def _do_nothing() -> None:
+    return
+
+
+def _must_end_singly(head: StreamOperator) -> bool:
+    """Whether each single key must be ended before the next one begins."""
+    if head.ends_keys_singly is not None:
+        return head.ends_keys_singly
+    timers, states = head.ctx.timers, head.ctx.keyed_state
+    return (timers is not None and timers.is_used) or (states is not None and states.is_used)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
+from flowlet.common.settings.state_settings import StateSettings
 from flowlet.keys.key_groups import key_group_range
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_timings import TaskTimings
@@ -69,6 +70,8 @@ class OperatorServices:
             environment.schedule_timer, executor, paused_ns=lambda: self._timings.snapshot().back_pressured_ns
         )
         key_context = KeyContext()
+        # With a sorted input there is one key at a time, whose state needs no disk.
+        ends_keys = index == 0 and _ends_keys(environment, self._chain[0].operator)
         key_groups = key_group_range(environment.max_parallelism, environment.parallelism, environment.subtask)
         timers = KeyedTimerServiceManager(
             key_context,
@@ -77,11 +80,12 @@ class OperatorServices:
             environment.max_parallelism,
             should_interrupt=lambda: executor.should_interrupt,
             executor=executor,
+            is_batch=ends_keys,
         )
         latency = LatencyStats(operator_id, environment.subtask)
         checkpointing = environment.checkpointing
         keyed_state = create_keyed_state_backend(
-            environment.state,
+            StateSettings() if ends_keys else environment.state,
             key_context,
             clock.current_time_ms,
             key_groups,
@@ -151,6 +155,11 @@ class OperatorServices:
             clock.shut_down()
         for keyed_state in self._keyed_states:
             keyed_state.close()
+
+
+def _ends_keys(environment: TaskEnvironment, head: StreamOperator) -> bool:
+    """Whether timers and state of the head end with each key of a sorted input."""
+    return environment.batch is not None and environment.batch.ends_keys and any(each is not None for each in head.sorted_inputs)
 
 
 def operator_id_of(operator: StreamOperator, vertex_id: str, index: int) -> bytes:

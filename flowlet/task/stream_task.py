@@ -341,6 +341,8 @@ class StreamTask(ABC):
 
     def _await_acknowledgement(self, controller: MailboxController) -> None:
         for partition in self._partitions:
+            if partition.partition_type.is_blocking:
+                continue  # its consumers begin when this task has finished
             future = partition.all_data_processed
             if not future.is_done:
                 self._wait(controller, future, WaitKind.IDLE, f"the consumers of partition {partition.partition_id} to process all data")

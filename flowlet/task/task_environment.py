@@ -11,6 +11,7 @@ from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.common.settings.batch_settings import BatchSettings
 from flowlet.common.settings.state_settings import StateSettings
 from flowlet.graph.partitioner import Partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
@@ -77,6 +78,7 @@ class TaskEnvironment:
     is_loop_thread: Callable[[], bool] | None = None  # the thread for light tasks; None: all tasks stay on their own threads
     limits: ElementLimits = DEFAULT_ELEMENT_LIMITS  # of the elements between the tasks of the job
     state: StateSettings = field(default_factory=StateSettings)  # where keyed state is kept
+    batch: BatchSettings | None = None  # None: the job is no BATCH job
     gate_inputs: list[int] = field(default_factory=list)  # the input of the head, from 1, that each gate feeds; empty: the first
     job_parameters: Mapping[str, str] = field(default_factory=dict)  # the user's, for all functions of the job
     cached_files: Mapping[str, str] = field(default_factory=dict)  # the paths here of files that travelled with the job, by name

@@ -4,8 +4,8 @@ Side:       task.
 Invariants: at the end of a key the watermark is ``MAX_TIMESTAMP``: first its event time timers fire, then those of the clock, whatever the
             clock shows.  Between keys the watermark is ``MIN_TIMESTAMP``, as while records are processed.
 Units:      timestamps in milliseconds.
-Source:     Flink ``BatchExecutionInternalTimeService``.  Flink sorts the input by key, so a key ends where the next one begins.  Here the
-            input is not sorted: every key ends with the input, in the order of their oldest timers.
+Source:     Flink ``BatchExecutionInternalTimeService``.  Where the input is sorted by key, a key ends where the next one begins.  Where it
+            is not, every key ends with the input, in the order of their oldest timers.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,6 +41,11 @@ class BatchTimerService(KeyedTimerService):
         if timestamp == MAX_TIMESTAMP:
             self._fire_all()
         return True
+
+    def end_keys(self) -> None:
+        """Fire all timers, key by key: no more records of these keys follow."""
+        if len(self._event_time) or len(self._processing_time):
+            self._fire_all()
 
     def _is_at_end(self, timestamp: int) -> bool:
         if self._watermark != MAX_TIMESTAMP:

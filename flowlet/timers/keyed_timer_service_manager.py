@@ -33,6 +33,7 @@ class KeyedTimerServiceManager:
         max_parallelism: the number of key groups.
         should_interrupt: see ``KeyedTimerService``.
         executor: the operator's; None: watermarks are never interrupted.
+        is_batch: every service is a ``BatchTimerService``.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class KeyedTimerServiceManager:
         *,
         should_interrupt: Callable[[], bool] = never,
         executor: MailboxExecutor | None = None,
+        is_batch: bool = False,
     ) -> None:
+        self._is_batch = is_batch
         self._key_context = key_context
         self._clock = clock
         self._key_groups = key_groups
@@ -66,7 +69,7 @@ class KeyedTimerServiceManager:
     def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> KeyedTimerService:
         """The service of that name, made at the first call with its restored timers; ``is_batch``: a ``BatchTimerService``."""
         if name not in self._services:
-            service = (BatchTimerService if is_batch else KeyedTimerService)(
+            service = (BatchTimerService if is_batch or self._is_batch else KeyedTimerService)(
                 name,
                 triggerable,
                 key_context=self._key_context,
@@ -78,6 +81,17 @@ class KeyedTimerServiceManager:
             service.restore(self._restored.pop(name, {}))
             self._services[name] = service
         return self._services[name]
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a service was made."""
+        return bool(self._services)
+
+    def end_keys(self) -> None:
+        """Fire all timers of services in BATCH mode: no more records of the keys so far follow."""
+        for service in self._services.values():
+            if isinstance(service, BatchTimerService):
+                service.end_keys()
 
     def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
         """Fire the timers up to a watermark, then pass it on; urgent mails may interrupt, then the rest follows in a mail."""

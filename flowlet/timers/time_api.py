@@ -132,6 +132,13 @@ class InternalTimeServiceManager(Protocol):
     def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> InternalTimerService:
         """The service of that name, made at the first call; ``is_batch``: its timers fire at the end of the input, key by key."""
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a service was made."""
+
+    def end_keys(self) -> None:
+        """Fire all timers of services in BATCH mode, of one key after the other: no more records of these keys follow."""
+
     def snapshot(self) -> Mapping[int, Mapping[str, object]]:
         """All timers: key group -> name of the service -> timers; nobody changes it later."""
 

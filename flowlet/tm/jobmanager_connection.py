@@ -33,6 +33,7 @@ from flowlet.rpc.control_messages import (
     Registered,
     RegisterTaskManager,
     RegistrationRefused,
+    ReleaseResults,
     ToJobManager,
     ToTaskManager,
     TriggerCheckpoint,
@@ -86,6 +87,9 @@ class SessionListener(Protocol):
 
     def cancel(self, message: CancelTask) -> None:
         """Cancel a task."""
+
+    def release_results(self, message: ReleaseResults) -> None:
+        """Let the results of a finished attempt go."""
 
     def allow_watermark(self, message: AllowSourceWatermark) -> None:
         """Set the allowed watermark of a source."""
@@ -200,6 +204,8 @@ class JobManagerConnection:
                         self._listener.deploy(message)
                     case CancelTask():
                         self._listener.cancel(message)
+                    case ReleaseResults():
+                        self._listener.release_results(message)
                     case AllowSourceWatermark():
                         self._listener.allow_watermark(message)
                     case FinishGate():

@@ -7,6 +7,7 @@ Source:     Flink ``TaskExecutor.submitTask``, ``NettyShuffleEnvironment.createI
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
@@ -31,8 +32,10 @@ from netstack.eventloop import EventLoopThread
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
+from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.timers import Timers
 
+_NEVER: Final = -1
 # Gets timers, and the names of the operators by their ids in hex; see ``TaskCheckpointing.open``.
 OpenCheckpointing = Callable[[Timers, Mapping[str, StreamOperator]], Checkpointing | None]
 
@@ -158,6 +161,7 @@ def _create_environment(
         schedule_timer=lambda delay_s, callback: LoopTimer(loop, delay_s, callback),
         limits=_limits(descriptor.settings),
         state=descriptor.settings.state,
+        batch=descriptor.settings.batch,
         gate_inputs=[gate.input_id for gate in descriptor.gates],
         job_parameters=dict(descriptor.settings.parameters),
     )
@@ -182,8 +186,16 @@ def _limits(settings: JobSettings) -> ElementLimits:
 def _create_output(descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor, network: NetworkEnvironment) -> OutputEdge:
     partitioner = load_partitioner(output.partitioner, descriptor.task_name)
     partition_id = ResultPartitionID(IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt))
-    partition = network.create_result_partition(owner_name(descriptor), partition_id, output.num_subpartitions)
-    return OutputEdge(output.source_operator, partition, partitioner, output.buffer_timeout_ms, output.tag)
+    kind = ResultPartitionType.BLOCKING if output.is_blocking else ResultPartitionType.PIPELINED_BOUNDED
+    partition = network.create_result_partition(owner_name(descriptor), partition_id, output.num_subpartitions, kind)
+    timeout_ms = _NEVER if output.is_blocking else output.buffer_timeout_ms  # nobody reads it before it is complete
+    return OutputEdge(output.source_operator, partition, partitioner, timeout_ms, output.tag)
+
+
+def blocking_results(descriptor: TaskDeploymentDescriptor) -> list[ResultPartitionID]:
+    """The partitions of a task that stay when it has finished."""
+    attempt = ExecutionAttemptID(descriptor.attempt)
+    return [ResultPartitionID(IntermediateResultPartitionID(each.partition), attempt) for each in descriptor.partitions if each.is_blocking]
 
 
 def _create_gate(

@@ -1,7 +1,8 @@
 """``TaskExecutor``: runs the tasks that the JobManager deploys, and reports their states and metrics.
 
 Side:       loop.
-Invariants: ``_tasks`` has exactly the tasks without a terminal state; when the JobManager is lost, all tasks are cancelled before the next
+Invariants: ``_tasks`` has exactly the tasks without a terminal state; ``_results`` has the blocking results of finished tasks that the
+            JobManager has not released; when the JobManager is lost, all tasks are cancelled before the next
             registration; messages about unknown attempts are ignored, because those attempts have ended.
 Source:     Flink ``TaskExecutor``.
 Absent:     slots as objects (only the JobManager counts them), several network stacks.
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from flowlet.common.settings.job_settings import CANCELLATION_TIMEOUT_OPTION
+from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
@@ -28,6 +30,7 @@ from flowlet.rpc.control_messages import (
     MarkReport,
     NoMoreSplits,
     RegisterTaskManager,
+    ReleaseResults,
     SourceWatermarkReported,
     SplitsRequested,
     TaskManagerEnding,
@@ -45,15 +48,18 @@ from flowlet.tm.process_model import TaskScheduling
 from flowlet.tm.snapshot_pool import SnapshotPool
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
 from flowlet.tm.task_checkpointing import CheckpointServices
+from flowlet.tm.task_deployment import blocking_results
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.eventloop import EventLoopThread
-from netstack.ids import ConnectionID
+from netstack.ids import ConnectionID, ResultPartitionID
 from netstack.log_lines import LogLines
+from netstack.wakeups import run_all
 
 _log = LogLines(__name__)
 
 _LOST_SESSION_GRACE_S = 5.0  # after it, cancelled tasks of a lost JobManager are named in the log
+_LARGE_RESULTS_BYTES = 64 << 20  # the file system takes long to free larger files; not measured
 _POOL_STOP_S = 0.1  # threads that have nothing to do end within microseconds; one that writes may take as long as its file system
 
 
@@ -70,6 +76,14 @@ class TaskExecutorConfig:
     cancellation: CancellationConfig = field(default_factory=CancellationConfig)
     task_scheduling: TaskScheduling = TaskScheduling.NORMAL
     latency: LatencyPolicy = field(default_factory=LatencyPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """What a finished task keeps for its consumers."""
+
+    partitions: list[ResultPartitionID]
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +111,7 @@ class TaskExecutor:
         policy = replace(config.latency, busy_poll_us=config.latency.busy_poll_us or config.network.busy_poll_us)
         self._network = NetworkEnvironment(replace(config.network, busy_poll_us=policy.busy_poll_us), loop)
         self._tasks: dict[bytes, Task] = {}
+        self._results: dict[bytes, _Results] = {}  # by attempt
         self._has_lost_port = False  # and has said so
         self._busy_tasks = policy.busy_tasks()
         self._poller = self._network.busy_poller
@@ -215,6 +230,20 @@ class TaskExecutor:
             _log.info("cancelling", job=task.descriptor.job_name, task=task.name)
             task.cancel()
 
+    def release_results(self, message: ReleaseResults) -> None:
+        """Delete the results of a finished task: consumers have them, or want others."""
+        results = self._results.pop(message.attempt, None)
+        if results is not None:
+            self._release(results)
+
+    def _release(self, results: "_Results") -> None:
+        manager = self._network.partition_manager
+        releases = [partial(manager.release, each, None) for each in results.partitions]
+        if results.num_bytes < _LARGE_RESULTS_BYTES:
+            run_all(releases)
+        else:
+            self._snapshot_pool.execute(lambda: run_all(releases))
+
     def allow_watermark(self, message: AllowSourceWatermark) -> None:
         """Set the allowed watermark of a source."""
         task = self._tasks.get(message.attempt)
@@ -274,6 +303,9 @@ class TaskExecutor:
     async def session_lost(self, reason: str) -> None:
         """Cancel all tasks: the JobManager has failed their jobs.  Returns when they have ended: until then their slots are not free."""
         self.is_registered.clear()
+        all_results, self._results = self._results, {}
+        for results in all_results.values():
+            self._release(results)
         for task in await self._cancel_all(_LOST_SESSION_GRACE_S):
             _log.warning("a task of a lost JobManager holds up the next registration", task=task.describe_stuck(), reason=reason)
             await task.ended.wait()  # waits for a stuck task; ended by its watchdog
@@ -287,6 +319,9 @@ class TaskExecutor:
             self._connection.send(change)
         if not change.state.is_terminal:
             return
+        if change.state is ExecutionState.FINISHED and (partitions := blocking_results(task.descriptor)):
+            num_bytes = 0 if change.metrics is None else change.metrics.num_bytes_out
+            self._results[task.attempt] = _Results(partitions, num_bytes)
         _log.info("task ended", job=task.descriptor.job_name, task=task.name, state=change.state.name)
         del self._tasks[task.attempt]
         if not self._tasks:

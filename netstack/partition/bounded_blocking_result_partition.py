@@ -26,6 +26,7 @@ class BoundedBlockingResultPartition(ResultPartition):
     Args:
         directory: where the files are made, one per subpartition.
         kind: how they are read back.
+        has_named_files: whether the files have names; those without are gone however the process ends.
         compressor: makes buffers smaller before they are written.
 
     Raises:
@@ -41,6 +42,7 @@ class BoundedBlockingResultPartition(ResultPartition):
         directory: Path,
         *,
         kind: BoundedDataKind = BoundedDataKind.MMAP,
+        has_named_files: bool = True,
         partition_type: ResultPartitionType = ResultPartitionType.BLOCKING,
         compressor: BufferCompressor | None = None,
     ) -> None:
@@ -49,7 +51,7 @@ class BoundedBlockingResultPartition(ResultPartition):
         stores: list[BoundedData] = []
         try:
             for _ in range(num_subpartitions):
-                stores.append(create_bounded_data(kind, directory))  # noqa: PERF401 - those made before a failure are closed
+                stores.append(create_bounded_data(kind, directory, is_named=has_named_files))  # noqa: PERF401 - those made before a failure are closed
         except ResourceBrokenError:
             run_all([store.close for store in stores])
             raise

@@ -185,7 +185,7 @@ class BoundedBlockingSubpartition:
                 return None
             if self.state is SubpartitionState.OPEN:
                 raise LocalProtocolError(f"blocking subpartition {self.index} is read before it is finished")
-            if self._data is None or not self._data.path.exists():
+            if self._data is None or not self._data.is_readable:
                 return None
             reader = BoundedBlockingSubpartitionReader(self, self._data, listener)
             self._readers.add(reader)

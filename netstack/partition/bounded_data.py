@@ -63,6 +63,10 @@ class BoundedData(Protocol):
     path: Path
     num_bytes: int
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether nobody else has deleted the file."""
+
     def write(self, buffer: NetworkBuffer) -> None:
         """Append a copy of ``buffer``, which stays the caller's."""
 
@@ -87,15 +91,23 @@ class BoundedDataKind(Enum):
 class _BoundedFile:
     """The writing half of both kinds."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_named: bool = True) -> None:
         with _translated(directory):
             self._fd, path = tempfile.mkstemp(prefix="netstack-", suffix=".channel", dir=directory)
+            if not is_named:
+                os.unlink(path)
         self.path = Path(path)
+        self._is_named = is_named
         self.num_bytes = 0
         self.max_buffer_bytes = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}, {self.num_bytes} bytes>"
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether nobody else has deleted the file; one without a name stays as long as it is open."""
+        return not self._is_named or self.path.exists()
 
     def write(self, buffer: NetworkBuffer) -> None:
         """Append a copy of ``buffer``, which stays the caller's."""
@@ -116,7 +128,8 @@ class _BoundedFile:
         """Delete the file."""
         with _translated(self.path):
             os.close(self._fd)
-            self.path.unlink(missing_ok=True)
+            if self._is_named:
+                self.path.unlink(missing_ok=True)
 
 
 class FileBoundedData(_BoundedFile):
@@ -195,8 +208,8 @@ class FileReader:
 class MmapBoundedData(_BoundedFile):
     """A file that is mapped into memory when it is complete; readers see the mapping itself."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, *, is_named: bool = True) -> None:
+        super().__init__(directory, is_named=is_named)
         self._map: mmap.mmap | None = None
 
     def finish_write(self) -> None:
@@ -252,13 +265,14 @@ class MmapReader:
         return _parse(self._view[start : self._position]) if start < len(self._view) else None
 
 
-def create_bounded_data(kind: BoundedDataKind, directory: Path) -> BoundedData:
-    """An empty store in a new file of ``directory``.
+def create_bounded_data(kind: BoundedDataKind, directory: Path, *, is_named: bool = True) -> BoundedData:
+    """An empty store in a new file of ``directory``; a file without a name is gone however the process ends.
 
     Raises:
         ResourceBrokenError: the file cannot be made.
     """
-    return MmapBoundedData(directory) if kind is BoundedDataKind.MMAP else FileBoundedData(directory)
+    store = MmapBoundedData if kind is BoundedDataKind.MMAP else FileBoundedData
+    return store(directory, is_named=is_named)
 
 
 def _parse(header: bytearray | memoryview) -> NextBuffer:

@@ -10,6 +10,7 @@ Source: Flink ``CoreOptions``, ``PipelineOptions``, ``ExecutionOptions``, ``Task
 
 from typing import Any, Final
 
+from flowlet.common.options.batch_options import FOR_BATCH
 from flowlet.common.options.option import Option, boolean, choice, duration, duration_ms, number, text, whole_number
 from flowlet.common.options.python_options import FOR_PYTHON
 from flowlet.common.settings.checkpoint_settings import MIN_INTERVAL_MS
@@ -254,6 +255,7 @@ KNOWN: Final[tuple[Option[Any], ...]] = (
     WATERMARK_INTERVAL,
     LATENCY_INTERVAL,
     RUNTIME_MODE,
+    *FOR_BATCH,
     CANCELLATION_INTERVAL,
     CANCELLATION_TIMEOUT,
     MAX_RECORD_BYTES,

@@ -6,6 +6,7 @@ Side: pure.
 from dataclasses import dataclass, field
 from typing import Final
 
+from flowlet.common.settings.batch_settings import BatchSettings
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.gate_settings import Acknowledge, GateSettings
 from flowlet.common.settings.restart_settings import RestartSettings
@@ -44,6 +45,7 @@ class JobSettings:
     ignores_unclaimed_state: bool = False
     state: StateSettings = field(default_factory=StateSettings)
     gates: GateSettings = field(default_factory=GateSettings)
+    batch: BatchSettings | None = None  # None: the job is no BATCH job
     parameters: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -3,16 +3,19 @@
 Side:   pure.
 Source: Flink ``RestartPipelinedRegionFailoverStrategy``, ``SchedulingPipelinedRegionComputeUtil``, and ``OperatorCoordinator``, which can
         take the splits of one reader back.
-Rules:  all edges are pipelined, so an edge joins the subtasks between which records flow: on a pointwise edge partners, else all.
+Rules:  a pipelined edge joins the subtasks between which records flow: on a pointwise edge partners, else all.  A blocking edge joins
+        none: what it leads to runs when what it comes from has finished (``region_order``).
         Subtasks that share something else are joined, too: those of a source whose splits the JobManager hands out, because splits of
         a failed reader may be with another one by now, and those of aligned sources.
         A job that the client reads has one region, because its results are one stream from run to run.  So has one with a remote gate.
+        With blocking edges it keeps its regions, because stages need them, and they fail as one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from flowlet.graph.execution_graph import SubtaskKey
 from flowlet.graph.partitioner import producers_of
+from flowlet.graph.region_order import RegionOrder
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage
 
 
@@ -20,10 +23,10 @@ def pipelined_regions(job: JobGraphMessage) -> list[list[SubtaskKey]]:
     """The regions of a job, each with its subtasks in the order of deployment."""
     parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
     joined = _Partition((vertex_id, subtask) for vertex_id, width in parallelisms.items() for subtask in range(width))
-    if _is_one(job):
+    if fails_as_one(job) and not any(edge.is_blocking for edge in job.edges):
         joined.join(joined.members)
     for edge in job.edges:
-        if edge.target is not None:
+        if edge.target is not None and not edge.is_blocking:
             _join_ends(joined, edge, edge.target, parallelisms)
     of_group: dict[str, list[SubtaskKey]] = {}
     for vertex in job.vertices:
@@ -37,7 +40,27 @@ def pipelined_regions(job: JobGraphMessage) -> list[list[SubtaskKey]]:
     return joined.parts()
 
 
-def _is_one(job: JobGraphMessage) -> bool:
+def region_order(job: JobGraphMessage, regions: Sequence[Sequence[SubtaskKey]]) -> RegionOrder:
+    """Which of the regions read the finished results of which others."""
+    region_of = {subtask: number for number, region in enumerate(regions) for subtask in region}
+    parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
+    producers: list[set[int]] = [set() for _ in regions]
+    for edge in job.edges:
+        if edge.target is not None and edge.is_blocking:
+            for consumer, read in _read_by(edge, edge.target, parallelisms):
+                producers[region_of[edge.target, consumer]] |= {region_of[edge.source, each] for each in read}
+    return RegionOrder.of(producers)
+
+
+def _read_by(edge: EdgeMessage, target: str, parallelisms: dict[str, int]) -> Iterator[tuple[int, Iterable[int]]]:
+    """Each consumer with the producers that it reads."""
+    num_producers, num_consumers = parallelisms[edge.source], parallelisms[target]
+    for consumer in range(num_consumers):
+        yield consumer, producers_of(consumer, num_producers, num_consumers) if edge.is_pointwise else range(num_producers)
+
+
+def fails_as_one(job: JobGraphMessage) -> bool:
+    """Whether all subtasks start again after a failure of one."""
     is_read = any(edge.target is None for edge in job.edges)
     has_gate = any(vertex.remote_gate is not None for vertex in job.vertices)
     return is_read or has_gate or not job.settings.restart.is_regional

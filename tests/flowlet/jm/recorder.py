@@ -18,6 +18,7 @@ class Recorder:
         self.deployed: list[TaskDeploymentDescriptor] = []
         self.cancelled: list[bytes] = []
         self.allowed: list[tuple[bytes, int]] = []
+        self.released: list[bytes] = []  # attempts whose results are not needed any more
         self.finished_gates: list[bytes] = []
         self.splits: list[tuple[bytes, list[str], int]] = []
         self.marks: list[MarkOrder] = []
@@ -47,6 +48,10 @@ class Recorder:
         assert tm_id == "tm-1"
         self.splits.append((attempt, [], 0))
         self.was_told.set()
+
+    def release_results(self, tm_id: str, attempt: bytes) -> None:
+        assert tm_id == "tm-1"
+        self.released.append(attempt)
 
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
         assert tm_id == "tm-1"

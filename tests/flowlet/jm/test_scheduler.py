@@ -1,5 +1,7 @@
 """Tests of ``flowlet.jm.scheduler``: slot counts, places, and the books of the pool."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import settings
@@ -15,9 +17,10 @@ from flowlet.jm.scheduler import (
     next_attempt,
     slot_indices,
     slots_by_group,
+    vertex_stages,
 )
 from flowlet.rpc.control_messages import JobGraphMessage
-from tests.flowlet.jm.scripted_task_manager import JOB_ID, SINK_ID, SOURCE_ID, vertex, word_count
+from tests.flowlet.jm.scripted_task_manager import JOB_ID, SINK_ID, SOURCE_ID, edge, vertex, word_count
 
 
 def two_groups() -> JobGraphMessage:
@@ -230,3 +233,16 @@ class SlotPoolMachine(RuleBasedStateMachine):
 
 TestSlotPoolMachine = SlotPoolMachine.TestCase
 TestSlotPoolMachine.settings = settings(max_examples=40, stateful_step_count=20)
+
+
+def test_stages_use_the_same_slots_one_after_the_other() -> None:
+    """Three blocking exchanges of wide vertices: the widest counts, whatever its group."""
+    ids = [f"{number:032x}" for number in range(1, 4)]
+    vertices = [vertex(each, "v", width, group) for each, width, group in zip(ids, (2, 3, 1), "aba", strict=True)]
+    edges = [edge(f"{number:032x}", source, target) for number, (source, target) in enumerate(pairwise(ids), 7)]
+    edges = [msgspec.structs.replace(each, is_blocking=True) for each in edges]
+    job = msgspec.structs.replace(word_count(), vertices=vertices, edges=edges)
+
+    assert vertex_stages(job) == dict(zip(ids, range(3), strict=True))
+    assert needed_slots(job) == 3
+    assert sorted(assign_tasks(job, execution_vertices(job)).values()) == [0, 0, 0, 1, 1, 2]

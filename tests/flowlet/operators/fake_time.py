@@ -51,6 +51,11 @@ class FakeTimers:
         self.triggerable = triggerable
         return self
 
+    is_used = True
+
+    def end_keys(self) -> None:
+        return
+
     def advance_watermark(self, timestamp: int) -> None:
         self.watermark = timestamp
         self._fire(self.event, timestamp, lambda found, timer: found.on_event_time(timer))

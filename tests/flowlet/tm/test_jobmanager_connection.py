@@ -26,6 +26,7 @@ from flowlet.rpc.control_messages import (
     NoMoreSplits,
     Registered,
     RegisterTaskManager,
+    ReleaseResults,
     TaskDeploymentDescriptor,
     ToJobManager,
     ToTaskManager,
@@ -47,6 +48,7 @@ class Listener:
     def __init__(self) -> None:
         self.sessions: list[str] = []
         self.cancelled: list[bytes] = []
+        self.released: list[ReleaseResults] = []
         self.allowed: list[AllowSourceWatermark] = []
         self.finished_gates: list[FinishGate] = []
         self.splits: list[AddSplits | NoMoreSplits] = []
@@ -62,6 +64,9 @@ class Listener:
 
     def cancel(self, message: CancelTask) -> None:
         self.cancelled.append(message.attempt)
+
+    def release_results(self, message: ReleaseResults) -> None:
+        self.released.append(message)
 
     def allow_watermark(self, message: AllowSourceWatermark) -> None:
         self.allowed.append(message)

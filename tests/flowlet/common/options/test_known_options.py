@@ -52,6 +52,10 @@ def refusal(options: dict[str, str]) -> object:
     return None
 
 
+def in_batch_mode(options: dict[str, str]) -> object:
+    return graph_of({"execution.runtime-mode": "BATCH"} | options).settings.job.batch
+
+
 def with_checkpoints(options: dict[str, str]) -> object:
     return graph_of({"execution.checkpointing.interval": "1 s"} | options).settings.job.checkpoints
 
@@ -110,6 +114,10 @@ READ: dict[str, tuple[str, Seen]] = {
     "execution.buffer-timeout.interval": ("1 min", nodes),
     "execution.buffer-timeout": ("-1", nodes),
     "execution.buffer-timeout.enabled": ("false", nodes),
+    "execution.batch-shuffle-mode": ("ALL_EXCHANGES_PIPELINED", in_batch_mode),
+    "execution.sorted-inputs.enabled": ("false", in_batch_mode),
+    "execution.sorted-inputs.memory": ("1 gb", in_batch_mode),
+    "execution.batch-state-backend.enabled": ("false", in_batch_mode),
     "task.cancellation.interval": ("9", whole_graph),
     "task.cancellation.timeout": ("9", whole_graph),
     "flowlet.max-record-bytes": ("9", whole_graph),

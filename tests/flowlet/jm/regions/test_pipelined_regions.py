@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.graph.partitioner import consumers_of
-from flowlet.jm.regions.pipelined_regions import pipelined_regions
+from flowlet.jm.regions.pipelined_regions import fails_as_one, pipelined_regions, region_order
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
 from flowlet.splits.file_split import FileSet
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, edge, vertex, word_count
@@ -98,3 +98,33 @@ def test_regions_hold_each_subtask_once_in_the_order_of_deployment() -> None:
     (region,) = pipelined_regions(word_count(sources=2, sinks=3))
 
     assert [subtask for _, subtask in region] == [0, 1, 0, 1, 2]
+
+
+def blocking(edge_message: EdgeMessage) -> EdgeMessage:
+    return msgspec.structs.replace(edge_message, is_blocking=True)
+
+
+def test_a_blocking_edge_joins_nothing_and_orders_its_ends() -> None:
+    """Each subtask is a region; a consumer's stage comes after those of all producers that it reads."""
+    of_blocking = job(sources(), [blocking(edge_of(1, A, B))])
+
+    regions = pipelined_regions(of_blocking)
+
+    assert regions == [[(A, 0)], [(A, 1)], [(B, 0)], [(B, 1)]]
+    order = region_order(of_blocking, regions)
+    assert (list(order.producers), list(order.stages)) == ([frozenset(), frozenset(), {0, 1}, {0, 1}], [0, 0, 1, 1])
+
+
+def test_on_a_blocking_pointwise_edge_partners_are_read() -> None:
+    """And nobody else."""
+    of_blocking = job(sources(), [blocking(edge_of(1, A, B, is_pointwise=True))])
+
+    assert list(region_order(of_blocking, pipelined_regions(of_blocking)).producers) == [frozenset(), frozenset(), {0}, {1}]
+
+
+def test_a_job_in_stages_that_the_client_reads_keeps_its_regions_and_fails_as_one() -> None:
+    """Stages need regions; results are one stream from run to run."""
+    read = job(sources(), [blocking(edge_of(1, A, B)), edge_of(2, B, None)])
+
+    assert len(pipelined_regions(read)) == 4
+    assert fails_as_one(read)

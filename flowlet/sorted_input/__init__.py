@@ -1,0 +1,1 @@
+"""Keyed inputs of BATCH mode: sorted by key in bounded memory, then handed over one key after the other."""

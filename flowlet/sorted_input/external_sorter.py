@@ -1,0 +1,143 @@
+"""Sorts the records of one input by key and timestamp, in bounded memory.
+
+Side:       task.
+Invariants: records that wait in memory take about a third of the budget, because sorting them needs as much again twice; while runs are
+            merged, their blocks take half of it.  As many runs of one level as are merged at a time become one of the next level, so
+            each record is written once per level.
+Units:      bytes, estimated: of columns from their arrays, of Python objects from a sample.
+Source:     Flink ``ExternalSorter``, ``SortingDataInput``.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from flowlet.columns import Column, ColumnVisitor
+from flowlet.columns.arrow_column import ArrowColumn
+from flowlet.io.chunk_content import estimated_bytes, has_objects
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.sorted_input.sorted_block import Block, joined
+from flowlet.sorted_input.sorted_merge import merged
+from flowlet.sorted_input.spilled_run import SpilledRun
+
+_MAX_RUNS: Final = 32  # of one level, are merged; Flink merges 128 at a time
+_NUM_LEVELS: Final = 2  # more need some thousand times the budget squared
+_SHARE_WAITING: Final = 3  # of the budget; see the header
+_SHARE_OF_BLOCK: Final = 6  # a block that is read takes about three times its size: bytes, records, and what is taken of them
+_LEAST_BLOCK_BYTES: Final = 4 * 1024
+_MOST_BLOCK_BYTES: Final = 1024 * 1024
+_MOST_BLOCK_ROWS: Final = 16 * 1024
+_OBJECT_BYTES: Final = 60  # of a Python object beside what it holds; not measured closely
+_OBJECT_FACTOR: Final = 3  # Python objects take about so much more than their pickles
+
+
+class ExternalSorter:
+    """Takes blocks in any order, gives them back sorted.
+
+    Threading: one thread.
+    Life cycle: ``add`` any number of times -> ``sorted_blocks`` once -> ``close``, in every state.
+
+    Args:
+        budget_bytes: the memory that it may use.
+        directory: of its files; None: the system's folder for temporary files.
+        limits: of the elements in files.
+        name: the task's, for errors.
+    """
+
+    def __init__(
+        self, budget_bytes: int, directory: str | None = None, limits: ElementLimits = DEFAULT_ELEMENT_LIMITS, name: str = "sorter"
+    ) -> None:
+        self._directory = directory
+        self._limits = limits
+        self._name = name
+        self._most_waiting = max(1, budget_bytes // _SHARE_WAITING)
+        self._max_runs = max(2, min(_MAX_RUNS, budget_bytes // (_SHARE_OF_BLOCK * _LEAST_BLOCK_BYTES)))
+        bytes_of_run = budget_bytes // (_SHARE_OF_BLOCK * _NUM_LEVELS * self._max_runs)
+        self._block_bytes = max(_LEAST_BLOCK_BYTES, min(_MOST_BLOCK_BYTES, bytes_of_run))
+        self._waiting: list[Block] = []
+        self._waiting_bytes = 0
+        self._runs: list[SpilledRun] = []  # in the order of their records' arrival
+        self._levels: list[int] = []  # of each run; they fall
+        self.num_spilled_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<ExternalSorter of {self._name}: {self._waiting_bytes} bytes in memory, {len(self._runs)} runs in files>"
+
+    def add(self, block: Block) -> None:
+        """Take over records.
+
+        Raises:
+            FlowletError: a file cannot be written.
+        """
+        self._waiting.append(block)
+        self._waiting_bytes += _bytes_of(block)
+        if self._waiting_bytes >= self._most_waiting:
+            self._spill(self._sorted_waiting(), 0)
+            while self._levels[-self._max_runs :] == [self._levels[-1]] * self._max_runs:
+                self._merge_last(self._max_runs)
+
+    def sorted_blocks(self) -> Iterator[Block]:
+        """All records in order, in blocks.
+
+        Raises:
+            FlowletError: a file cannot be read.
+        """
+        last = self._sorted_waiting()
+        if not self._runs:
+            return last
+        return merged([*(run.blocks() for run in self._runs), last])
+
+    def close(self) -> None:
+        """Let records and files go; idempotent."""
+        self._waiting = []
+        for run in self._runs:
+            run.close()
+
+    def _merge_last(self, count: int) -> None:
+        """The last runs, of one level, become one."""
+        level = self._levels[-1]
+        runs = self._runs[-count:]
+        self._spill(merged([run.blocks() for run in runs]), level + 1)
+        del self._runs[-count - 1 : -1], self._levels[-count - 1 : -1]
+
+    def _spill(self, blocks: Iterator[Block], level: int) -> None:
+        run = SpilledRun(self._cut(blocks), self._directory, self._limits, self._name)
+        self.num_spilled_bytes += run.num_bytes
+        self._runs.append(run)
+        self._levels.append(level)
+
+    def _sorted_waiting(self) -> Iterator[Block]:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if not waiting:
+            return iter(())
+        whole = joined(waiting)
+        waiting.clear()
+        return self._cut(iter((whole.sorted(),)))
+
+    def _cut(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """The same records in blocks of a good size."""
+        for block in blocks:
+            rows = max(1, min(_MOST_BLOCK_ROWS, self._block_bytes * len(block) // _bytes_of(block)))
+            for start in range(0, len(block), rows):
+                yield block.slice(start, min(start + rows, len(block)))
+
+
+def _bytes_of(block: Block) -> int:
+    size, columns = estimated_bytes(block.chunk), block.chunk.columns
+    if columns is not None:
+        size += sum(field.accept(_ARROW_BYTES) for field in columns.fields)
+    if has_objects(block.chunk):
+        size = size * _OBJECT_FACTOR + len(block) * _OBJECT_BYTES * (2 if columns is None else len(columns.fields))
+    return max(1, size + block.codes.nbytes + (0 if block.stamps is None else block.stamps.nbytes))
+
+
+class _ArrowBytes(ColumnVisitor[int]):
+    """What ``estimated_bytes`` does not see."""
+
+    def visit_any(self, column: Column) -> int:
+        return 0
+
+    def visit_arrow(self, column: ArrowColumn) -> int:
+        return int(column.array.nbytes)
+
+
+_ARROW_BYTES: Final = _ArrowBytes()

@@ -1,0 +1,111 @@
+"""From sorted blocks to records key by key.
+
+Hot path, per block and key: few records of one key are cut from lists, because columns cost more to cut.
+
+Side:       pure.
+Invariants: the records of a key are handed over together, in the order of their timestamps.
+Source:     Flink ``SortingDataInput``, ``MultiInputSortingDataInput``: of several inputs key by key, and within a key by timestamp.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from flowlet.records import MIN_TIMESTAMP, Chunk
+from flowlet.sorted_input.sort_codes import alike
+from flowlet.sorted_input.sorted_block import Block
+from flowlet.sorted_input.sorted_merge import merge_steps
+
+_LEAST_ROWS_IN_COLUMNS: Final = 64  # on average for a key; not measured closely
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRun:
+    """Records of one input.
+
+    ``begins_key``: the keys before have no more records.  ``input_index``: from 0.
+    """
+
+    input_index: int
+    chunk: Chunk
+    begins_key: bool
+
+
+def key_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
+    """The records of all inputs, each run of one key and one input."""
+    if len(inputs) == 1:
+        yield from _runs_of_one(inputs[0])
+    else:
+        yield from _runs_of_many(inputs)
+
+
+def open_runs(blocks: Iterable[Block]) -> Iterator[KeyRun]:
+    """The records of one input; a run ends only where a key may go on in the next block, so it has many keys."""
+    last: Any = None
+    for block in blocks:
+        if not len(block):
+            continue
+        start = int(block.key_starts()[-1])
+        begins_key = _is_new(block, last)
+        if start:
+            yield KeyRun(0, block.chunk.slice(0, start), begins_key)
+            begins_key = True
+        yield KeyRun(0, block.chunk.slice(start, len(block)), begins_key)
+        last = block
+
+
+def _runs_of_one(blocks: Iterable[Block]) -> Iterator[KeyRun]:
+    last: Any = None
+    for block in blocks:
+        if not len(block):
+            continue
+        begins_key = _is_new(block, last)
+        last = block
+        starts = block.key_starts().tolist()
+        chunk = _to_cut(block.chunk, len(starts))
+        for start, stop in zip(starts, [*starts[1:], len(block)], strict=True):
+            yield KeyRun(0, chunk.slice(start, stop), begins_key)
+            begins_key = True
+
+
+def _is_new(block: Block, before: Block | None) -> bool:
+    """Whether the first key of a block is another than the last one of the block before."""
+    if before is None:
+        return False
+    ours, last = alike([block.codes[:1], before.codes[-1:]])
+    return bool(ours[0] != last[0])
+
+
+def _runs_of_many(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
+    last: Block | None = None
+    for parts in merge_steps(inputs):
+        codes = np.concatenate(alike([part.codes for _, part in parts]))
+        stamps = np.concatenate([np.full(len(part), MIN_TIMESTAMP) if part.stamps is None else part.stamps for _, part in parts])
+        owners = np.repeat(np.arange(len(parts)), [len(part) for _, part in parts])
+        rows = np.lexsort((owners, stamps, codes))
+        codes, owners = codes.take(rows), owners.take(rows)
+        is_other_key = np.concatenate(([False], codes[1:] != codes[:-1]))
+        starts = np.flatnonzero(np.concatenate(([True], is_other_key[1:] | (owners[1:] != owners[:-1])))).tolist()
+        cursors = [0] * len(parts)
+        chunks = [_to_cut(part.chunk, len(starts)) for _, part in parts]
+        step = Block(chunks[0], codes)
+        begins_key = _is_new(step, last)
+        last = step
+        for start, stop in zip(starts, [*starts[1:], len(codes)], strict=True):
+            owner = int(owners[start])
+            begin, cursors[owner] = cursors[owner], cursors[owner] + stop - start
+            yield KeyRun(parts[owner][0], chunks[owner].slice(begin, cursors[owner]), begins_key or bool(is_other_key[start]))
+            begins_key = False
+
+
+def _to_cut(chunk: Chunk, num_parts: int) -> Chunk:
+    """The same records in a list, if the parts are small."""
+    columns = chunk.columns
+    if columns is None or len(chunk) >= num_parts * _LEAST_ROWS_IN_COLUMNS:
+        return chunk
+    listed = Chunk(chunk.values, chunk.timestamps)
+    if columns.key_position is not None:
+        listed.keys = columns.fields[columns.key_position].to_list()
+    return listed

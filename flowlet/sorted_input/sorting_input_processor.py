@@ -1,0 +1,239 @@
+"""Reads inputs of a task in the order of BATCH mode: what is broadcast first; what is sorted by key when all has been read, key by key.
+
+Side:       task.
+Invariants: the head gets a sorted input's records only after all inputs have ended, so what is broadcast comes before them.  Sorted inputs
+            pass on no watermark but the last one.  The keys before have ended when a new one begins.
+Source:     Flink ``SortingDataInput``, ``MultiInputSortingDataInput``, ``BatchExecutionInternalTimeService``.
+Absent:     checkpoints, which BATCH jobs do not take.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from flowlet.io.input_processor import ChainHead, InputProcessor
+from flowlet.io.multiple_input_selection_handler import InputStatus
+from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.sorted_input.external_sorter import ExternalSorter
+from flowlet.sorted_input.key_runs import KeyRun, key_runs, open_runs
+from flowlet.sorted_input.sort_codes import Codes, column_codes, list_codes
+from flowlet.sorted_input.sorted_block import Block
+
+KeyFunction = Callable[[Any], Any]
+_ENDS: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)
+_MAX_STEPS: Final = 256  # then what was emitted is flushed; not measured
+
+
+class SortedInput:
+    """The sink of one input that is sorted, in the place of the chain's head; task thread only.
+
+    Args:
+        sorter: gets the records.
+        key_of: of a record whose sender did not take the key.
+        head: gets latency markers at once.
+    """
+
+    def __init__(self, sorter: ExternalSorter, key_of: KeyFunction, head: ChainHead) -> None:
+        self.sorter = sorter
+        self._key_of = key_of
+        self._head = head
+
+    def __repr__(self) -> str:
+        return f"<SortedInput of {self.sorter!r}>"
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Keep the records until all inputs have ended."""
+        if len(chunk):
+            self.sorter.add(Block(chunk, self._codes_of(chunk), chunk.timestamp_array))
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Nothing: event time has no meaning before records are sorted."""
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """Nothing, as above."""
+
+    def process_latency_marker(self, marker: LatencyMarker) -> None:
+        """Pass it on."""
+        self._head.process_latency_marker(marker)
+
+    def _codes_of(self, chunk: Chunk) -> Codes:
+        columns = chunk.columns
+        if columns is not None and columns.key_position is not None:
+            return column_codes(columns.fields[columns.key_position])
+        if chunk.key_column is not None:
+            return column_codes(chunk.key_column)
+        if columns is None and chunk.keys is not None:
+            return list_codes(chunk.keys)
+        return list_codes([self._key_of(record) for record in chunk.records()])
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInput:
+    """One input of the task; ``collected``: where its records go if it is sorted, and else None.
+
+    ``end``: tells the chain that a sorted input has ended.  ``is_last``: read when all other inputs have ended.
+    """
+
+    processor: InputProcessor
+    head: ChainHead
+    end: Callable[[], None]
+    collected: SortedInput | None = None
+    is_last: bool = False
+
+
+class _Phase(Enum):
+    READING = auto()  # inputs go to their sorters, or to the head
+    HANDING_OVER = auto()  # all inputs have ended
+    ENDED = auto()  # the end of every partition is awaited
+
+
+class SortingInputProcessor:
+    """Reads all inputs of a task with at least one that is sorted or read last; task thread only, except ``current_watermark``.
+
+    Args:
+        inputs: in the order of the head's.
+        end_keys: called when the keys that were handed over have ended; None: nothing happens at the end of a key.
+        must_end_singly: asked when the records are handed over: whether ``end_keys`` must be called for each single key.
+    """
+
+    def __init__(self, inputs: Sequence[TaskInput], end_keys: Callable[[], None] | None, must_end_singly: Callable[[], bool]) -> None:
+        self._inputs = tuple(inputs)
+        self._end_keys = end_keys
+        self._must_end_singly = must_end_singly
+        self._phase = _Phase.READING
+        self._has_data = [True] * len(self._inputs)
+        self._last = len(self._inputs) - 1
+        self._steps: Iterator[bool] = iter(())
+
+    def __repr__(self) -> str:
+        return f"<SortingInputProcessor {self._phase.name} of {[each.processor for each in self._inputs]!r}>"
+
+    @property
+    def current_watermark(self) -> int:
+        """The lowest watermark of the inputs in milliseconds; any thread."""
+        return min(each.processor.current_watermark for each in self._inputs)
+
+    @property
+    def waiting_for(self) -> str:
+        """What the task waits for if there is no input, in words."""
+        return "; ".join(each.processor.waiting_for for each in self._inputs)
+
+    def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
+        """Read a bounded piece of one input, or hand over records until ``should_stop``.
+
+        Raises:
+            FlowletError: a sorter's file cannot be written or read.
+            UserFunctionError, SerdeError, NetstackError: as ``InputProcessor.process_input``.
+        """
+        match self._phase:
+            case _Phase.READING:
+                return self._read(max_buffers, should_stop)
+            case _Phase.HANDING_OVER:
+                return self._hand_over(should_stop)
+            case _Phase.ENDED:
+                statuses = [each.processor.process_input(max_buffers, should_stop) for each in self._inputs]
+                if all(status is InputStatus.END_OF_INPUT for status in statuses):
+                    return InputStatus.END_OF_INPUT
+                has_more = InputStatus.MORE_AVAILABLE in statuses
+                return InputStatus.MORE_AVAILABLE if has_more else InputStatus.NOTHING_AVAILABLE
+
+    def _read(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
+        num_inputs = len(self._inputs)
+        for turn in range(1, num_inputs + 1):
+            index = (self._last + turn) % num_inputs
+            if not self._is_awaited(index) or not self._inputs[index].processor.is_available:
+                continue
+            self._last = index
+            status = self._inputs[index].processor.process_input(max_buffers, should_stop)
+            if status in _ENDS:
+                self._has_data[index] = False
+                if not any(self._has_data):
+                    self._begin_handing_over()
+            elif status is InputStatus.NOTHING_AVAILABLE:
+                continue
+            return InputStatus.MORE_AVAILABLE
+        return InputStatus.NOTHING_AVAILABLE
+
+    def _begin_handing_over(self) -> None:
+        self._steps = self._handing_over()
+        self._phase = _Phase.HANDING_OVER
+
+    def _hand_over(self, should_stop: Callable[[], bool]) -> InputStatus:
+        for _ in range(_MAX_STEPS):
+            if not next(self._steps, False):
+                self._end()
+                return InputStatus.END_OF_DATA
+            if should_stop():
+                break
+        return InputStatus.MORE_AVAILABLE
+
+    def _end(self) -> None:
+        self._phase = _Phase.ENDED
+        for each in self._inputs:
+            if each.collected is not None:
+                each.head.process_watermark(MAX_WATERMARK)
+                each.end()
+
+    def _handing_over(self) -> Iterator[bool]:
+        """True for each call of the head."""
+        end_keys = self._end_keys
+        heads = [each.head for each in self._inputs if each.collected is not None]
+        has_keys = False
+        for run in self._runs():
+            if run.begins_key and end_keys is not None:
+                end_keys()
+            has_keys = True
+            heads[run.input_index].process_chunk(run.chunk)
+            yield True
+        if has_keys and end_keys is not None:
+            end_keys()
+        self._close_sorters()
+
+    def _runs(self) -> Iterator[KeyRun]:
+        blocks = [each.collected.sorter.sorted_blocks() for each in self._inputs if each.collected is not None]
+        are_open = len(blocks) == 1 and (self._end_keys is None or not self._must_end_singly())
+        return open_runs(blocks[0]) if are_open else key_runs(blocks)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether ``process_input`` would find something, including an end."""
+        return self._phase is _Phase.HANDING_OVER or any(each.processor.is_available for each in self._awaited())
+
+    def advance_to_end_of_event_time(self) -> None:
+        """Nothing: the last watermark of a sorted input follows its last record, that of another one its end."""
+
+    def close(self) -> None:
+        """Release everything, the sorters' files, too; idempotent."""
+        self._steps = iter(())
+        self._close_sorters()
+        for each in self._inputs:
+            each.processor.close()
+
+    def _close_sorters(self) -> None:
+        for each in self._inputs:
+            if each.collected is not None:
+                each.collected.sorter.close()
+
+    def watch(self, on_available: Callable[[], None]) -> None:
+        """As ``InputProcessor.watch``, for every input."""
+        if self._phase is _Phase.HANDING_OVER:
+            on_available()
+        for each in self._awaited():
+            each.processor.watch(on_available)
+
+    def _awaited(self) -> list[TaskInput]:
+        """The inputs to read: the ends of partitions only when all data has ended."""
+        return [each for index, each in enumerate(self._inputs) if self._phase is not _Phase.READING or self._is_awaited(index)]
+
+    def _is_awaited(self, index: int) -> bool:
+        if not self._has_data[index]:
+            return False
+        others = [has_data for each, has_data in zip(self._inputs, self._has_data, strict=True) if not each.is_last]
+        return not self._inputs[index].is_last or not any(others)
+
+
+def key_function(selector: Any) -> KeyFunction:
+    """The callable of a key selector."""
+    function: KeyFunction = selector.get_key if hasattr(selector, "get_key") else selector
+    return function

@@ -1,0 +1,121 @@
+"""A sorted run in a temporary file.
+
+Hot path, per block: one write, one read.
+
+Side:       task.  Writes and reads block as long as the disk takes.
+Invariants: the file has no name, so nothing is left however the process ends; blocks come back in the order of their writing, once.
+Source:     Flink ``ChannelWriterOutputView``, ``ExternalSorter``.
+"""
+
+import contextlib
+import os
+import struct
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+
+from flowlet.errors import FlowletError
+from flowlet.io.chunk_content import ChunkContent
+from flowlet.records import Chunk
+from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import ElementLimits
+from flowlet.sorted_input.sorted_block import Block, joined_chunks
+
+_HEADER: Final = struct.Struct(">QQI")  # bytes of the records, number of records, width of a code (0: numbers)
+_NUMBER: Final = np.dtype(np.uint64)
+
+
+class SpilledRun:
+    """Blocks in a file.
+
+    Threading: one thread.
+    Life cycle: made with all its blocks -> ``blocks`` once -> closed at the end of that, by ``close``, or dropped.
+
+    Args:
+        blocks: sorted; each is written before the next one is asked for.
+        directory: of the file; None: the system's folder for temporary files.
+        limits: of the elements in which records are written.
+        name: the task's, for errors.
+
+    Raises:
+        FlowletError: the file cannot be made or written, such as on a full disk; the message names the directory.  Also from ``blocks``.
+    """
+
+    def __init__(self, blocks: Iterable[Block], directory: str | None, limits: ElementLimits, name: str) -> None:
+        self._directory = tempfile.gettempdir() if directory is None else directory
+        self._limits = limits
+        self._name = name
+        self.num_bytes = 0
+        with self._translated():
+            self._fd = _unnamed_file(self._directory)
+        self._close = weakref.finalize(self, os.close, self._fd)
+        try:
+            for block in blocks:
+                self._write(block)
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<SpilledRun of {self.num_bytes} bytes in {self._directory}{'' if self._close.alive else ', closed'}>"
+
+    def blocks(self) -> Iterator[Block]:
+        """The blocks in order; called once."""
+        deserializer = ElementDeserializer(name=f"{self._name}, a sorted run in a file", limits=self._limits)
+        position = 0
+        while position < self.num_bytes:
+            num_bytes, num_rows, width = _HEADER.unpack(self._read(_HEADER.size, position))
+            position += _HEADER.size
+            dtype = np.dtype(f"S{width}") if width else _NUMBER
+            codes = np.frombuffer(self._read(num_rows * dtype.itemsize, position), dtype)
+            position += codes.nbytes
+            chunks = [each for each in deserializer.feed(memoryview(self._read(num_bytes, position))) if isinstance(each, Chunk)]
+            position += num_bytes
+            stamps = chunks[0].timestamp_array if len(chunks) == 1 else None
+            if len(chunks) > 1 and chunks[0].has_timestamps:
+                stamps = np.concatenate([each.timestamp_array for each in chunks if each.timestamp_array is not None])
+            yield Block(joined_chunks(chunks, stamps), codes, stamps)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, which frees its space; idempotent."""
+        self._close()
+
+    def _write(self, block: Block) -> None:
+        codes = np.ascontiguousarray(block.codes)
+        records = ChunkContent(block.chunk, 1).to_bytes()
+        width = codes.dtype.itemsize if codes.dtype.kind == "S" else 0
+        data = b"".join((_HEADER.pack(len(records), len(block), width), codes.tobytes(), records))
+        with self._translated():
+            view = memoryview(data)
+            while len(view):
+                view = view[os.write(self._fd, view) :]
+        self.num_bytes += len(data)
+
+    def _read(self, num_bytes: int, position: int) -> bytes:
+        with self._translated():
+            data = os.pread(self._fd, num_bytes, position)
+            while len(data) < num_bytes:
+                more = os.pread(self._fd, num_bytes - len(data), position + len(data))
+                if not more:
+                    raise OSError(f"the file ends at byte {position + len(data)}")
+                data += more
+        return data
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise FlowletError(
+                f"{self._name}: an input that is sorted by key cannot be kept in a file in {self._directory}: {error}"
+            ) from error
+
+
+def _unnamed_file(directory: str) -> int:
+    fd, path = tempfile.mkstemp(prefix="flowlet-sort-", dir=directory)
+    os.unlink(path)
+    return fd

@@ -1,0 +1,207 @@
+"""Jobs in BATCH mode: stages, sorted inputs, one key after the other."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from flowlet.common import Configuration, Types, WatermarkStrategy
+from flowlet.common.watermark_strategy import TimestampAssigner
+from flowlet.datastream import (
+    BroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+)
+from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from flowlet.errors import ConfigError
+
+Pair = tuple[str, int]
+PAIRS: list[Pair] = [("b", 1), ("a", 2), ("b", 3), ("ccc", 1), ("a", 5)]
+
+
+def batch(options: dict[str, str] | None = None, parallelism: int = 1) -> StreamExecutionEnvironment:
+    environment = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(options or {}))
+    return environment.set_parallelism(parallelism).set_runtime_mode(RuntimeExecutionMode.BATCH)
+
+
+def collected(stream: Any) -> list[Any]:
+    with stream.execute_and_collect() as results:
+        return list(results)
+
+
+def first(pair: Any) -> Any:
+    return pair[0]
+
+
+def added(one: Pair, other: Pair) -> Pair:
+    return one[0], one[1] + other[1]
+
+
+class Counting(KeyedProcessFunction):
+    """Numbers the records of each key, and has timers of both kinds."""
+
+    def open(self, ctx: Any) -> None:
+        self.count = ctx.get_state(ValueStateDescriptor("count", Types.INT()))
+
+    def process_element(self, value: Pair, ctx: Any) -> Iterator[Any]:
+        count = (self.count.value() or 0) + 1
+        self.count.update(count)
+        ctx.timer_service().register_processing_time_timer(10**15)
+        ctx.timer_service().register_event_time_timer(20)
+        ctx.timer_service().register_event_time_timer(10)
+        yield value[0], value[1], count
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), timestamp, self.count.value()
+
+
+def test_one_key_at_a_time_with_its_timers_and_its_state() -> None:
+    """Records of a key, its timers of event time, those of the clock; then the next key."""
+    found = collected(batch().from_collection(PAIRS).key_by(first).process(Counting()))
+
+    expected: list[Any] = []
+    for key, values in (("a", [2, 5]), ("b", [1, 3]), ("ccc", [1])):
+        expected += [(key, value, place + 1) for place, value in enumerate(values)]
+        expected += [(key, timestamp, len(values)) for timestamp in (10, 20, 10**15)]
+    assert found == expected
+
+
+class StampOf(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return int(value[1])
+
+
+class Noting(KeyedProcessFunction):
+    def process_element(self, value: Pair, ctx: Any) -> Iterator[Any]:
+        yield value[0], ctx.timestamp(), ctx.timer_service().current_watermark()
+
+
+def test_records_of_a_key_come_in_the_order_of_their_timestamps() -> None:
+    """And no watermark is seen among them."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(StampOf())
+    stream = batch().from_collection([("a", 3), ("b", 1), ("a", 1), ("a", 2)]).assign_timestamps_and_watermarks(strategy)
+
+    assert collected(stream.key_by(first).process(Noting())) == [
+        ("a", 1, -(2**63)),
+        ("a", 2, -(2**63)),
+        ("a", 3, -(2**63)),
+        ("b", 1, -(2**63)),
+    ]
+
+
+class Joining(KeyedCoProcessFunction):
+    def open(self, ctx: Any) -> None:
+        self.left = ctx.get_list_state(ListStateDescriptor("left", Types.INT()))
+
+    def process_element1(self, value: Pair, ctx: Any) -> Iterator[Any]:
+        self.left.add(value[1])
+        yield from ()
+
+    def process_element2(self, value: Pair, ctx: Any) -> Iterator[Any]:
+        yield from ((value[0], left, value[1]) for left in self.left.get())
+
+
+def test_two_keyed_inputs_meet_key_by_key() -> None:
+    """Without timestamps the first input of each key comes first, so that nothing is missed."""
+    environment = batch()
+    left = environment.from_collection([("a", 1), ("b", 2), ("a", 3)]).key_by(first)
+    right = environment.from_collection([("b", 10), ("a", 20), ("c", 30)]).key_by(first)
+
+    assert collected(left.connect(right).process(Joining())) == [("a", 1, 20), ("a", 3, 20), ("b", 2, 10)]
+
+
+class Rules(BroadcastProcessFunction):
+    """Adds what all rules say to each number."""
+
+    def process_broadcast_element(self, value: int, ctx: Any) -> Iterator[Any]:
+        ctx.get_broadcast_state(RULES).put(value, value)
+        yield from ()
+
+    def process_element(self, value: int, ctx: Any) -> Iterator[Any]:
+        yield value + sum(rule for rule, _ in ctx.get_broadcast_state(RULES).items())
+
+
+RULES = MapStateDescriptor("rules", Types.INT(), Types.INT())
+
+
+def test_a_broadcast_stream_is_read_first() -> None:
+    """So every record meets all rules."""
+    environment = batch()
+    rules = environment.from_collection([100, 200]).broadcast(RULES)
+
+    assert collected(environment.from_collection([1, 2]).connect(rules).process(Rules())) == [301, 302]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"execution.batch-shuffle-mode": "ALL_EXCHANGES_PIPELINED"},
+        {"execution.sorted-inputs.enabled": "false"},
+        {"execution.batch-state-backend.enabled": "false"},
+        {"execution.sorted-inputs.memory": "64 kb"},
+    ],
+)
+def test_results_do_not_depend_on_how_the_job_runs(options: dict[str, str]) -> None:
+    """Reduce and sum, of many records with a tiny memory, too."""
+    rng = random.Random(4)
+    pairs = [(f"key {rng.randrange(300)}", rng.randrange(100)) for _ in range(4_000)]
+    expected: dict[str, int] = {}
+    for key, value in pairs:
+        expected[key] = expected.get(key, 0) + value
+
+    steps: list[Callable[[Any], Any]] = [lambda stream: stream.reduce(added), lambda stream: stream.sum(1)]
+    for step in steps:
+        found = collected(step(batch(options).from_collection(pairs).key_by(first)))
+        assert len(found) == len(expected)
+        assert dict(found) == expected
+
+
+def test_automatic_is_batch_if_all_sources_end() -> None:
+    """Then a key has one result."""
+    environment = batch().set_runtime_mode(RuntimeExecutionMode.AUTOMATIC)
+
+    assert collected(environment.from_collection(PAIRS).key_by(first).reduce(added)) == [("a", 7), ("b", 4), ("ccc", 1)]
+
+
+def test_options_of_batch_mode_are_refused_where_they_do_nothing() -> None:
+    """A STREAMING job has no sorted inputs."""
+    environment = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({"execution.sorted-inputs.memory": "1 mb"}))
+    environment.from_collection([1]).print()
+
+    with pytest.raises(ConfigError, match=r"'execution\.sorted-inputs.memory' is set and has no effect, because the job runs in STREAMING"):
+        environment.execute()
+
+
+def test_stages_follow_one_another_and_files_are_gone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three stages in a cluster of one process; nothing is left in the folder for temporary files."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    counted = batch().from_collection(PAIRS).key_by(first).reduce(added).map(lambda pair: (pair[1], pair[0]))
+
+    assert collected(counted.key_by(first).reduce(lambda one, other: (one[0], one[1] + other[1]))) == [(1, "ccc"), (4, "b"), (7, "a")]
+
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(("netstack-", "flowlet-sort-"))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_job_gives_the_last_results_of_a_streaming_job(seed: int) -> None:
+    """Random keys of one kind, random aggregations, a random memory."""
+    rng = random.Random(seed)
+    make_key: Callable[[int], Any] = rng.choice([int, str, lambda number: (number % 3, str(number)), float])
+    pairs = [(make_key(rng.randrange(40)), rng.randrange(-50, 50)) for _ in range(500)]
+    step: Callable[[Any], Any] = rng.choice(
+        [lambda stream: stream.sum(1), lambda stream: stream.max(1), lambda stream: stream.min_by(1), lambda stream: stream.reduce(added)]
+    )
+    options = {"execution.sorted-inputs.memory": rng.choice(["64 kb", "1 mb"])}
+    streaming = batch().set_runtime_mode(RuntimeExecutionMode.STREAMING)
+
+    final = collected(step(batch(options).from_collection(pairs).key_by(first)))
+
+    assert len(final) == len({key for key, _ in final})
+    assert dict(final) == dict(collected(step(streaming.from_collection(pairs).key_by(first))))

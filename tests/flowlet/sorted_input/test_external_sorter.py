@@ -1,0 +1,165 @@
+"""Sorting in bounded memory, against ``sorted``."""
+
+import os
+import random
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowlet.columns import ArrayColumn, Columns, Shape
+from flowlet.errors import FlowletError
+from flowlet.records import Chunk
+from flowlet.sorted_input.external_sorter import ExternalSorter
+from flowlet.sorted_input.key_runs import key_runs, open_runs
+from flowlet.sorted_input.sort_codes import as_bytes, list_codes
+from flowlet.sorted_input.sorted_block import Block
+
+TINY = 1  # every block becomes a run
+SMALL = 64 * 1024
+LARGE = 1 << 30
+
+Record = tuple[Any, int]  # key, and the number of the record
+records_of_chunks = st.lists(
+    st.lists(st.tuples(st.integers(-3, 3) | st.sampled_from("abc") | st.tuples(st.integers(0, 1)), st.integers(0, 5)), max_size=8),
+    max_size=8,
+)
+
+
+def block_of(keys: list[Any], first: int, stamps: list[int] | None = None) -> Block:
+    chunk = Chunk([(key, first + place) for place, key in enumerate(keys)], stamps)
+    chunk.keys = keys
+    return Block(chunk, list_codes(keys), chunk.timestamp_array)
+
+
+def block_of_numbers(keys: list[int], first: int, stamps: list[int] | None = None) -> Block:
+    numbers = np.array(keys, np.int64)
+    fields = (ArrayColumn(numbers), ArrayColumn(np.arange(first, first + len(keys))))
+    array = None if stamps is None else np.array(stamps, np.int64)
+    return Block(Chunk.of_columns(Columns(len(keys), fields, Shape.TUPLE, key_position=0), array), numbers.view(np.uint64), array)
+
+
+def sort_key(key: Any) -> bytes:
+    return bytes(as_bytes(list_codes([key]))[0])
+
+
+def records_of(blocks: Iterator[Block]) -> list[Record]:
+    return [record for block in blocks for record in block.chunk.values]
+
+
+@pytest.fixture(params=[TINY, SMALL, LARGE])
+def sorter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ExternalSorter]:
+    sorter = ExternalSorter(request.param, str(tmp_path))
+    yield sorter
+    sorter.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@given(chunks=records_of_chunks, budget=st.sampled_from([TINY, SMALL, LARGE]), has_stamps=st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_records_come_out_as_sorted_gives_them(chunks: list[list[tuple[Any, int]]], budget: int, has_stamps: bool) -> None:
+    """By key, then by timestamp, then in the order of their arrival; with files or without."""
+    sorter = ExternalSorter(budget)
+    expected: list[tuple[bytes, int, Record]] = []
+    for chunk in chunks:
+        keys, stamps = [key for key, _ in chunk], [stamp for _, stamp in chunk]
+        if keys:
+            sorter.add(block_of(keys, len(expected), stamps if has_stamps else None))
+            expected += [
+                (sort_key(key), stamp if has_stamps else 0, (key, len(expected) + place)) for place, (key, stamp) in enumerate(chunk)
+            ]
+
+    found = records_of(sorter.sorted_blocks())
+    sorter.close()
+
+    assert found == [record for _, _, record in sorted(expected, key=lambda item: item[:2])]
+
+
+@pytest.mark.slow
+def test_columns_stay_columns(sorter: ExternalSorter) -> None:
+    """Also through files, and with their timestamps."""
+    rng = random.Random(7)
+    keys = [rng.randrange(200) for _ in range(4_000)]
+    stamps = [rng.randrange(1000) for _ in keys]
+    for start in range(0, len(keys), 1000):
+        sorter.add(block_of_numbers(keys[start : start + 1000], start, stamps[start : start + 1000]))
+
+    blocks = list(sorter.sorted_blocks())
+
+    assert all(block.chunk.columns is not None and block.chunk.columns.key_position == 0 for block in blocks)
+    expected = sorted(range(len(keys)), key=lambda place: (keys[place], stamps[place]))
+    assert records_of(iter(blocks)) == [(keys[place], place) for place in expected]
+    assert [stamp for block in blocks for stamp in block.chunk.timestamps or ()] == [stamps[place] for place in expected]
+
+
+def test_numbers_and_texts_are_merged(tmp_path: Path) -> None:
+    """Runs of numbers, and later ones of bytes."""
+    sorter = ExternalSorter(TINY, str(tmp_path))
+    sorter.add(block_of_numbers([3, 1, 2], 0))
+    sorter.add(block_of(["b", 2, "a"], 3))
+
+    found = records_of(sorter.sorted_blocks())
+
+    assert found == [(1, 1), (2, 2), (2, 4), (3, 0), ("a", 5), ("b", 3)]
+
+
+def test_many_runs_are_merged_before_the_end(tmp_path: Path) -> None:
+    """With a tiny budget two files become one again and again."""
+    sorter = ExternalSorter(TINY, str(tmp_path))
+    for number in range(50):
+        sorter.add(block_of_numbers([number % 7, 9], number * 2))
+        assert len(os.listdir("/proc/self/fd")) < 60 + 100
+        assert sum(run.num_bytes for run in sorter._runs) < sorter.num_spilled_bytes or number < 2
+
+    assert [key for key, _ in records_of(sorter.sorted_blocks())] == sorted([number % 7 for number in range(50)] + [9] * 50)
+
+
+def test_a_full_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the task and the directory; nothing is left."""
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    sorter = ExternalSorter(TINY, str(tmp_path), name="Reduce (1/2)")
+    monkeypatch.setattr(os, "write", full)
+
+    with pytest.raises(FlowletError, match=rf"Reduce \(1/2\): an input that is sorted by key .* in {tmp_path}.*No space left"):
+        sorter.add(block_of(["a"], 0))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@given(chunks=records_of_chunks, budget=st.sampled_from([TINY, LARGE]))
+@settings(deadline=None, max_examples=40)
+def test_each_run_has_one_key_and_tells_where_the_next_begins(chunks: list[list[tuple[Any, int]]], budget: int) -> None:
+    """Every key has one stretch of runs, of two inputs too; within it timestamps rise."""
+    sorters = [ExternalSorter(budget), ExternalSorter(budget)]
+    for number, chunk in enumerate(chunk for chunk in chunks if chunk):
+        sorters[number % 2].add(block_of([key for key, _ in chunk], number * 100, [stamp for _, stamp in chunk]))
+
+    stretches: list[list[tuple[Any, int]]] = []
+    for run in key_runs([sorter.sorted_blocks() for sorter in sorters]):
+        if run.begins_key or not stretches:
+            stretches.append([])
+        stretches[-1] += [(key, stamp) for (key, _), stamp in zip(run.chunk.values, run.chunk.timestamps or (), strict=True)]
+
+    assert all(len({sort_key(key) for key, _ in stretch}) == 1 for stretch in stretches)
+    assert len({sort_key(stretch[0][0]) for stretch in stretches}) == len(stretches)
+    assert all([stamp for _, stamp in stretch] == sorted(stamp for _, stamp in stretch) for stretch in stretches)
+    assert sorted(map(repr, chain.from_iterable(stretches))) == sorted(map(repr, chain.from_iterable(chunks)))
+
+
+def test_open_runs_end_where_a_key_may_go_on() -> None:
+    """All keys of a block but the last one, then the last one."""
+    first, second = block_of([1, 1, 2, 3], 0), block_of([3, 3], 4)
+    third = block_of([4, 5], 6)
+
+    runs = [(run.begins_key, [key for key, _ in run.chunk.values]) for run in open_runs([first, second, third])]
+
+    assert runs == [(False, [1, 1, 2]), (True, [3]), (False, [3, 3]), (True, [4]), (True, [5])]

@@ -1,0 +1,106 @@
+"""Codes of keys: equal exactly for the same key, in the same order in every representation."""
+
+import datetime
+import decimal
+import enum
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, column_of
+from flowlet.columns.coded_column import CodedColumn
+from flowlet.columns.name_table import NameTable
+from flowlet.common.types import Row
+from flowlet.keys.exact_keys import exact_key
+from flowlet.sorted_input.sort_codes import as_bytes, column_codes, list_codes
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+scalars = (
+    st.integers(-(2**70), 2**70)
+    | st.text(max_size=80)
+    | st.binary(max_size=80)
+    | st.none()
+    | st.booleans()
+    | st.floats()
+    | st.dates()
+    | st.datetimes()
+    | st.decimals(allow_nan=False)
+    | st.sampled_from(Color)
+)
+keys = st.recursive(scalars, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=4)
+
+
+def codes_of(values: list[object]) -> list[bytes]:
+    codes: list[bytes] = as_bytes(list_codes(values)).tolist()
+    return codes
+
+
+@pytest.mark.slow
+@given(values=st.lists(keys, max_size=12))
+def test_codes_are_equal_exactly_for_the_same_key(values: list[object]) -> None:
+    """Whatever types are beside each other."""
+    codes = codes_of(values)
+
+    for key, code in zip(values, codes, strict=True):
+        for other, other_code in zip(values, codes, strict=True):
+            assert (code == other_code) == (exact_key(key) == exact_key(other)), (key, other)
+
+
+@pytest.mark.slow
+@given(values=st.lists(keys, min_size=1, max_size=8))
+def test_codes_do_not_depend_on_what_is_beside_them(values: list[object]) -> None:
+    """A key has the same code in a list of its own, and in a column."""
+    together = codes_of(values)
+
+    assert together == [codes_of([value])[0] for value in values]
+    assert together == as_bytes(column_codes(column_of(values))).tolist()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        ArrayColumn(np.array([3, -1, 0, 200], np.int64)),
+        ArrayColumn(np.array([3, 0, 7], np.uint8)),
+        ListColumn(["b", "a", "long text " * 9]),
+        ConstantColumn("x", 3),
+        CodedColumn(np.array([1, 0, 1], np.uint16), NameTable(["left", "right"])),
+        column_of(["", "a", "sixteen letters!", "ab", "b"] * 100),
+    ],
+)
+def test_columns_have_the_codes_of_their_values(column: Column) -> None:
+    """Numpy's ways lead to the same codes as one by one."""
+    codes = as_bytes(column_codes(column)).tolist()
+
+    assert codes == [codes_of([value])[0] for value in column.to_list()]
+
+
+def test_order_of_integers_and_texts() -> None:
+    """From 0 up, then the negative ones, then texts by their length, as Flink sorts them."""
+    values: list[object] = [-1, "b", 5, "ab", 300, "a", 0, -300]
+
+    in_order = [value for _, value in sorted(zip(codes_of(values), values, strict=True), key=lambda pair: pair[0])]
+
+    assert in_order == [0, 5, 300, -300, -1, "a", "b", "ab"]
+
+
+def test_numbers_are_in_the_order_of_their_bytes() -> None:
+    """So runs of numbers and runs of bytes can be merged."""
+    codes = list_codes([5, -5, 2**62, -(2**63), 0, 256])
+
+    assert codes.dtype == np.uint64
+    assert np.argsort(codes).tolist() == np.argsort(as_bytes(codes)).tolist()
+
+
+def test_equal_decimals_and_rows_have_one_code() -> None:
+    """As keys they are the same."""
+    first, second = codes_of([decimal.Decimal("1.0"), decimal.Decimal("1.00")])
+    assert first == second
+    assert len(set(codes_of([Row(a=1), Row(b=1), Row(1)]))) == 3
+    assert len(set(codes_of([datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1)]))) == 2  # noqa: DTZ001 - the key
