@@ -99,6 +99,8 @@ def _advance(harness: OperatorHarness, watermark: int) -> None:
 
 
 def _snapshot(harness: OperatorHarness) -> bytes:
+    harness.operator.prepare_snapshot_pre_barrier(1)
+    harness.operator.snapshot_functions(1, 0)
     finish = harness.environment.keyed_state.snapshot(1, is_full=True)
     output = DataOutput()
     PickledSerializer().serialize((harness.environment.timers.snapshot(), None if finish is None else finish()), output)
