@@ -193,7 +193,8 @@ def test_stages_follow_one_another_and_files_are_gone(tmp_path: Any, monkeypatch
 def test_a_batch_job_gives_the_last_results_of_a_streaming_job(seed: int) -> None:
     """Random keys of one kind, random aggregations, a random memory."""
     rng = random.Random(seed)
-    make_key: Callable[[int], Any] = rng.choice([int, str, lambda number: (number % 3, str(number)), float])
+    kinds: list[Callable[[int], Any]] = [int, str, lambda number: (number % 3, str(number)), float]
+    make_key = rng.choice(kinds)
     pairs = [(make_key(rng.randrange(40)), rng.randrange(-50, 50)) for _ in range(500)]
     step: Callable[[Any], Any] = rng.choice(
         [lambda stream: stream.sum(1), lambda stream: stream.max(1), lambda stream: stream.min_by(1), lambda stream: stream.reduce(added)]
