@@ -63,12 +63,12 @@ def test_results_of_a_killed_task_manager_are_made_again(cluster: Cluster, tmp_p
     """Its producers run again elsewhere, and every key gets its total once more."""
     go, totals = tmp_path / "go", tmp_path / "totals"
     totals.mkdir()
-    environment = StreamExecutionEnvironment(Configuration.from_dict({"execution.sorted-inputs.memory": "64 kb"}))
-    environment.set_parallelism(2).set_runtime_mode(RuntimeExecutionMode.BATCH)
+    env = StreamExecutionEnvironment(Configuration.from_dict({"execution.sorted-inputs.memory": "64 kb"}))
+    env.set_parallelism(2).set_runtime_mode(RuntimeExecutionMode.BATCH)
     with Signals(tmp_path / "signals") as signals:
-        pairs = environment.from_collection(range(NUM_RECORDS)).rebalance().map(lambda number: (number % NUM_KEYS, number))
+        pairs = env.from_collection(range(NUM_RECORDS)).rebalance().map(lambda number: (number % NUM_KEYS, number))
         pairs.key_by(lambda pair: pair[0]).process(Totals(totals, signals.path, go)).sink_to(DiscardingSink())
-        graph = translate(environment._stream_graph("totals", None))
+        graph = translate(env._stream_graph("totals", None))
         restart = RestartSettings(RestartKind.FIXED_DELAY, attempts=1, delay_ms=0)
         graph = dataclasses.replace(graph, settings=dataclasses.replace(graph.settings, restart=restart))
         host, _, port = cluster.address.rpartition(":")
