@@ -1,6 +1,5 @@
 """A BATCH job on real processes, one of which is killed in the second stage."""
 
-import dataclasses
 import os
 import signal
 import time
@@ -15,9 +14,10 @@ from flowlet.client.executor import execute
 from flowlet.client.remote import RemoteTarget
 from flowlet.client.translate import translate
 from flowlet.common import Configuration
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
+from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream import KeyedProcessFunction, RuntimeExecutionMode, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink
+from flowlet.graph.stream_graph import StreamGraph
 from tests.integration.signals import Signals
 from tests.waiting import PATIENCE_S
 
@@ -63,16 +63,26 @@ def test_results_of_a_killed_task_manager_are_made_again(cluster: Cluster, tmp_p
     """Its producers run again elsewhere, and every key gets its total once more."""
     go, totals = tmp_path / "go", tmp_path / "totals"
     totals.mkdir()
-    env = StreamExecutionEnvironment(Configuration.from_dict({"execution.sorted-inputs.memory": "64 kb"}))
+    options = {
+        "execution.sorted-inputs.memory": "64 kb",
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "1",
+        "restart-strategy.fixed-delay.delay": "0 ms",
+    }
+    host, _, port = cluster.address.rpartition(":")
+    jobs: list[Any] = []
+
+    def submit(stream_graph: StreamGraph, *_: object) -> SubmittedJob:
+        jobs.append(execute(translate(stream_graph), RemoteTarget(host, int(port), secret_file=cluster.secret_file)))
+        return SubmittedJob(jobs[0], ())
+
+    env = StreamExecutionEnvironment(Configuration.from_dict(options), submit)
     env.set_parallelism(2).set_runtime_mode(RuntimeExecutionMode.BATCH)
     with Signals(tmp_path / "signals") as signals:
         pairs = env.from_collection(range(NUM_RECORDS)).rebalance().map(lambda number: (number % NUM_KEYS, number))
         pairs.key_by(lambda pair: pair[0]).process(Totals(totals, signals.path, go)).sink_to(DiscardingSink())
-        graph = translate(env._stream_graph("totals", None))
-        restart = RestartSettings(RestartKind.FIXED_DELAY, attempts=1, delay_ms=0)
-        graph = dataclasses.replace(graph, settings=dataclasses.replace(graph.settings, restart=restart))
-        host, _, port = cluster.address.rpartition(":")
-        job = execute(graph, RemoteTarget(host, int(port), secret_file=cluster.secret_file))
+        env.execute_async("totals")
+        job = jobs[0]
         try:
             killed, _ = int(signals.wait()), int(signals.wait())
             os.kill(killed, signal.SIGKILL)
