@@ -32,6 +32,8 @@ _POLL_S: Final = 0.02
 _OK: Final = 200
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
 _ENVIRONMENT: Final = {"NETSTACK_DEBUG": "0", "PYTHONPATH": str(_ROOT)}  # as users run it, but for where the tests lie
+# Keeps a core busy; ends with its parent, however that ends.
+_HOG: Final = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 
 @dataclass
@@ -140,7 +142,7 @@ class ChaosCluster:
         """Processes that take all the time that they get."""
         with ExitStack() as stack:
             for _ in range(count):
-                hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+                hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", _HOG]))
                 stack.callback(hog.kill)
             yield
 

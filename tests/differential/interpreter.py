@@ -202,14 +202,15 @@ class _Task:
                     head.watermark(each.timestamp)
 
     def emit(self, step: Step, tag: str | None, value: Any, timestamp: int | None) -> None:
-        """To all consumers of an output."""
-        for consumer in self.chained(step):
-            if consumer.reads[0].tag == tag:
-                # Behind a key_by, nobody has the very object.
-                self.operator(consumer).receive(0, value if consumer.key is None else _copied(value), timestamp)
-        for key, edge_tag in self.edges_of(step):
-            if edge_tag == tag:
-                self.send(key, pickle.dumps(value), timestamp)
+        """To all consumers of an output; of several, none sees what another one does with a record."""
+        chained = [consumer for consumer in self.chained(step) if consumer.reads[0].tag == tag]
+        edges = [key for key, edge_tag in self.edges_of(step) if edge_tag == tag]
+        for place, consumer in enumerate(chained, start=1):
+            # The last one gets the very object, but behind a key_by nobody has it.
+            is_given_away = place == len(chained) and not edges and consumer.key is None
+            self.operator(consumer).receive(0, value if is_given_away else _copied(value), timestamp)
+        for key in edges:
+            self.send(key, pickle.dumps(value), timestamp)
 
     def emit_watermark(self, step: Step, timestamp: int) -> None:
         for consumer in self.chained(step):
