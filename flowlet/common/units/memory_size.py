@@ -9,6 +9,7 @@ import re
 from functools import total_ordering
 from typing import Final
 
+from flowlet.common.not_yet import java_only
 from flowlet.errors import ConfigError
 
 __all__ = ["MemorySize", "parse_bytes"]
@@ -35,6 +36,7 @@ class MemorySize:
     """A size in bytes; immutable.  Raises ConfigError: it is no whole number of 0 or more."""
 
     __slots__ = ("_bytes",)
+    get_java_memory_size = java_only("get_bytes()")
 
     def __init__(self, bytes_size: int | None = None) -> None:
         if not isinstance(bytes_size, int) or isinstance(bytes_size, bool) or bytes_size < 0:
