@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn, Self
@@ -66,6 +67,7 @@ __all__ = ["StreamExecutionEnvironment"]
 
 DEFAULT_JOB_NAME = "Flink Streaming Job"  # PyFlink's
 NO_BUFFER_TIMEOUT = -1
+_TO_THE_PROGRAM = 5  # calls from a warning about a graph to execute()'s caller
 _CONFIG_FILE_MODULE = "flowlet.rpc.config_file"
 _CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.program.user_frames"
 
@@ -382,16 +384,22 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
             refuse_gate_options(self._configuration)
         if not self._config.has_auto_generated_uids_enabled():
             check_uids(graph)
-        if graph.is_batch and settings.job.checkpoints is not None:
-            raise JobGraphError(
-                "checkpoints and savepoints are not taken in BATCH mode, as in Flink: use set_runtime_mode(STREAMING), or leave out their "
-                "options"
-            )
-        return graph
+        return self._without_checkpoints(graph) if graph.is_batch and settings.job.checkpoints is not None else graph
 
-    def _job_settings(self) -> JobSettings:
+    def _without_checkpoints(self, graph: StreamGraph) -> StreamGraph:
+        """A BATCH job takes none, as in Flink, whatever the options say."""
+        if graph.settings.job.recovery_path:
+            raise JobGraphError("a job in BATCH mode starts from no checkpoint or savepoint: use set_runtime_mode(STREAMING)")
+        warnings.warn(
+            "checkpoints and savepoints are not taken in BATCH mode, as in Flink: their options have no effect",
+            stacklevel=_TO_THE_PROGRAM,
+        )
+        job = self._job_settings(takes_checkpoints=False)
+        return replace(graph, settings=replace(graph.settings, job=job))
+
+    def _job_settings(self, *, takes_checkpoints: bool = True) -> JobSettings:
         default_directory = _local_checkpoints() if self._address() is None else None
-        checkpoints = checkpoint_settings(self._configuration, default_directory)
+        checkpoints = checkpoint_settings(self._configuration, default_directory) if takes_checkpoints else None
         is_periodic = checkpoints is not None and checkpoints.is_periodic
         restart = restart_settings(self._configuration, has_checkpoints=is_periodic)
         settings = self._config.job_settings(self._max_record_bytes, checkpoints, restart)

@@ -4,7 +4,7 @@ Side:       task.
 Invariants: records that wait in memory take about a third of the budget, because sorting them needs as much again twice; while runs are
             merged, their blocks take half of it.  As many runs of one level as are merged at a time become one of the next level, so
             each record is written once per level.
-Units:      bytes, estimated: of columns from their arrays, of Python objects from a sample.
+Units:      bytes, estimated: of columns from their arrays, of Python objects from a sample, and of each block a little more.
 Source:     Flink ``ExternalSorter``, ``SortingDataInput``.
 """
 
@@ -28,6 +28,8 @@ _MOST_BLOCK_BYTES: Final = 1024 * 1024
 _MOST_BLOCK_ROWS: Final = 16 * 1024
 _OBJECT_BYTES: Final = 60  # of a Python object beside what it holds; not measured closely
 _OBJECT_FACTOR: Final = 3  # Python objects take about so much more than their pickles
+_BLOCK_BYTES: Final = 640  # of a block beside its records: small ones take many times the size of these
+_FIELD_BYTES: Final = 200  # of a column beside its values
 
 
 class ExternalSorter:
@@ -69,7 +71,7 @@ class ExternalSorter:
             FlowletError: a file cannot be written.
         """
         self._waiting.append(block)
-        self._waiting_bytes += _bytes_of(block)
+        self._waiting_bytes += _bytes_of(block) + _frame_bytes(block)
         if self._waiting_bytes >= self._most_waiting:
             self._spill(self._sorted_waiting(), 0)
             while self._levels[-self._max_runs :] == [self._levels[-1]] * self._max_runs:
@@ -128,6 +130,11 @@ def _bytes_of(block: Block) -> int:
     if has_objects(block.chunk):
         size = size * _OBJECT_FACTOR + len(block) * _OBJECT_BYTES * (2 if columns is None else len(columns.fields))
     return max(1, size + block.codes.nbytes + (0 if block.stamps is None else block.stamps.nbytes))
+
+
+def _frame_bytes(block: Block) -> int:
+    columns = block.chunk.columns
+    return _BLOCK_BYTES + (0 if columns is None else _FIELD_BYTES * len(columns.fields))
 
 
 class _ArrowBytes(ColumnVisitor[int]):

@@ -75,7 +75,7 @@ def alike(codes: list[Codes]) -> list[Codes]:
 class _CodesOfColumn(ColumnVisitor[Codes]):
     def visit_any(self, column: Column) -> Codes:
         numbers = column.numbers()
-        if numbers is None or numbers.array.dtype.kind != "i":
+        if numbers is None or numbers.kind.is_instant or numbers.array.dtype.kind != "i":
             return list_codes(column.to_list())
         if numbers.is_valid is None:
             return numbers.array.astype(np.int64, copy=False).view(np.uint64)

@@ -184,5 +184,17 @@ def test_a_job_on_a_remote_cluster_needs_a_directory() -> None:
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.AUTOMATIC])
 def test_a_batch_job_takes_no_checkpoints(mode: RuntimeExecutionMode) -> None:
-    with pytest.raises(JobGraphError, match="checkpoints and savepoints are not taken in BATCH mode"):
-        settings_of(lambda environment: environment.enable_checkpointing(1000).set_runtime_mode(mode))
+    """As in Flink, it runs without them, and says so."""
+    with pytest.warns(UserWarning, match="checkpoints and savepoints are not taken in BATCH mode"):
+        settings = settings_of(lambda environment: environment.enable_checkpointing(1000).set_runtime_mode(mode))
+
+    assert settings.checkpoints is None
+
+
+def test_a_batch_job_starts_from_no_savepoint() -> None:
+    def prepare(environment: StreamExecutionEnvironment) -> None:
+        environment.configure(Configuration.from_dict({"execution.state-recovery.path": "/savepoints/one"}))
+        environment.set_runtime_mode(RuntimeExecutionMode.BATCH)
+
+    with pytest.raises(JobGraphError, match="starts from no checkpoint or savepoint"):
+        settings_of(prepare)

@@ -2,6 +2,7 @@
 
 import os
 import random
+import tracemalloc
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -118,6 +119,21 @@ def test_many_runs_are_merged_before_the_end(tmp_path: Path) -> None:
         assert sum(run.num_bytes for run in sorter._runs) < sorter.num_spilled_bytes or number < 2
 
     assert [key for key, _ in records_of(sorter.sorted_blocks())] == sorted([number % 7 for number in range(50)] + [9] * 50)
+
+
+def test_many_small_blocks_take_no_more_memory_than_large_ones(tmp_path: Path) -> None:
+    """An array of one number takes many times its size."""
+    sorter = ExternalSorter(SMALL, str(tmp_path))
+    tracemalloc.start()
+    try:
+        for number in range(1_000):
+            sorter.add(block_of_numbers([number], number, [number]))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        sorter.close()
+
+    assert peak_bytes < 2 * SMALL, sorter
 
 
 def test_a_full_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,7 @@ def test_codes_do_not_depend_on_what_is_beside_them(values: list[object]) -> Non
     [
         ArrayColumn(np.array([3, -1, 0, 200], np.int64)),
         ArrayColumn(np.array([3, 0, 7], np.uint8)),
+        ArrayColumn(np.array(["2020-01-02", "1969-12-31T23:00"], "datetime64[us]")),
         ListColumn(["b", "a", "long text " * 9]),
         ConstantColumn("x", 3),
         CodedColumn(np.array([1, 0, 1], np.uint16), NameTable(["left", "right"])),
