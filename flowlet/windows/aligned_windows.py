@@ -64,6 +64,7 @@ class AlignedWindows:
         self._keys = keys
         self._combine = spec.combine
         self._aggregates = spec.aggregates
+        self._nothing = _MISSING if spec.aggregates else None  # Behind what the next record itself is kept: an accumulator may be None.
         self._cells: dict[Cell, Any] = {}  # What is kept, or the records that the state has not got yet.
         self._users: dict[Cell, Any] = {}  # The keys of cells as the user knows them.
         self._in_state: set[Cell] = set()  # Cells whose window may have an entry in the state.
@@ -93,24 +94,24 @@ class AlignedWindows:
 
     def _combine_each(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
         cells, load, step, size, offset = self._cells, self._load, self._step(), self._size, self._offset
-        get = cells.get
+        get, nothing = cells.get, self._nothing
         for value, timestamp, key, user_key in zip(values, timestamps, exact, keys, strict=False):
             cell = key, timestamp - (timestamp - offset) % size
             before = get(cell, _MISSING)
             if before is _MISSING:
                 before = load(cell, user_key)
-            cells[cell] = value if before is None else step(before, value)
+            cells[cell] = value if before is nothing else step(before, value)
 
     def _combine_sliding(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
         cells, load, step, size, slide, offset = self._cells, self._load, self._step(), self._size, self._slide, self._offset
-        get = cells.get
+        get, nothing = cells.get, self._nothing
         for value, timestamp, key, user_key in zip(values, timestamps, exact, keys, strict=False):
             for start in range(timestamp - (timestamp - offset) % slide, timestamp - size, -slide):
                 cell = key, start
                 before = get(cell, _MISSING)
                 if before is _MISSING:
                     before = load(cell, user_key)
-                cells[cell] = value if before is None else step(before, value)
+                cells[cell] = value if before is nothing else step(before, value)
 
     def _add_to_lists(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
         cells, size, slide, offset, num_listed = self._cells, self._size, self._slide, self._offset, 0
@@ -131,12 +132,12 @@ class AlignedWindows:
     def _step(self) -> Any:
         """The function of what is kept and a record."""
         if self._aggregates:
-            add = self._combine.add
-            return lambda accumulator, value: add(value, accumulator)
+            add, create = self._combine.add, self._combine.create_accumulator
+            return lambda accumulator, value: add(value, create() if accumulator is None else accumulator)
         return getattr(self._combine, "reduce", self._combine)
 
     def _load(self, cell: Cell, key: Any) -> Any:
-        """What a window keeps, or begins with; None: the next record itself."""
+        """What a window keeps; None: nothing."""
         assert isinstance(self._contents, CombinedContents), "the caller checked that"
         self._users[cell] = key
         self._enter(cell, key)
@@ -145,7 +146,7 @@ class AlignedWindows:
             self._in_state.add(cell)
             return kept
         self._register(key, self._window(cell[1])[0])
-        return self._combine.create_accumulator() if self._aggregates else None
+        return None
 
     # -- cells and the state
 
@@ -174,7 +175,10 @@ class AlignedWindows:
         """Write the cell of a window to the state, if it has one: something else will read it."""
         cell = exact_key(key), window.start
         if cell in self._cells:
-            self._write(cell, self._cells.pop(cell))
+            value = self._cells.pop(cell)
+            if isinstance(self._contents, ListContents):
+                self._num_listed -= len(value)
+            self._write(cell, value)
             del self._users[cell]
             self._in_state.discard(cell)
 
@@ -221,6 +225,8 @@ class AlignedWindows:
             self._timers.register_event_time_timer(window, end + self._lateness_ms)
 
     def check_invariants(self) -> None:
-        """Assert that every cell has its key."""
+        """Assert that every cell has its key, and that records in lists were counted."""
         assert self._cells.keys() == self._users.keys(), "a cell without its key, or a key without its cell"
         assert self._in_state <= self._cells.keys(), "a cell that is gone is said to be in the state"
+        num_listed = sum(map(len, self._cells.values())) if isinstance(self._contents, ListContents) else 0
+        assert self._num_listed == num_listed, f"{self._num_listed} records in lists instead of {num_listed}"

@@ -113,7 +113,9 @@ class WindowColumnsOperator(ToColumnsOperator):
         if self._aggregation.shape.is_event_time:
             timestamps = checked_timestamps(chunk)
         else:
-            timestamps = np.full(len(chunk), self.ctx.processing_time_service.current_time_ms())
+            # No row is late for windows by the clock, even if it was set back.
+            now_ms = max(self.ctx.processing_time_service.current_time_ms(), self._windows.latest_emitted() + 1)
+            timestamps = np.full(len(chunk), now_ms)
         return ColumnInputs(columns, self._schema, timestamps)
 
     def _failed(self, error: Exception, num_rows: int) -> UserFunctionError:

@@ -86,6 +86,10 @@ class ColumnarWindows:
         """The watermark up to which windows were emitted."""
         return self._progress.emitted
 
+    def latest_emitted(self) -> int:
+        """The latest watermark up to which windows of any key were emitted."""
+        return self._progress.latest()
+
     def add(self, inputs: ColumnInputs) -> AddedRows:
         """Take rows, of which there is at least one.
 

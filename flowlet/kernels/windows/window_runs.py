@@ -89,6 +89,10 @@ class Progress:
         known[is_known] = self.floors[slots[is_known]]
         return np.maximum(known, self._floor)
 
+    def latest(self) -> int:
+        """The watermark of the key that is furthest."""
+        return self.emitted if self.floors is None else int(self.floors.max(initial=self.emitted))
+
     def advance(self, watermark: int) -> None:
         """Windows up to the watermark have been emitted."""
         self.emitted = max(self.emitted, watermark)

@@ -139,6 +139,24 @@ def test_a_session_by_the_clock_that_goes_on_is_asked_for_again() -> None:
     assert [timestamp for timestamp, _ in harness.clock.registered] == [6, 11]
 
 
+@pytest.mark.parametrize("shape", [AlignedWindows(10, 10, is_event_time=False), SessionWindows(1, is_event_time=False)])
+def test_a_row_is_not_late_if_the_clock_was_set_back(shape: WindowShape) -> None:
+    """It goes into the first window that was not emitted yet."""
+    harness = Harness(operator(shape))
+    harness.clock.now_ms = 19
+    harness.operator.process_chunk(chunk(("a", 1, None)))
+    (timestamp, callback) = harness.clock.registered[-1]
+    callback(timestamp)
+
+    harness.clock.now_ms = 3
+    harness.operator.process_chunk(chunk(("a", 2, None)))
+    (timestamp, callback) = harness.clock.registered[-1]
+    callback(timestamp)
+
+    assert totals(harness) == [("a", 1), ("a", 2)]
+    assert harness.operator.ctx.counters.num_late_records_dropped == 0
+
+
 @pytest.mark.parametrize(
     ("rows", "cause"),
     [

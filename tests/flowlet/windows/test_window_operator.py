@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flowlet.common import Time
-from flowlet.datastream import OutputTag, ProcessWindowFunction
+from flowlet.datastream import AggregateFunction, OutputTag, ProcessWindowFunction
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.datastream.window import (
     CountTrigger,
@@ -52,6 +52,23 @@ class Counting(ProcessWindowFunction[Any, Any, Any, Any]):
 
     def clear(self, context: ProcessWindowFunction.Context[Any]) -> None:
         context.window_state().get_state(ValueStateDescriptor("evaluations")).clear()
+
+
+class Largest(AggregateFunction):
+    """Its accumulator is None until there is a number above 0, and again once there is one above 100."""
+
+    def create_accumulator(self) -> None:
+        pass
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        found = max(value[1], accumulator or 0)
+        return found if 0 < found <= 100 else None
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        return max(acc_a, acc_b)
 
 
 class Failing(ProcessWindowFunction[Any, Any, Any, Any]):
@@ -219,6 +236,24 @@ def test_windows_of_event_time_need_timestamps() -> None:
 
 
 @pytest.mark.parametrize(
+    ("assigner", "results"),
+    [
+        (TumblingEventTimeWindows.of(Time.milliseconds(10)), [(7, 19)]),
+        (SlidingEventTimeWindows.of(Time.milliseconds(20), Time.milliseconds(10)), [(7, 19), (7, 29)]),
+    ],
+)
+def test_an_accumulator_may_be_none(assigner: Any, results: list[Any]) -> None:
+    """The next record is added to a new one; a window that ends with None has no result."""
+    harness = opened(WindowSpec(assigner, EventTimeTrigger(), combine=Largest()))
+
+    harness.process_chunk([("a", 5), ("a", 101), ("a", 3), ("a", 7), ("b", 0)], [11, 12, 13, 14, 15])
+    harness.process_watermark(50)
+
+    assert harness.records == [StreamRecord(*result) for result in results]
+    harness.close()
+
+
+@pytest.mark.parametrize(
     "assigner",
     [TumblingEventTimeWindows.of(Time.milliseconds(10)), SlidingEventTimeWindows.of(Time.milliseconds(10), Time.milliseconds(5))],
 )
@@ -238,6 +273,17 @@ def test_an_error_of_the_window_function_names_key_and_window() -> None:
         harness.process_watermark(50)
 
     assert raised.value.__cause__.__notes__ == ["raised for TimeWindow(start=0, end=10) of the key 'a'"]  # type: ignore[union-attr]  # it has one
+    harness.close()
+
+
+def test_records_of_a_window_that_may_get_late_ones_are_not_counted_for_ever() -> None:
+    harness = opened(tumbling(function=Listing(), allowed_lateness_ms=5))
+    harness.process_chunk([("a", 1), ("a", 2), ("b", 3)], [1, 2, 11])
+
+    harness.process_watermark(9)
+
+    assert isinstance(harness.operator, WindowOperator)
+    harness.operator.check_invariants()
     harness.close()
 
 
