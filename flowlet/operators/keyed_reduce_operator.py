@@ -60,6 +60,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         self.takes_chunks = columnar is not None or emit_on_finish or emits_batches
         self._index: SlotIndex | None = SlotIndex(allows_null=self._allows_null)  # while all keys come in columns of one kind
         self._slots = Slots()  # afterwards: exact key -> slot
+        self._loops_find_slots = False  # the text of a loop reads the slots: there is no index any more
         self._results: list[Any] = []  # by slot; the same list all the time
 
     def open(self) -> None:
@@ -67,6 +68,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         super().open()
         self._uses_state = is_state_used(self.ctx)
         if self._uses_state:  # then the loops are given keys, and find the slots themselves
+            self._loops_find_slots = True
             self._leave_index()
         self._loop = RecordLoop(self.name, self._write_advance, self.out.loop_ends)
         self._silent_loop = RecordLoop(self.name, self._write_silent, [])
@@ -82,6 +84,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Behind another operator of its chain: emit the result after the record."""
+        self._loops_find_slots = True
         self._leave_index()
         if key is None:
             key = self._key_input.write_key(code, record)
@@ -176,8 +179,8 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         self._slots.clear()
         if self._index is not None:
             self._index.close()
-        self._index = SlotIndex(allows_null=self._allows_null)
-        if not self._index.load(keys):
+        self._index = None if self._loops_find_slots else SlotIndex(allows_null=self._allows_null)
+        if self._index is None or not self._index.load(keys):
             self._index = None
             self._slots.update(zip(keys, range(len(keys)), strict=True))
 
