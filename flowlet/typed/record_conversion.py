@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from flowlet.columns import ArrayColumn, Column, Columns, ListColumn, Shape
+from flowlet.columns.column import ColumnVisitor
 from flowlet.common.typeinfo import BasicTypeInfo, PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
 from flowlet.errors import DeclaredTypeError
 from flowlet.records import Chunk
@@ -161,11 +162,20 @@ def _covers(declared: TypeInformation, kind: type | None, *, may_round: bool) ->
     return kind is not None and exact_type(declared) is kind
 
 
+class _KindOf(ColumnVisitor["type | None"]):
+    def visit_any(self, column: Column) -> type | None:
+        return column.value_type
+
+    def visit_array(self, column: ArrayColumn) -> type | None:
+        return column.value_type or _KINDS.get(column.array.dtype.kind)
+
+
+_KIND_OF: Final = _KindOf()
+
+
 def _kind_of(column: Column) -> type | None:
     """The exact type of all values of a column; None: unknown."""
-    if column.value_type is not None:
-        return column.value_type
-    return _KINDS.get(column.array.dtype.kind) if isinstance(column, ArrayColumn) else None
+    return column.accept(_KIND_OF)
 
 
 def _first_out_of_range(column: Column, declared: TypeInformation) -> int | None:

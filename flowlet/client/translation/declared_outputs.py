@@ -21,6 +21,7 @@ from flowlet.graph.transformation import (
     MapTransformation,
     PrintTransformation,
     ProcessTransformation,
+    SinkTransformation,
     SourceTransformation,
     SplitTransformation,
     TimestampsAndWatermarksTransformation,
@@ -33,8 +34,14 @@ from flowlet.typed.record_conversion import DeclaredOutput
 _FUSED: Final = (MapTransformation, FlatMapTransformation, FilterTransformation, ProcessTransformation)
 # These emit records that they were given, and those were converted on their way to them.
 _PASSING_ON: Final = (FilterTransformation, SplitTransformation, TimestampsAndWatermarksTransformation)
-# Columns have types of their own.
-_IN_COLUMNS: Final = (CountTransformation, MapBatchesTransformation, ToColumnsTransformation, ToRecordsTransformation)
+# Columns have types of their own, and what a sink hands to its committer is no record.
+_OF_OTHER_TYPES: Final = (
+    CountTransformation,
+    MapBatchesTransformation,
+    SinkTransformation,
+    ToColumnsTransformation,
+    ToRecordsTransformation,
+)
 
 
 def is_fused(edge: StreamEdge, graph: StreamGraph) -> bool:
@@ -53,7 +60,7 @@ def declared_outputs_of(node: StreamNode, graph: StreamGraph) -> dict[str | None
     """The outputs of an operator whose records are converted, by side output; None is the main one."""
     step, outputs = node.transformation, graph.outputs_of(node.id)
     found: dict[str | None, TypeInformation] = {}
-    if not isinstance(step, _IN_COLUMNS) and not _comes_typed(step) and not _is_passed_on(node, graph):
+    if not isinstance(step, _OF_OTHER_TYPES) and not _comes_typed(step) and not _is_passed_on(node, graph):
         found[None] = step.output_type
     found |= {edge.tag: edge.side_type for edge in outputs if edge.tag is not None and edge.side_type is not None}
     collected = {edge.tag for edge in outputs if edge.target is None}

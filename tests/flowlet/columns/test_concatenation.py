@@ -67,6 +67,7 @@ def test_joined_tables_are_the_joined_lists(parts: list[list[Any]]) -> None:
         ([TEXTS, ConstantColumn("z", 2)], ListColumn),
         ([SHORT_TEXTS, SHORT_TEXTS], ShortTextColumn),
         ([CodedColumn(np.array([0, 1], np.uint16), TABLE), CodedColumn(np.array([1], np.uint16), TABLE)], CodedColumn),
+        ([ArrowColumn(pa.array(["a"])), ArrowColumn(pa.array(["b"]))], ArrowColumn),
     ],
 )
 def test_columns_that_fit_are_one(columns: list[Column], kind: type) -> None:
@@ -89,7 +90,7 @@ def test_columns_that_fit_are_one(columns: list[Column], kind: type) -> None:
         [TEXTS, INTS],
         [CodedColumn(np.array([0], np.uint16), TABLE), CodedColumn(np.array([0], np.uint16), NameTable(["a", "b"]))],
         [CodedColumn(np.array([0], np.uint16), TABLE), TEXTS],
-        [ArrowColumn(pa.array(["a"])), ArrowColumn(pa.array(["a"]))],
+        [ArrowColumn(pa.array(["a"])), ArrowColumn(pa.array([1]))],
         [TEXTS, SHORT_TEXTS],
         [SHORT_TEXTS, TEXTS],
     ],

@@ -55,7 +55,7 @@ from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
-from flowlet.operators.record_batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
+from flowlet.operators.record_batches import MapBatchesOperator, SelectColumnsOperator, ToColumnsOperator, ToRecordsOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.sink_operator import SinkOperator
@@ -498,6 +498,7 @@ CASES: dict[str, Case] = {
     "count with bad keys": Case(lambda: KeyedCountOperator(first_field), bad_key_pair),
     "count in rows": Case(lambda: KeyedCountOperator(ColumnKey("name"), field_names=("name", "count")), row),
     "map batches": Case(lambda: MapBatchesOperator(twice, NUMBERS, NUMBERS), small_int),
+    "some columns": Case(lambda: SelectColumnsOperator((0,), NUMBERS), small_int),
     "to columns": Case(lambda: ToColumnsOperator(NUMBERS), small_int),
     "to columns that fails": Case(lambda: ToColumnsOperator(NUMBERS), int_or_text),
     "to records": Case(lambda: ToRecordsOperator(), mixed_record),
