@@ -49,6 +49,7 @@ CASES: Final[dict[str, Case]] = {
     "wordcount": Case(3, QUICK_AND_PEERS),
     "shuffle": Case(3, QUICK_AND_PEERS),
     "shuffle-columnar": Case(3, QUICK_AND_PEERS),
+    "windows": Case(3, QUICK_AND_PEERS),
     "window-columns": Case(3, QUICK),
     "scaling": Case(3, QUICK),
     "process-model": Case(3, QUICK),

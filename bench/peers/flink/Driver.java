@@ -75,6 +75,9 @@ public final class Driver {
             case "nexmark-q2":
                 nexmark(environment, work);
                 break;
+            case "windows":
+                windows(environment);
+                break;
             default:
                 throw new IllegalArgumentException("no such work: " + work);
         }
@@ -113,6 +116,22 @@ public final class Driver {
     private void nexmark(StreamExecutionEnvironment environment, String query) {
         DataStream<Nexmark.Event> events = source(environment, new Nexmark.Events(options.get("events")), Nexmark.EVENT, 0);
         Nexmark.query(query, events).sinkTo(new TextNumberSink(options.get("folder"), true));
+    }
+
+    private void windows(StreamExecutionEnvironment environment) {
+        long count = number("count");
+        long parallelism = number("parallelism");
+        int keys = (int) number("keys");
+        String folder = options.get("folder");
+        DataStream<Tuple2<String, Long>> sums;
+        if (options.get("form").equals("twin")) {
+            var source = new NumberedSource<>(count, new Windows.Delayed(count, parallelism, keys), folder, 0);
+            sums = Windows.sums(environment, source, Types.STRING, true);
+        } else {
+            var source = new NumberedSource<>(count, new Windows.Ordered(count, parallelism, keys), folder, 0);
+            sums = Windows.sums(environment, source, Types.LONG, false);
+        }
+        sums.sinkTo(new TextNumberSink(folder, false));
     }
 
     private void latency(StreamExecutionEnvironment environment) {
