@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from flowlet.common.not_yet import missing_names
+from flowlet.common.not_yet import java_only, missing_names
 
 __all__ = [
     "ArrowTypeInfo",
@@ -44,6 +44,7 @@ class TypeInformation:
     """The type of a stream's records; compared by value."""
 
     __slots__ = ()
+    get_java_type_info = java_only("the type itself, or its repr() for a text")
 
     def _parts(self) -> tuple[object, ...]:
         """What distinguishes two types of the same class."""

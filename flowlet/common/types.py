@@ -7,7 +7,9 @@ Source: PyFlink ``pyflink.common.types``.
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from flowlet.common.not_yet import java_only
 
 __all__ = ["Row", "RowKind"]
 
@@ -21,6 +23,9 @@ class RowKind(Enum):
     UPDATE_BEFORE = 1
     UPDATE_AFTER = 2
     DELETE = 3
+
+    if not TYPE_CHECKING:  # which would take it for a member
+        to_j_row_kind = java_only("the kind itself, or its name or value")
 
     def __str__(self) -> str:
         return ("+I", "-U", "+U", "-D")[self.value]

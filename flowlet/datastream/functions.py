@@ -2,7 +2,7 @@
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``.
-Absent: Java-backed functions; metrics of a ``RuntimeContext``.
+Absent: Java-backed functions.
 Defined: in ``user_functions``, which imports nothing of this package.
 """
 
@@ -43,6 +43,7 @@ from flowlet.datastream.user_functions.record_functions import (
     SinkContext,
     SinkFunction,
 )
+from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.datastream.user_functions.window_functions import (
     AllWindowFunction,
     ProcessAllWindowFunction,
@@ -86,6 +87,7 @@ __all__ = [
     "RuntimeContext",
     "SinkContext",
     "SinkFunction",
+    "SourceFunction",
     "WindowFunction",
 ]
 

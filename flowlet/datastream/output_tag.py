@@ -5,6 +5,7 @@ Source: PyFlink ``pyflink.datastream.output_tag``.  Tags with the same id are th
 """
 
 from flowlet.common.checks import is_name
+from flowlet.common.not_yet import java_only
 from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
 from flowlet.errors import JobGraphError
 
@@ -23,6 +24,7 @@ class OutputTag:
     """
 
     __slots__ = ("tag_id", "type_info")
+    get_java_output_tag = java_only("the tag itself, or its tag_id")
 
     def __init__(self, tag_id: str, type_info: TypeInformation | list[TypeInformation] | None = None) -> None:
         if not is_name(tag_id):

@@ -7,7 +7,7 @@ Source: Flink ``MemorySize``, PyFlink ``pyflink.datastream.slot_sharing_group``.
 
 import re
 from functools import total_ordering
-from typing import Final
+from typing import Final, NoReturn
 
 from flowlet.errors import ConfigError
 
@@ -53,6 +53,11 @@ class MemorySize:
             return MemorySize(parse_bytes(text))
         except ValueError:
             raise ConfigError(f"{text!r} is no size in bytes; write it as 1048576, 512 kb, 64 mb or 2 gb") from None
+
+    @property
+    def get_java_memory_size(self) -> NoReturn:
+        """Raises AttributeError: there are no Java objects."""
+        raise AttributeError("'MemorySize' has no get_java_memory_size(): there are no Java objects here; use get_bytes()")
 
     def get_bytes(self) -> int:
         """The size in bytes."""

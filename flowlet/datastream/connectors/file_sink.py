@@ -8,6 +8,7 @@ Absent: compaction; object stores.
 from typing import Any, ClassVar, Final, NoReturn, Self
 
 from flowlet.common.checks import is_name, is_whole_number
+from flowlet.common.not_yet import java_only
 from flowlet.common.serialization import Encoder
 from flowlet.datastream.connectors.base import Sink
 from flowlet.datastream.connectors.bucket_assigner import BucketAssigner
@@ -34,6 +35,7 @@ class FileSink(Sink):
     """
 
     __slots__ = ("base_path", "bucket_assigner", "check_interval_ms", "file_config", "format", "rolling_policy")
+    get_transformer = java_only("sink_to(), which takes the sink itself")
 
     def __init__(self, base_path: str, file_format: Encoder | BulkWriterFactory, rolling_policy: RollingPolicy) -> None:
         self.base_path = base_path

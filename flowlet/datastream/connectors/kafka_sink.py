@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from flowlet.common.checks import is_name
+from flowlet.common.not_yet import java_only
 from flowlet.datastream.connectors.base import DeliveryGuarantee, Sink
 from flowlet.datastream.connectors.kafka_serialization import KafkaRecordSerializationSchema
 from flowlet.datastream.connectors.kafka_source import set_kafka_property
@@ -27,6 +28,8 @@ _MARKER_RETENTION_MS: Final = 6 * 86_400_000
 
 class KafkaSink(Sink):
     """Writes records to topics; made by ``KafkaSink.builder()``."""
+
+    get_transformer = java_only("sink_to(), which takes the sink itself")
 
     def __init__(self, properties: dict[str, str], serializer: KafkaRecordSerializationSchema) -> None:
         self.properties = properties  # may hold passwords

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from flowlet.common import RowKind, Types
 from flowlet.common.not_yet import NotSupportedYetError, missing_attribute
-from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream import OutputTag, StreamExecutionEnvironment
+from flowlet.datastream.connectors.file_system import FileSink
+from flowlet.datastream.connectors.kafka import KafkaSink
+from flowlet.datastream.slot_sharing_group import MemorySize
 from flowlet.errors import FlowletError
 
 
@@ -77,6 +81,35 @@ def test_a_name_is_explained_only_while_it_is_missing() -> None:
     present = {name for package in packages for name in vars(importlib.import_module(package))}
     assert not present & set(not_yet.MISSING_NAMES)
     assert not [name for name in not_yet.MISSING_MODULES if importlib.machinery.PathFinder.find_spec(name, _path_of(name))]
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "instead"),
+    [
+        (Types.STRING(), "get_java_type_info", "the type itself"),
+        (Types.ROW([Types.INT()]), "get_java_type_info", "the type itself"),
+        (RowKind.DELETE, "to_j_row_kind", "the kind itself"),
+        (FileSink, "get_transformer", r"sink_to\(\)"),
+        (KafkaSink, "get_transformer", r"sink_to\(\)"),
+        (OutputTag("late"), "get_java_output_tag", "its tag_id"),
+        (MemorySize(3), "get_java_memory_size", r"get_bytes\(\)"),
+    ],
+)
+def test_a_method_that_gives_a_java_object_says_what_to_use_instead(owner: object, method: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no {method}\(\): there are no Java objects here; use .*{instead}"):
+        getattr(owner, method)
+    assert not hasattr(owner, method)
+
+
+def test_such_a_method_is_no_kind_of_a_row() -> None:
+    assert [each.name for each in RowKind] == ["INSERT", "UPDATE_BEFORE", "UPDATE_AFTER", "DELETE"]
+
+
+def test_source_functions_are_found_where_pyflink_has_them() -> None:
+    from flowlet.datastream.functions import SourceFunction
+
+    with pytest.raises(FlowletError, match="derive a class with run"):
+        SourceFunction("org.example.Java")  # type: ignore[abstract]  # as in PyFlink
 
 
 def _path_of(module: str) -> list[str]:
