@@ -100,7 +100,7 @@ class _Meter(Meter):
             samples.popleft()
         since_ns, before = samples[0]
         if now_ns > since_ns:
-            self.rate = (self._count - before) * _NS_PER_S / (now_ns - since_ns)
+            self.rate = float((self._count - before) * _NS_PER_S / (now_ns - since_ns))  # the count may be a number of NumPy
         samples.append((now_ns, self._count))
 
     def value_as(self, name: str) -> MetricValue:
@@ -292,7 +292,10 @@ class _Group(MetricGroup):
 def _number(value: Any) -> Number | None:
     """A number that messages can hold; None: it is none, or too large."""
     try:
-        return int(value) if isinstance(value, numbers.Integral) and value in _INT64 else float(value)
+        if not isinstance(value, numbers.Integral):
+            return float(value)
+        plain = int(value)  # a number of NumPy, for one, would be searched for in the range, which never ends
+        return plain if plain in _INT64 else float(plain)
     except (TypeError, ValueError, OverflowError):
         return None
 

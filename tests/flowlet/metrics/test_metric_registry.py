@@ -1,5 +1,7 @@
 """Tests of ``flowlet.metrics.metric_registry``: names, values and limits of users' metrics."""
 
+import msgspec
+import numpy as np
 import pytest
 
 from flowlet.errors import FlowletError
@@ -123,6 +125,38 @@ def test_a_message_can_hold_every_value(shown: object, expected: object) -> None
     registry.sample()
 
     assert registry.values()[0].value == expected
+
+
+class OtherInt(int):
+    """A number that is no plain ``int``, as those of NumPy: only a search would find it in a range."""
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("it is searched for")
+
+    __hash__ = int.__hash__
+
+
+def test_a_whole_number_of_another_class_is_shown_as_a_plain_one() -> None:
+    registry = MetricRegistry()
+    registry.group.counter("c").inc(OtherInt(3))
+    registry.group.meter("m").mark_event(OtherInt(4))
+    registry.group.distribution("d").update(OtherInt(5))
+    registry.group.gauge("g", lambda: OtherInt(6))
+    registry.sample()
+
+    counter, meter, distribution, gauge = registry.values()
+    shown = [counter.value, meter.value, distribution.sum, distribution.min, distribution.max, gauge.value]
+    assert [(type(each), each) for each in shown] == [(int, each) for each in (3, 4, 5, 5, 5, 6)]
+
+
+def test_a_message_can_hold_the_rate_of_a_meter_that_counted_numbers_of_numpy() -> None:
+    clock = ManualNanos()
+    registry = MetricRegistry(clock)
+    registry.group.meter("m").mark_event(np.int64(4))  # type: ignore[arg-type]  # functions of users have such numbers
+    clock.now_ns = S
+    registry.sample()
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(registry.values()[0].rate)) == 4.0
 
 
 def test_metrics_over_the_limit_work_and_are_not_shown() -> None:
