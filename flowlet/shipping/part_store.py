@@ -18,6 +18,10 @@ from flowlet.rpc.shipped_files import PART_BYTES
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
 
 
+class PartLostError(StorageError):
+    """A part is gone, or is not what it was: it must be shipped again."""
+
+
 class PartStore:
     """Threading: any thread; for one digest one call at a time.  Life cycle: ``sizes`` first, once.
 
@@ -65,14 +69,21 @@ class PartStore:
             raise self._failure("written", error) from error
 
     def read(self, digest: bytes) -> bytes:
-        """A part.  Raises StorageError: it is gone, or is not what it was."""
+        """A part.
+
+        Raises:
+            PartLostError: it is gone, or is not what it was.
+            StorageError: it cannot be read.
+        """
         try:
             with self._path(digest).open("rb") as file:
                 content = file.read(PART_BYTES + 1)
+        except FileNotFoundError as error:
+            raise PartLostError(str(self._failure("read", error))) from error
         except OSError as error:
             raise self._failure("read", error) from error
         if hashlib.sha256(content).digest() != digest:
-            raise StorageError(f"part {digest.hex()} of a shipped file in {self._directory} has changed; submit the job again")
+            raise PartLostError(f"part {digest.hex()} of a shipped file in {self._directory} has changed; submit the job again")
         return content
 
     def remove(self, digest: bytes) -> None:

@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 from flowlet.errors import FlowletError, JobGraphError
 from flowlet.rpc.shipped_files import ShippedFiles
+from flowlet.shipping.part_store import PartLostError
 
 T = TypeVar("T")
 THREAD_NAME: Final = "shipped files"
@@ -32,7 +33,7 @@ class Parts(Protocol):
         """Keep a part."""
 
     def read(self, digest: bytes) -> bytes:
-        """A part."""
+        """A part.  Raises PartLostError: it is gone, or is not what it was."""
 
     def remove(self, digest: bytes) -> None:
         """Forget a part."""
@@ -92,7 +93,11 @@ class FileKeeper:
         await self._read_directory()
         if not self._touch(digest):
             return None
-        return await self._run_in_background(lambda: self._parts.read(digest), THREAD_NAME)
+        try:
+            return await self._run_in_background(lambda: self._parts.read(digest), THREAD_NAME)
+        except PartLostError:
+            self._sizes.pop(digest, None)  # so that the next job ships it again
+            raise
 
     async def check(self, files: ShippedFiles) -> None:
         """Raises JobGraphError: parts of a job's files are missing."""

@@ -6,9 +6,10 @@ from typing import TypeVar
 
 import pytest
 
-from flowlet.errors import JobGraphError
+from flowlet.errors import JobGraphError, StorageError
 from flowlet.jm.shipped.file_keeper import THREAD_NAME, FileKeeper, FilesFullError
 from flowlet.rpc.shipped_files import ShippedFile, ShippedFiles
+from flowlet.shipping.part_store import PartLostError
 
 T = TypeVar("T")
 
@@ -19,6 +20,7 @@ class InMemoryParts:
     def __init__(self) -> None:
         self.contents: dict[bytes, bytes] = {}
         self.num_writes = 0
+        self.error: StorageError | None = None  # of the next read
 
     def sizes(self) -> dict[bytes, int]:
         return {digest: len(content) for digest, content in self.contents.items()}
@@ -28,6 +30,8 @@ class InMemoryParts:
         self.contents[digest] = content
 
     def read(self, digest: bytes) -> bytes:
+        if self.error is not None:
+            raise self.error
         return self.contents[digest]
 
     def remove(self, digest: bytes) -> None:
@@ -99,3 +103,29 @@ async def test_a_job_whose_parts_are_missing_is_refused() -> None:
     await keeper.check(ShippedFiles())
     with pytest.raises(JobGraphError, match="1 parts of the job's files are not at the JobManager"):
         await keeper.check(file_of(A))
+
+
+async def test_a_part_that_is_lost_on_disk_is_shipped_again_with_the_next_job() -> None:
+    parts = InMemoryParts()
+    keeper = FileKeeper(parts, run_at_once, list, 100)
+    await keeper.put(digest_of(A), A)
+    parts.error = PartLostError("it has changed")
+
+    with pytest.raises(StorageError, match="it has changed"):
+        await keeper.read(digest_of(A))
+    assert await keeper.missing([digest_of(A)]) == [digest_of(A)]
+
+    parts.error = None
+    await keeper.put(digest_of(A), A)
+    assert (await keeper.read(digest_of(A)), parts.num_writes) == (A, 2)
+
+
+async def test_a_part_that_cannot_be_read_now_is_not_lost() -> None:
+    parts = InMemoryParts()
+    keeper = FileKeeper(parts, run_at_once, list, 100)
+    await keeper.put(digest_of(A), A)
+    parts.error = StorageError("too many open files")
+
+    with pytest.raises(StorageError, match="too many open files"):
+        await keeper.read(digest_of(A))
+    assert await keeper.missing([digest_of(A)]) == []
