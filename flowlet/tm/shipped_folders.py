@@ -64,7 +64,8 @@ class ShippedFolders:
             DeploymentError: a task of another job needs another version of a module, or another working directory; or a file would hide a
                 module that is loaded here.
         """
-        used = [*paths.import_path, *([] if paths.packages is None else [paths.packages])]
+        # Each once: files of the same content lie in one folder.
+        used = list(dict.fromkeys([*paths.import_path, *([] if paths.packages is None else [paths.packages])]))
         if not used and paths.working_directory is None:
             yield
             return

@@ -148,3 +148,15 @@ def test_the_working_directory_of_a_users_process_stays(folders: ShippedFolders,
     with pytest.raises(DeploymentError, match="archives set the working directory, which belongs to the program here"):
         folders.in_use(JobPaths(working_directory=tmp_path), "job").__enter__()
     assert os.getcwd() == before
+
+
+def test_a_folder_that_a_job_brings_twice_is_there_until_its_last_task_has_ended(folders: ShippedFolders, tmp_path: Path) -> None:
+    """Two files of the same content lie in one folder."""
+    one, before = folder_with(tmp_path / "one", "VERSION = 1"), list(sys.path)
+    paths = JobPaths((one, one), packages=one)
+
+    with folders.in_use(paths, "job"):
+        with folders.in_use(paths, "job"):
+            pass
+        assert sys.path == [str(one), *before]
+    assert sys.path == before
