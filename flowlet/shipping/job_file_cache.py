@@ -9,6 +9,7 @@ Source:     Flink ``FileCache``, ``BlobLibraryCacheManager``; PyFlink ``ProcessP
 """
 
 import hashlib
+import itertools
 import os
 import shutil
 import sys
@@ -64,8 +65,12 @@ class Delivery:
 
 @dataclass(slots=True)
 class _Folder:
-    """One thing that was made, or is being made."""
+    """One thing that was made, or is being made.
 
+    ``name``: of its folder, new each time: what is made again is not what another thread is removing.
+    """
+
+    name: str
     making: threading.Lock = field(default_factory=threading.Lock)
     path: Path | None = None  # Written by the thread that holds ``making``; None: not made yet.
     num_bytes: int = 0  # as ``path``
@@ -83,6 +88,7 @@ class JobFileCache:
         self._lock = threading.Lock()  # A leaf.
         self._directory: WorkingDirectory | None = None  # Guarded by _lock.
         self._folders: dict[str, _Folder] = {}  # Guarded by _lock; in the order of their last use.
+        self._numbers = itertools.count()  # Guarded by _lock.
 
     def __repr__(self) -> str:
         return f"<JobFileCache {self._directory!r}, {len(self._folders)} folders>"
@@ -126,9 +132,12 @@ class JobFileCache:
         try:
             if folder.path is None:
                 root = self._root()
-                path, unfinished = root / key, root / f"{key}.unfinished"
-                _remove(unfinished)  # of a task that failed here
-                make(unfinished)
+                path, unfinished = root / folder.name, root / f"{folder.name}.unfinished"
+                try:
+                    make(unfinished)
+                except BaseException:
+                    _remove(unfinished)
+                    raise
                 os.rename(unfinished, path)
                 folder.num_bytes = _size(path)
                 folder.path = path
@@ -144,7 +153,7 @@ class JobFileCache:
 
     def _use(self, key: str, used: list[_Folder]) -> _Folder:
         with self._lock:
-            folder = self._folders.pop(key) if key in self._folders else _Folder()
+            folder = self._folders.pop(key) if key in self._folders else _Folder(f"{key}-{next(self._numbers)}")
             self._folders[key] = folder
             folder.num_uses += 1
             used.append(folder)
@@ -208,7 +217,8 @@ class _Preparation:
 
     def _unpacked(self, file: ShippedFile) -> Path:
         archive = self._fetched(file)
-        return self._made("folder", [file.parts], lambda path: unpack(archive, file.name, path))
+        check_cancelled = self._delivery.check_cancelled
+        return self._made("folder", [file.parts], lambda path: unpack(archive, file.name, path, check_cancelled=check_cancelled))
 
     def _python_file(self, file: ShippedFile) -> Path:
         """The folder to be put on the import path."""
@@ -239,7 +249,7 @@ class _Preparation:
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if target.exists():
                     raise FlowletError(f"two archives of the job have the folder {archive.target!r}: give each another one")
-                unpack(fetched, archive.file.name, target)
+                unpack(fetched, archive.file.name, target, check_cancelled=self._delivery.check_cancelled)
 
         return self._made(_WORK, [self._job_id, files.archives], make)
 

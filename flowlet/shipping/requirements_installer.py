@@ -7,6 +7,7 @@ Source:     PyFlink ``pyflink_worker_pip_install_requirements``, which makes a p
 """
 
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -115,7 +116,7 @@ def _run(command: list[str], output: int, check_cancelled: Callable[[], None]) -
                     raise RequirementsError(f"the job's requirements were not installed within {_MAX_INSTALL_S:g} s") from None
     finally:
         if process.returncode is None:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # with what pip has started, such as a compiler: the session is its own
             process.wait(_KILL_TIMEOUT_S)
 
 

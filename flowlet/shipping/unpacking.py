@@ -6,11 +6,12 @@ Invariants: nothing is written outside the folder, and nothing over what is ther
 Rules:      a file may keep its right to be executed; set-user-id bits, owners and times are dropped.
 """
 
+import lzma
 import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -20,6 +21,16 @@ from flowlet.errors import FlowletError
 _COPY_BYTES: Final = 1024 * 1024
 _ZIP_KINDS: Final = {0: "", 0o040000: "", 0o100000: "", 0o120000: "a link", 0o020000: "a device", 0o060000: "a device", 0o010000: "a pipe"}
 _KIND_BITS: Final = 0o170000
+_BROKEN: Final = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    UnicodeDecodeError,
+    RuntimeError,  # zipfile: a password is needed
+)
 
 
 class UnpackError(FlowletError):
@@ -42,8 +53,12 @@ class _Entry:
     content: IO[bytes] | None  # of a file
 
 
-def unpack(archive: Path, name: str, folder: Path, limits: UnpackLimits | None = None) -> None:
+def unpack(
+    archive: Path, name: str, folder: Path, limits: UnpackLimits | None = None, check_cancelled: Callable[[], None] = lambda: None
+) -> None:
     """Unpack ``archive``, which its user calls ``name``, into the new folder ``folder``.
+
+    ``check_cancelled`` is called before each entry and each mebibyte; what it raises ends this.
 
     Raises:
         UnpackError: it is no archive, is broken, wants to be written elsewhere or has links, or becomes too large; says which entry.
@@ -54,6 +69,7 @@ def unpack(archive: Path, name: str, folder: Path, limits: UnpackLimits | None =
     num_files, left_bytes = 0, limits.max_bytes
     try:
         for entry in _entries(archive, name):
+            check_cancelled()
             num_files += 1
             if num_files > limits.max_files:
                 raise UnpackError(f"archive {name!r} has more than {limits.max_files} entries")
@@ -62,20 +78,21 @@ def unpack(archive: Path, name: str, folder: Path, limits: UnpackLimits | None =
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 continue
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            left_bytes -= _write(entry, path, left_bytes, name, limits)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
+            left_bytes -= _write(entry, path, left_bytes, name, limits, check_cancelled)
+    except _BROKEN as error:
         raise UnpackError(f"archive {name!r} cannot be unpacked: {str(error) or type(error).__name__}") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise UnpackError(f"archive {name!r} has two entries for one path: {os.path.relpath(str(error.filename), folder)!r}") from error
 
 
-def _write(entry: _Entry, path: Path, left_bytes: int, name: str, limits: UnpackLimits) -> int:
+def _write(entry: _Entry, path: Path, left_bytes: int, name: str, limits: UnpackLimits, check_cancelled: Callable[[], None]) -> int:
     assert entry.content is not None, "of a file"
     num_bytes = 0
     mode = 0o700 if entry.is_executable else 0o600
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file, entry.content:
         while content := entry.content.read(_COPY_BYTES):
+            check_cancelled()
             num_bytes += len(content)
             if num_bytes > left_bytes:
                 raise UnpackError(f"archive {name!r} becomes more than {limits.max_bytes} bytes")

@@ -1,15 +1,18 @@
 """What tasks find of the files of their jobs."""
 
 import hashlib
+import shutil
 import threading
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowlet.errors import FlowletError
 from flowlet.rpc.shipped_files import CachedFile, ShippedArchive, ShippedFile, ShippedFiles
-from flowlet.shipping.job_file_cache import Delivery, FileTransferError, JobFileCache
+from flowlet.shipping.job_file_cache import Delivery, FileTransferError, JobFileCache, JobPaths
 from flowlet.shipping.unpacking import UnpackError
 
 
@@ -168,6 +171,64 @@ def test_tasks_that_need_the_same_wait_for_one_that_fetches_it_and_a_cancelled_o
     thread.join(30)
 
     assert len(sender.fetched) == 1
+
+
+def test_what_is_made_while_the_same_is_removed_is_another_folder(
+    cache: JobFileCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the job starts again while the last task of another part ends."""
+    sender = Sender()
+    files = ShippedFiles(archives=[ShippedArchive(sender.file("data.zip", archive_of(tmp_path, "a.txt", "one")), "data")])
+    remove = shutil.rmtree
+    with ExitStack() as later:
+        entered: list[JobPaths] = []
+
+        def enter_before(path: Path, **options: Any) -> None:
+            if not entered:
+                entered.append(JobPaths())
+                entered[0] = later.enter_context(cache.in_use(files, "job", sender.delivery))
+            remove(path, **options)
+
+        monkeypatch.setattr(shutil, "rmtree", enter_before)
+        with cache.in_use(files, "job", sender.delivery) as before:
+            pass
+
+        assert entered[0].working_directory is not None
+        assert (entered[0].working_directory / "data" / "a.txt").read_text() == "one"
+        assert before.working_directory is not None
+        assert not before.working_directory.exists()
+
+
+def test_nothing_stays_of_what_could_not_be_made(cache: JobFileCache, tmp_path: Path) -> None:
+    sender = Sender()
+    with zipfile.ZipFile(tmp_path / "made.zip", "w") as archive:
+        archive.writestr("first.txt", "a" * 1000)
+        archive.writestr("../out.txt", "")
+    files = ShippedFiles([sender.file("lib.zip", (tmp_path / "made.zip").read_bytes())])
+
+    with pytest.raises(UnpackError):
+        cache.in_use(files, "job", sender.delivery).__enter__()
+
+    assert not [*tmp_path.rglob("first.txt"), *tmp_path.rglob("*.unfinished")]
+
+
+def test_a_cancelled_task_unpacks_no_further(cache: JobFileCache, tmp_path: Path) -> None:
+    class CancelledError(Exception):
+        pass
+
+    def cancelled() -> None:
+        if any(tmp_path.rglob("first.txt")):
+            raise CancelledError
+
+    sender = Sender()
+    with zipfile.ZipFile(tmp_path / "made.zip", "w") as archive:
+        archive.writestr("first.txt", "")
+        archive.writestr("second.txt", "")
+    file = sender.file("lib.zip", (tmp_path / "made.zip").read_bytes())
+
+    for files in (ShippedFiles([file]), ShippedFiles(archives=[ShippedArchive(file, "data")])):
+        with pytest.raises(CancelledError):
+            cache.in_use(files, "job", Delivery(sender.delivery.fetch, cancelled)).__enter__()
 
 
 def test_everything_goes_when_the_cache_is_closed(cache: JobFileCache, tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """pip installs what a job needs, from the packages that came with it."""
 
+import os
+import select
+import sys
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -55,6 +58,30 @@ def test_a_cancelled_task_ends_pip(tmp_path: Path) -> None:
 
     with pytest.raises(CancelledError):
         install(tmp_path / "requirements.txt", None, tmp_path / "folder", {}, cancelled)
+
+
+def test_a_cancelled_task_ends_what_pip_has_started_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a compiler; here it is a program that writes a line into a pipe and stays."""
+
+    class CancelledError(Exception):
+        pass
+
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    (tmp_path / "pip").write_text(f"#!/bin/sh\n(echo; exec sleep 20) > {tmp_path}/pipe &\nwait\n")
+    (tmp_path / "pip").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "pip"))
+
+    def cancelled() -> None:
+        if select.select([pipe], [], [], 0)[0] and os.read(pipe, 1):
+            raise CancelledError
+
+    with pytest.raises(CancelledError):
+        install(tmp_path / "requirements.txt", None, tmp_path / "folder", {}, cancelled)
+
+    assert select.select([pipe], [], [], 10)[0], "the writer has ended"
+    assert not os.read(pipe, 1)
+    os.close(pipe)
 
 
 def test_versions_of_loaded_packages_are_known_and_those_of_other_folders_are_not(tmp_path: Path) -> None:

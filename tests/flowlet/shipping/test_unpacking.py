@@ -123,3 +123,16 @@ def test_a_truncated_archive_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(UnpackError, match="cannot be unpacked"):
         unpack(archive, "archive", tmp_path / "folder")
+
+
+def test_an_archive_whose_compressed_bytes_are_broken_is_named(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "archive", "w:xz") as archive:
+        content = b"".join(b"%d " % number for number in range(50_000))
+        info = tarfile.TarInfo("a")
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    data = (tmp_path / "archive").read_bytes()
+    (tmp_path / "archive").write_bytes(data[: len(data) // 2] + bytes(len(data) // 2))
+
+    with pytest.raises(UnpackError, match=r"'data\.tar\.xz' cannot be unpacked: Corrupt"):
+        unpack(tmp_path / "archive", "data.tar.xz", tmp_path / "folder")
