@@ -7,7 +7,7 @@ Rules:      a slot sharing group needs as many slots as its widest vertex has su
             vertex takes the slots with the fewest tasks, so that single sources and sinks do not all run in the first process; but if a
             pointwise edge from a vertex of equal parallelism feeds it, it takes the slots of that vertex.
             Vertices of different stages (``vertex_stages``) use the same slots one after the other.
-        A job takes one slot of each TaskManager in turn, in the order of registration.  While parts of it restart it keeps its slots;
+            A job takes one slot of each TaskManager in turn, in the order of registration.  While parts of it restart it keeps its slots;
             those of a lost TaskManager are replaced when a task needs them.
 Absent:     slots of different sizes; giving back single slots while tasks of the job are left.
 """
