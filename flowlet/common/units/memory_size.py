@@ -7,9 +7,8 @@ Source: Flink ``MemorySize``, PyFlink ``pyflink.datastream.slot_sharing_group``.
 
 import re
 from functools import total_ordering
-from typing import Final
+from typing import Final, NoReturn
 
-from flowlet.common.not_yet import java_only
 from flowlet.errors import ConfigError
 
 __all__ = ["MemorySize", "parse_bytes"]
@@ -36,7 +35,6 @@ class MemorySize:
     """A size in bytes; immutable.  Raises ConfigError: it is no whole number of 0 or more."""
 
     __slots__ = ("_bytes",)
-    get_java_memory_size = java_only("get_bytes()")
 
     def __init__(self, bytes_size: int | None = None) -> None:
         if not isinstance(bytes_size, int) or isinstance(bytes_size, bool) or bytes_size < 0:
@@ -55,6 +53,11 @@ class MemorySize:
             return MemorySize(parse_bytes(text))
         except ValueError:
             raise ConfigError(f"{text!r} is no size in bytes; write it as 1048576, 512 kb, 64 mb or 2 gb") from None
+
+    @property
+    def get_java_memory_size(self) -> NoReturn:
+        """Raises AttributeError: there are no Java objects."""
+        raise AttributeError("'MemorySize' has no get_java_memory_size(): there are no Java objects here; use get_bytes()")
 
     def get_bytes(self) -> int:
         """The size in bytes."""
