@@ -54,6 +54,18 @@ class ShippedFolders:
         """Whether a job has brought the module of that name, or one above it."""
         return name.partition(".")[0] in self._folders
 
+    def check_sources(self, names: Collection[str], job_name: str) -> None:
+        """Ask before modules that a job brings as sources, ``names``, come in front of those in folders.
+
+        Raises:
+            DeploymentError: a task of another job runs with a module of that name from its folder.
+        """
+        with self._lock:
+            for top in sorted({name.partition(".")[0] for name in names} & self._folders.keys()):
+                others = [user for user in self._users.get(self._folders[top], ()) if user != job_name]
+                if others:
+                    raise DeploymentError(_differs(top, others[0]))
+
     @contextmanager
     def in_use(self, paths: JobPaths, job_name: str, beside: Collection[str] = ()) -> Iterator[None]:
         """Let modules in these folders be imported, and files be found from the working directory, while the block runs.
@@ -87,10 +99,7 @@ class ShippedFolders:
         for name, folder in wanted.items():
             before = self._folders.get(name)
             if before is not None and before != folder and self._users.get(before):
-                raise DeploymentError(
-                    f"the job's module {name!r} differs from that of job {self._users[before][0]!r}, which runs in the same TaskManager: "
-                    f"{_ADVICE}"
-                )
+                raise DeploymentError(_differs(name, self._users[before][0]))
             if folder != paths.packages:
                 self._check_hidden(name, folder)
         working, users = paths.working_directory, self._users.get(self._working) if self._working is not None else None
@@ -181,6 +190,10 @@ def _is_same(file: Path, folder: Path, name: str) -> bool:
 def is_users_module(name: str) -> bool:
     """Whether a job has brought the module of that name, or one above it, to this process."""
     return SHIPPED_MODULES.brings(name) or SHIPPED_FOLDERS.brings(name)
+
+
+def _differs(name: str, job_name: str) -> str:
+    return f"the job's module {name!r} differs from that of job {job_name!r}, which runs in the same TaskManager: {_ADVICE}"
 
 
 SHIPPED_FOLDERS: Final = ShippedFolders(sys.modules, sys.path, SHIPPED_MODULES)

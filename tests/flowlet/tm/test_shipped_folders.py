@@ -61,6 +61,16 @@ def test_a_module_is_found_while_a_task_needs_it_and_the_path_is_as_before_after
     assert folders.brings(f"{NAME}.inner")
 
 
+def test_a_source_never_replaces_a_module_in_the_folder_of_another_job_that_runs(folders: ShippedFolders, tmp_path: Path) -> None:
+    one = folder_with(tmp_path / "one", "VERSION = 1")
+
+    with folders.in_use(JobPaths((one,)), "job"):
+        with pytest.raises(DeploymentError, match=f"module '{NAME}' differs from that of job 'job', which runs in the same TaskManager"):
+            folders.check_sources([f"{NAME}.inner", "another"], "second job")
+        folders.check_sources([NAME], "job")
+    folders.check_sources([NAME], "second job")
+
+
 def test_the_first_folder_counts_and_packages_come_last(folders: ShippedFolders, tmp_path: Path) -> None:
     one, two = folder_with(tmp_path / "one", "VERSION = 1"), folder_with(tmp_path / "two", "VERSION = 2")
 
