@@ -110,7 +110,8 @@ def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_proces
             )
         job = execute(job_graph, RemoteTarget(*address, retry=job_graph.client_retry), dependencies)
     warn_of_sources_without_position(stream_graph)
-    return SubmittedJob(job, tuple(edge.id for edge in job_graph.external_edges()))
+    edges = tuple(edge.id for edge in job_graph.external_edges())
+    return SubmittedJob(job, edges, runs_in_stages=stream_graph.exchanges_are_blocking)
 
 
 def translate(stream_graph: StreamGraph) -> JobGraph:

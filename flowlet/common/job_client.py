@@ -67,10 +67,11 @@ class RunningJob(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
-    """A running job, and the ids of the edges that the client reads."""
+    """A running job, the ids of the edges that the client reads, and whether these begin only when earlier stages have ended."""
 
     job: RunningJob
     external_edges: tuple[str, ...]
+    runs_in_stages: bool = False
 
 
 class JobClient:

@@ -4,7 +4,7 @@ Side:   pure.  It reads from the client package and owns no thread.
 Source: PyFlink ``CloseableIterator`` (``pyflink.datastream.data_stream``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,15 +25,18 @@ class CloseableIterator:
     Raises: ``next()`` raises ``JobExecutionError`` if the job failed.
     """
 
-    __slots__ = ("_is_closed", "_job", "_on_end", "_values")
+    __slots__ = ("_edge_id", "_is_closed", "_job", "_on_end", "_values")
 
     def __init__(self, submitted: SubmittedJob, on_end: Callable[[RunningJob], None]) -> None:
-        (edge_id,) = submitted.external_edges
+        (self._edge_id,) = submitted.external_edges
         self._job = submitted.job
         self._on_end = on_end
         self._is_closed = False
+        self._values: Iterator[Any] | None = None
+        if submitted.runs_in_stages:
+            return  # the last stage may begin much later: ``next`` waits for it, and the job can be watched until then
         try:
-            self._values = submitted.job.collect(edge_id)
+            self._values = submitted.job.collect(self._edge_id)
         except BaseException:  # such as a job that failed before its tasks ran: nobody gets this iterator to close it
             on_end(submitted.job)
             raise
@@ -45,6 +48,8 @@ class CloseableIterator:
         if self._is_closed:
             raise StopIteration
         try:
+            if self._values is None:
+                self._values = self._job.collect(self._edge_id)
             return next(self._values)
         except StopIteration:
             self._finish()
