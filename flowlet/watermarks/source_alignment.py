@@ -57,8 +57,8 @@ class SourceAlignment:
 
     @property
     def drift_ms(self) -> int:
-        """How far the source is above the limit; negative below it.  Flink's metric ``watermarkAlignmentDrift``."""
-        return self._watermark - self._max_allowed
+        """How far the source is above the limit; negative below it; in 64 bits.  Flink's metric ``watermarkAlignmentDrift``."""
+        return min(max(self._watermark - self._max_allowed, MIN_TIMESTAMP), MAX_TIMESTAMP)
 
     @property
     def paused_splits(self) -> frozenset[str]:

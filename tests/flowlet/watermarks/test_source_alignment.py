@@ -157,3 +157,8 @@ def test_an_alignment_prints_whether_it_waits() -> None:
     sampled(alignment, 5)
     alignment.allow(4)
     assert repr(alignment) == "<SourceAlignment waits at 5 of 4, 0 splits paused>"
+
+
+def test_the_drift_of_a_source_that_has_just_begun_fits_into_a_report() -> None:
+    """The difference between no watermark and no limit takes 65 bits, and no message holds it."""
+    assert SourceAlignment().drift_ms == MIN_TIMESTAMP
