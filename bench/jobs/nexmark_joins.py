@@ -15,7 +15,7 @@ from flowlet.datastream.window import TumblingEventTimeWindows
 
 
 def new_sellers(people: list[Person], auctions: list[Auction]) -> Pairs:
-    """One person, if somebody of that id joined and opened an auction in a window."""
+    """The person of an id who joined in a window, if the same id opened an auction in it."""
     if auctions:
         for person in people:
             yield f"{person.id} {person.name}", person.date_time - person.date_time % WINDOW_MS

@@ -15,7 +15,7 @@ NUM_TOP = NUM_CLOSED = CATEGORY = 10
 
 
 def _winners(events: Events) -> list[tuple[Auction, Bid]]:
-    """Each auction that somebody bid on while it was open, with the bid that won it, in the order of their ends."""
+    """Each auction that had bids while it was open, with its winning bid, in the order of their ends."""
     auctions: dict[int, Auction] = {}
     best: dict[int, Bid] = {}
     for event in events:

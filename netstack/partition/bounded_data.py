@@ -65,7 +65,7 @@ class BoundedData(Protocol):
 
     @property
     def is_readable(self) -> bool:
-        """Whether nobody else has deleted the file."""
+        """Whether the file is still there."""
 
     def write(self, buffer: NetworkBuffer) -> None:
         """Append a copy of ``buffer``, which stays the caller's."""
@@ -106,7 +106,7 @@ class _BoundedFile:
 
     @property
     def is_readable(self) -> bool:
-        """Whether nobody else has deleted the file; one without a name stays as long as it is open."""
+        """Whether the file is still there; one without a name stays as long as it is open."""
         return not self._is_named or self.path.exists()
 
     def write(self, buffer: NetworkBuffer) -> None:

@@ -9,10 +9,6 @@ import pytest
 from tests.pyflink.run_in_flowlet import PROGRAMS, comparable, run, translated
 
 GOLDEN: Final = Path(__file__).parent / "golden"
-# Programs that do not run yet, and what they wait for.
-AWAITS: Final[dict[str, str]] = {}
-
-
 # Those that take longer than a quarter of a second: they wait, or run dozens of streams.
 SLOW: Final = ("demo_async_requests", "demo_configuration", "demo_late_records", "demo_rows_and_types")
 
@@ -20,8 +16,6 @@ SLOW: Final = ("demo_async_requests", "demo_configuration", "demo_late_records",
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS])
 def test_a_program_prints_what_pyflink_prints(name: str) -> None:
     """The golden files are PyFlink's own output; ``make test-pyflink`` runs both side by side."""
-    if name in AWAITS:
-        pytest.skip(AWAITS[name])
     expected = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
 
     assert comparable(run(PROGRAMS[name])) == comparable(expected)
