@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from flowlet.records import MIN_TIMESTAMP, Chunk
-from flowlet.sorted_input.sort_codes import alike
+from flowlet.sorted_input.sort_codes import alike, as_bytes, concatenated, sortable
 from flowlet.sorted_input.sorted_block import Block
 from flowlet.sorted_input.sorted_merge import merge_steps
 
@@ -74,23 +74,24 @@ def _is_new(block: Block, before: Block | None) -> bool:
     """Whether the first key of a block is another than the last one of the block before."""
     if before is None:
         return False
-    ours, last = alike([block.codes[:1], before.codes[-1:]])
+    ours, last = as_bytes(block.codes[:1]), as_bytes(before.codes[-1:])
     return bool(ours[0] != last[0])
 
 
 def _runs_of_many(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
     last: Block | None = None
     for parts in merge_steps(inputs):
-        codes = np.concatenate(alike([part.codes for _, part in parts]))
+        merged = concatenated(alike([part.codes for _, part in parts]))
         stamps = np.concatenate([np.full(len(part), MIN_TIMESTAMP) if part.stamps is None else part.stamps for _, part in parts])
         owners = np.repeat(np.arange(len(parts)), [len(part) for _, part in parts])
-        rows = np.lexsort((owners, stamps, codes))
-        codes, owners = codes.take(rows), owners.take(rows)
+        rows = np.lexsort((owners, stamps, sortable(merged)))
+        merged, owners = merged.take(rows), owners.take(rows)
+        codes = sortable(merged)
         is_other_key = np.concatenate(([False], codes[1:] != codes[:-1]))
         starts = np.flatnonzero(np.concatenate(([True], is_other_key[1:] | (owners[1:] != owners[:-1])))).tolist()
         cursors = [0] * len(parts)
         chunks = [_to_cut(part.chunk, len(starts)) for _, part in parts]
-        step = Block(chunks[0], codes)
+        step = Block(chunks[0], merged)
         begins_key = _is_new(step, last)
         last = step
         for start, stop in zip(starts, [*starts[1:], len(codes)], strict=True):
