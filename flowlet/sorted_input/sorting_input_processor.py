@@ -93,7 +93,8 @@ class SortingInputProcessor:
     Args:
         inputs: in the order of the head's.
         end_keys: called when the keys that were handed over have ended; None: nothing happens at the end of a key.
-        must_end_singly: asked when the records are handed over: whether ``end_keys`` must be called for each single key.
+        must_end_singly: asked when the records are handed over: whether ``end_keys`` must be called for each single key, or records of
+            several inputs must meet in the order of their timestamps.
     """
 
     def __init__(self, inputs: Sequence[TaskInput], end_keys: Callable[[], None] | None, must_end_singly: Callable[[], bool]) -> None:
@@ -191,8 +192,8 @@ class SortingInputProcessor:
 
     def _runs(self) -> Iterator[KeyRun]:
         blocks = [each.collected.sorter.sorted_blocks() for each in self._inputs if each.collected is not None]
-        are_open = len(blocks) == 1 and (self._end_keys is None or not self._must_end_singly())
-        return open_runs(blocks[0]) if are_open else key_runs(blocks)
+        are_open = not self._must_end_singly() or (len(blocks) == 1 and self._end_keys is None)
+        return open_runs(blocks) if are_open else key_runs(blocks)
 
     @property
     def is_available(self) -> bool:

@@ -303,12 +303,13 @@ class TaskExecutor:
     async def session_lost(self, reason: str) -> None:
         """Cancel all tasks: the JobManager has failed their jobs.  Returns when they have ended: until then their slots are not free."""
         self.is_registered.clear()
-        all_results, self._results = self._results, {}
-        for results in all_results.values():
-            self._release(results)
         for task in await self._cancel_all(_LOST_SESSION_GRACE_S):
             _log.warning("a task of a lost JobManager holds up the next registration", task=task.describe_stuck(), reason=reason)
             await task.ended.wait()  # waits for a stuck task; ended by its watchdog
+        # Only now: tasks read results until they end, and one that finishes before it hears of the cancel leaves its own.
+        all_results, self._results = self._results, {}
+        for results in all_results.values():
+            self._release(results)
 
     # ---------------------------------------------------------------- the tasks' reports
 

@@ -114,7 +114,7 @@ def test_runs_of_keys_have_the_codes_of_their_block(budget: int) -> None:
             sorter.add_chunk(chunk, keys)
         return sorter.sorted_blocks()
 
-    opened = [record for run in open_runs(blocks(0)) for record in run.chunk.values]
+    opened = [record for run in open_runs([blocks(0)]) for record in run.chunk.values]
     stretches: list[set[str]] = []
     for run in key_runs([blocks(0), blocks(1)]):
         if run.begins_key or not stretches:
