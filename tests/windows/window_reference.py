@@ -66,7 +66,7 @@ class Reference:
                 case Advance():
                     self._advance(step.domain, step.time)
                 case Restart():
-                    self._restart()
+                    self._restart(step.lag)
         return self.outcome
 
     # ---------------------------------------------------------------- time
@@ -82,11 +82,11 @@ class Reference:
             self.timers[domain].remove(timer)
             self._on_timer(domain, *timer)
 
-    def _restart(self) -> None:
+    def _restart(self, lag: int | None) -> None:
         """Watermarks are no state: the sources give them again, and timers that are due fire with the first one."""
         watermark, self.times[EVENT] = self.times[EVENT], NO_WATERMARK
-        if watermark != NO_WATERMARK:
-            self._advance(EVENT, watermark)
+        if watermark != NO_WATERMARK and lag is not None:
+            self._advance(EVENT, watermark - lag)
 
     def _register(self, domain: str, time: int, key: Any, span: Span) -> None:
         if (time, key, span) not in self.timers[domain]:
