@@ -18,7 +18,7 @@ from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
 from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
 
 # 3: no shipped files, no blocking results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
 
@@ -579,7 +579,13 @@ class CheckpointDeclined(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-CheckpointReport = CheckpointAcknowledged | CheckpointDeclined
+class FinalCheckpointAwaited(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: this subtask has processed everything, and ends with the next checkpoint."""
+
+    attempt: bytes
+
+
+CheckpointReport = CheckpointAcknowledged | CheckpointDeclined | FinalCheckpointAwaited
 CheckpointOrder = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted
 MarkReport = MarkRequested | MarkPassed
 MarkOrder = EmitMark | MarkCompleted
