@@ -571,7 +571,13 @@ class CheckpointDeclined(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-CheckpointReport = CheckpointAcknowledged | CheckpointDeclined
+class FinalCheckpointAwaited(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: this subtask has processed everything, and ends with the next checkpoint."""
+
+    attempt: bytes
+
+
+CheckpointReport = CheckpointAcknowledged | CheckpointDeclined | FinalCheckpointAwaited
 CheckpointOrder = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted
 MarkReport = MarkRequested | MarkPassed
 MarkOrder = EmitMark | MarkCompleted

@@ -33,6 +33,7 @@ from flowlet.rpc.shipped_files import (
     ShippedFiles,
     is_target,
 )
+from flowlet.shipping.unpacking import UnpackLimits
 
 _TIME: Final = (1980, 1, 1, 0, 0, 0)  # the first that a zip archive can have
 _MAX_FOLDER_FILES: Final = 100_000
@@ -103,7 +104,7 @@ class PackedFiles:
                 parts.append(digest)
                 num_bytes += len(content)
                 if num_bytes > MAX_JOB_FILE_BYTES:
-                    raise JobSubmissionError(f"{name!r} has more than {MAX_JOB_FILE_BYTES} bytes, which is the limit of a job: {ADVICE}")
+                    raise JobSubmissionError(_too_large(name))
         return ShippedFile(name, num_bytes, parts, is_folder)
 
     def _new_path(self) -> Path:
@@ -117,9 +118,13 @@ class PackedFiles:
         return self._hashed(path, MODULES_FILE)
 
     def _zipped(self, folder: Path) -> Path:
+        files = list(_files_below(folder))
+        most = UnpackLimits().max_bytes
+        if sum(file.stat().st_size for file in files) > most:
+            raise JobSubmissionError(f"folder {folder} has more than {most} bytes, which no TaskManager unpacks: {ADVICE}")
         path = self._new_path()
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for file in _files_below(folder):
+        with path.open("wb") as packed, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for file in files:
                 entry = zipfile.ZipInfo(file.relative_to(folder).as_posix(), _TIME)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 mode = 0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644
@@ -127,7 +132,13 @@ class PackedFiles:
                 with file.open("rb") as source, archive.open(entry, "w", force_zip64=True) as target:
                     while content := source.read(_COPY_BYTES):
                         target.write(content)
+                        if packed.tell() > MAX_JOB_FILE_BYTES:
+                            raise JobSubmissionError(_too_large(folder.name))
         return path
+
+
+def _too_large(name: str) -> str:
+    return f"{name!r} has more than {MAX_JOB_FILE_BYTES} bytes, which is the limit of a job: {ADVICE}"
 
 
 def pack(settings: DependencySettings, modules: Mapping[str, ModuleSource] | None = None) -> PackedFiles:

@@ -16,6 +16,7 @@ from functools import partial
 
 from flowlet.common.settings.job_settings import CANCELLATION_TIMEOUT_OPTION
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.rpc.background_call import close_in_background
 from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
@@ -176,7 +177,7 @@ class TaskExecutor:
             await asyncio.gather(self._session, return_exceptions=True)  # waits for the cancelled session; ended by its next steps
         if not self._snapshot_pool.close(_POOL_STOP_S):
             _log.warning("a checkpoint is still being written; its thread ends after that", tm=self.tm_id)
-        self._files.close()
+        await close_in_background(self._files.close, f"files of {self.tm_id}")
         await self._network.close()
         return stuck
 

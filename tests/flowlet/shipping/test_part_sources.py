@@ -106,6 +106,22 @@ def test_files_that_are_too_large_are_refused(tmp_path: Path, monkeypatch: pytes
         pack(DependencySettings(python_files=(str(tmp_path / "b"),)))
 
 
+def test_a_folder_that_is_too_large_is_not_packed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its archive ends at the limit; a folder that no TaskManager unpacks is not even begun."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a").write_bytes(os.urandom(2 * 1024 * 1024))
+    settings = DependencySettings(python_files=(str(folder),))
+    monkeypatch.setattr(part_sources, "MAX_JOB_FILE_BYTES", 1000)
+    monkeypatch.setattr(part_sources.PackedFiles, "_hashed", None)  # comes when the archive is complete
+
+    with pytest.raises(JobSubmissionError, match="'data' has more than 1000 bytes"):
+        pack(settings)
+    os.truncate(folder / "a", 8 * 1024**3 + 1)  # a hole, which would be read for a minute
+    with pytest.raises(JobSubmissionError, match="has more than 8589934592 bytes, which no TaskManager unpacks: put large data where"):
+        pack(settings)
+
+
 def test_a_file_that_changes_on_its_way_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1")
     with pack(DependencySettings(python_files=(str(tmp_path / "a.py"),))) as packed:

@@ -15,6 +15,7 @@ from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.rpc.control_messages import CancelTask
 from flowlet.rpc.http import RpcClient
+from flowlet.shipping.job_file_cache import JobFileCache
 from flowlet.tm.jobmanager_connection import ReconnectConfig
 from flowlet.tm.latency import latency_policy
 from flowlet.tm.latency.busy_tasks import BusyTasks, TaskLoad
@@ -322,6 +323,19 @@ async def test_a_task_whose_thread_died_without_a_word_fails_its_job(cluster: Cl
 
     assert document is not None
     assert "its thread ended without a report" in document["failure"]["message"]
+
+
+async def test_the_files_of_jobs_are_removed_on_another_thread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large folder takes seconds, in which the loop would stand still."""
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(JobFileCache, "close", lambda _: threads.append(threading.current_thread()))
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+
+    await executor.stop(PATIENCE_S)
+
+    assert [each.name for each in threads] == ["files of tm-1"]
 
 
 async def test_it_says_why_it_ends_and_its_jobs_get_that_as_their_cause(cluster: Cluster) -> None:
