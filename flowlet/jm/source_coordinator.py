@@ -17,7 +17,8 @@ import msgspec
 
 from flowlet.errors import StateRestoreError
 from flowlet.rpc.background_call import call_in_background
-from flowlet.splits.enumerator import AnySplit, SplitEnumerator
+from flowlet.splits.enumerator import SplitEnumerator
+from flowlet.splits.split_kinds import AnySplit
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

@@ -18,6 +18,7 @@ from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
 from flowlet.rpc.shipped_files import check_shipped_files
+from flowlet.splits.file_split import FileSet
 from netstack.wire.gate_access import MAX_GATE_NAME_BYTES
 from netstack.wire.offer_messages import FINGERPRINT_BYTES
 
@@ -82,7 +83,7 @@ def without_code(job: JobGraphMessage) -> JobGraphMessage:
     """The same graph with empty blobs: what the JobManager keeps once the tasks are deployed for the last time."""
     return msgspec.structs.replace(
         job,
-        vertices=[msgspec.structs.replace(vertex, chain=b"", files=None) for vertex in job.vertices],
+        vertices=[msgspec.structs.replace(vertex, chain=b"", split_set=None) for vertex in job.vertices],
         edges=[msgspec.structs.replace(edge, partitioner=b"") for edge in job.edges],
         code=UserCode(),
     )
@@ -131,8 +132,8 @@ def _check_vertex(vertex: VertexMessage) -> None:
         _check_alignment(vertex.name, vertex.watermark_alignment)
     if vertex.remote_gate is not None:
         _check_gate(vertex.name, vertex.remote_gate)
-    if vertex.files is not None and vertex.files.split_bytes is not None and vertex.files.split_bytes < 1:
-        raise JobGraphError(f"vertex {vertex.name!r}: its splits must have at least 1 byte, not {vertex.files.split_bytes}")
+    if isinstance(vertex.split_set, FileSet) and vertex.split_set.split_bytes is not None and vertex.split_set.split_bytes < 1:
+        raise JobGraphError(f"vertex {vertex.name!r}: its splits must have at least 1 byte, not {vertex.split_set.split_bytes}")
     for name in vertex.operator_names:
         _check_name(f"vertex {vertex.name!r}: an operator's name", name)
 

@@ -11,7 +11,7 @@ Rules:      the JobManager calls ``discover`` once, on a thread of its own, and 
             they were sent.  So every split is in exactly one of these states.
             The JobManager runs no code of users and unpickles nothing.  So enumerators and splits are made of plain data of the control
             protocol (``FileSet`` and ``FileSplit``, ``KafkaTopics`` and ``KafkaSplit``; the content of a ``PlannedSplit`` is opaque bytes),
-            and a new kind of enumerator needs a new kind of each, and a line in ``enumerators.py``.
+            and a new kind of enumerator needs a new kind of each, and a line in ``split_kinds.py`` and ``enumerators.py``.
             Where new splits may appear (``discovery_interval_ms``), the JobManager calls ``find_new`` again and again, on a thread of its
             own, and then ``add_found``.  A reader that asks gets an answer as soon as there are splits for it.
 Source:     Flink ``SplitEnumerator``, ``SourceSplit``, FLIP-27.
@@ -21,12 +21,7 @@ Absent:     ``add_splits_back``, because all readers of a source restart togethe
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from flowlet.splits.file_split import FileSplit
-from flowlet.splits.kafka_split import KafkaSplit
-from flowlet.splits.planned_split import PlannedSplit
-
-AnySplit = FileSplit | KafkaSplit | PlannedSplit
-"""What messages can hold."""
+from flowlet.splits.split_kinds import AnySplit
 
 
 class SourceSplit(Protocol):

@@ -11,9 +11,7 @@ from flowlet.splits.file_split import FileSet
 from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.kafka_split import KafkaTopics
 from flowlet.splits.planned_split import PlannedSplitEnumerator, PlannedSplits
-
-SplitSet = FileSet | KafkaTopics | PlannedSplits
-"""What a source reads, as plain data."""
+from flowlet.splits.split_kinds import SplitSet
 
 
 def enumerator_for(split_set: SplitSet) -> SplitEnumerator:

@@ -8,8 +8,8 @@ import pytest
 
 from flowlet.errors import FlowletError
 from flowlet.jm.source_coordinator import SourceCoordinator
-from flowlet.splits.enumerator import AnySplit
 from flowlet.splits.file_split import FileSplit
+from flowlet.splits.split_kinds import AnySplit
 
 
 class Enumerator:

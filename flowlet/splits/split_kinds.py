@@ -1,0 +1,14 @@
+"""All kinds of splits, and what the JobManager finds them from: what messages can hold.
+
+Side:   pure.
+"""
+
+from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
+from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
+
+AnySplit = FileSplit | KafkaSplit | PlannedSplit
+"""A part of a source, as a reader gets it."""
+
+SplitSet = FileSet | KafkaTopics | PlannedSplits
+"""What a source reads; ``enumerators.py`` makes an enumerator of it."""
