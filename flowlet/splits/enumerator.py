@@ -10,8 +10,9 @@ Rules:      the JobManager calls ``discover`` once, on a thread of its own, and 
             calls ``snapshot`` and sends the triggers in one turn of its loop, and a task handles triggers and splits in the order in which
             they were sent.  So every split is in exactly one of these states.
             The JobManager runs no code of users and unpickles nothing.  So enumerators and splits are made of plain data of the control
-            protocol (``FileSet`` and ``FileSplit``, ``KafkaTopics`` and ``KafkaSplit``; the content of a ``PlannedSplit`` is opaque bytes),
-            and a new kind of enumerator needs a new kind of each, and a line in ``split_kinds.py`` and ``enumerators.py``.
+            protocol (``FileSet`` and ``FileSplit``, ``KafkaTopics`` and ``KafkaSplit``, ``NumberRange`` and ``NumberSplit``; the content of
+            a ``PlannedSplit`` is opaque bytes), and a new kind of enumerator needs a new kind of each, and a line in ``split_kinds.py`` and
+            ``enumerators.py``.
             Where new splits may appear (``discovery_interval_ms``), the JobManager calls ``find_new`` again and again, on a thread of its
             own, and then ``add_found``.  A reader that asks gets an answer as soon as there are splits for it.
 Source:     Flink ``SplitEnumerator``, ``SourceSplit``, FLIP-27.

@@ -10,6 +10,8 @@ from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet
 from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.kafka_split import KafkaTopics
+from flowlet.splits.number_enumerator import NumberSplitEnumerator
+from flowlet.splits.number_split import NumberRange
 from flowlet.splits.planned_split import PlannedSplitEnumerator, PlannedSplits
 from flowlet.splits.split_kinds import SplitSet
 
@@ -21,6 +23,8 @@ def enumerator_for(split_set: SplitSet) -> SplitEnumerator:
             return FileSplitEnumerator(split_set)
         case KafkaTopics():
             return KafkaSplitEnumerator(split_set)
+        case NumberRange():
+            return NumberSplitEnumerator(split_set)
         case PlannedSplits():
             return PlannedSplitEnumerator(split_set)
         case _:
@@ -34,6 +38,8 @@ def split_set_of(enumerator: SplitEnumerator) -> SplitSet | None:
             return enumerator.files
         case KafkaSplitEnumerator():
             return enumerator.topics
+        case NumberSplitEnumerator():
+            return enumerator.numbers
         case PlannedSplitEnumerator():
             return enumerator.planned
         case _:

@@ -5,10 +5,11 @@ Side:   pure.
 
 from flowlet.splits.file_split import FileSet, FileSplit
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
+from flowlet.splits.number_split import NumberRange, NumberSplit
 from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
 
-AnySplit = FileSplit | KafkaSplit | PlannedSplit
+AnySplit = FileSplit | KafkaSplit | NumberSplit | PlannedSplit
 """A part of a source, as a reader gets it."""
 
-SplitSet = FileSet | KafkaTopics | PlannedSplits
+SplitSet = FileSet | KafkaTopics | NumberRange | PlannedSplits
 """What a source reads; ``enumerators.py`` makes an enumerator of it."""
