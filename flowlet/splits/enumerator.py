@@ -20,7 +20,7 @@ Absent:     ``add_splits_back``, because all readers of a source restart togethe
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from flowlet.splits.split_kinds import AnySplit
 
@@ -80,3 +80,20 @@ class SplitEnumerator(Protocol):
     @property
     def waiting_bytes(self) -> int:
         """The size of the splits that are not assigned."""
+
+
+@runtime_checkable
+class SwitchingEnumerator(SplitEnumerator, Protocol):
+    """Knows the splits of several sources, which are read one after the other.
+
+    Life cycle: while ``is_discovered`` is False, nothing may be called but ``snapshot`` and, on a thread of its own, ``restore`` with
+    what that gave.
+    """
+
+    @property
+    def is_discovered(self) -> bool:
+        """Whether the splits of the present source are known; False at the start, and again when ``next_splits`` has ended a source."""
+
+    @property
+    def has_next_source(self) -> bool:
+        """Whether a reader that gets nothing must wait for another source."""

@@ -8,6 +8,8 @@ from typing import assert_never
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet
+from flowlet.splits.hybrid_enumerator import HybridSplitEnumerator
+from flowlet.splits.hybrid_split import HybridSplits
 from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.kafka_split import KafkaTopics
 from flowlet.splits.number_enumerator import NumberSplitEnumerator
@@ -19,6 +21,8 @@ from flowlet.splits.split_kinds import SplitSet
 def enumerator_for(split_set: SplitSet) -> SplitEnumerator:
     """A new enumerator."""
     match split_set:
+        case HybridSplits():
+            return HybridSplitEnumerator(split_set, enumerator_for)
         case FileSet():
             return FileSplitEnumerator(split_set)
         case KafkaTopics():
@@ -34,6 +38,8 @@ def enumerator_for(split_set: SplitSet) -> SplitEnumerator:
 def split_set_of(enumerator: SplitEnumerator) -> SplitSet | None:
     """What ``enumerator_for`` makes it of; None: the JobManager does not know the kind."""
     match enumerator:
+        case HybridSplitEnumerator():
+            return enumerator.splits
         case FileSplitEnumerator():
             return enumerator.files
         case KafkaSplitEnumerator():

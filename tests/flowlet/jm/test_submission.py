@@ -13,6 +13,7 @@ from flowlet.jm import submission
 from flowlet.jm.submission import check_job_graph, without_code
 from flowlet.rpc.control_messages import JobGraphMessage, RemoteGateMessage, WatermarkAlignmentMessage
 from flowlet.splits.file_split import FileSet
+from flowlet.splits.hybrid_split import HybridSplits
 from tests.flowlet.jm.scripted_task_manager import EDGE_ID, SINK_ID, SOURCE_ID, edge, word_count
 
 MAX_TASKS = 4
@@ -50,6 +51,8 @@ def test_a_good_graph_passes() -> None:
         (with_source(name=""), "its name has 0 characters"),
         (with_source(slot_sharing_group=""), "its slot sharing group has 0 characters"),
         (with_source(split_set=FileSet(("a",), split_bytes=0)), "'source': its splits must have at least 1 byte, not 0"),
+        (with_source(split_set=HybridSplits((FileSet(("a",), split_bytes=0),))), "'source': its splits must have at least 1 byte, not 0"),
+        (with_source(split_set=HybridSplits(())), "'source': a hybrid source has at least one source"),
         (with_source(parallelism=0), "'source': parallelism 0 is not within 1 to 128"),
         (with_source(max_parallelism=1, parallelism=2), "'source': parallelism 2 is not within 1 to 1"),
         (with_source(max_parallelism=0), "max parallelism 0"),

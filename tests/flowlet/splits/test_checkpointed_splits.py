@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from flowlet.chain.state_share import StateShare
 from flowlet.connectors import number_source, text_line_source
 from flowlet.connectors.number_source import NumberSource
+from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.connectors.text_line_source import TextLineReader, TextLineSource
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.splits.file_split import FileSet
@@ -212,3 +213,27 @@ def test_every_number_counts_once(seed: int, num_steps: int, num_records: int) -
         found = everything(NumberSource(-3, num_records - 3), seed, num_steps)
 
     assert found == list(range(-3, num_records - 3))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    num_steps=st.integers(0, 300),
+    num_numbers=st.integers(0, 40),
+    sizes=st.lists(st.integers(0, 8), min_size=1, max_size=3),
+    more=st.lists(st.integers(0, 8), min_size=1, max_size=3),
+)
+def test_every_record_of_sources_in_turn_counts_once(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, num_steps: int, num_numbers: int, sizes: list[int], more: list[int]
+) -> None:
+    """Files, numbers, files: a reader may be behind the end of a source, or before the first split of the next one."""
+    base = tmp_path_factory.getbasetemp()
+    (first, lines), (last, later) = written(base / "first", sizes), written(base / "last", more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_line_source, "MAX_CHUNK_LINES", 2)
+        patch.setattr(number_source, "MAX_CHUNK_RECORDS", 3)
+        found = everything(
+            SourcesInTurn(SmallBlocks(first), NumberSource(0, num_numbers, function=str), SmallBlocks(last)), seed, num_steps
+        )
+
+    assert found == sorted([*lines, *map(str, range(num_numbers)), *later])
