@@ -6,8 +6,8 @@ Side:       task.
 Invariants: a number is given once, by one reader, and the numbers of a reader rise.  What is left is the position, so it can be dealt out
             to any number of readers.  A reader that may not give anything yet never blocks: its future is done when a timer fires or an
             answer comes, and checkpoints go on meanwhile.
-Rules:      a reader asks for more when it takes the last numbers that it has: what it does not need yet may go to another one.  A reader
-            has one watermark, as in Flink: its splits follow each other in ascending order.
+Rules:      a reader asks for more in the second half of its last split, and not before ``EARLY_NUMBERS``: what it does not need yet may go
+            to another one.  A reader has one watermark, as in Flink: its splits follow each other in ascending order.
 Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGeneratorSource``, ``RateLimitedSourceReader``.
 """
 
@@ -29,6 +29,8 @@ from netstack.availability import AvailabilityFuture, AvailabilityHelper
 
 MakeRecord = Callable[[int], Any]
 _NS_PER_MS: Final = 1_000_000
+# Some milliseconds of work for the cheapest function; an answer takes one, or several while other threads compute.
+EARLY_NUMBERS: Final = 64_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class NumberReader:
     def __init__(self, num_readers: int, function: MakeRecord | None) -> None:
         self._splits: AssignedSplits[NumberSplit] = AssignedSplits(num_readers, early_bytes=0)
         self._next = self._end = 0  # what is left of the present split
+        self._asks_from = 0  # from here on it is time to ask for more
         self._function = function
         self.never_waits = function is None  # a function may wait for something
 
@@ -132,6 +135,7 @@ class NumberReader:
         """Whether there are numbers just now; begins a split if need be."""
         if self._next >= self._end and (split := self._splits.take()) is not None:
             self._next, self._end = split.start, split.end
+            self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 2)
         return self._next < self._end
 
     def _next_chunk(self, max_records: int) -> Chunk | None:
@@ -139,7 +143,7 @@ class NumberReader:
             return self._nothing()
         numbers = range(self._next, min(self._next + max_records, self._end))
         self._next = numbers.stop
-        if numbers.stop == self._end:
+        if numbers.stop >= self._asks_from:
             self._splits.keep_stocked(0)
         return Chunk(list(numbers) if self._function is None else list(map(self._function, numbers)))
 

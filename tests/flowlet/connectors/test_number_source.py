@@ -77,7 +77,7 @@ def test_a_fast_reader_gives_what_a_slow_one_does_not() -> None:
     assert rest(slow) == list(range(1_000, 20_000))
 
 
-def test_a_reader_asks_with_its_last_numbers_and_waits_for_the_answer() -> None:
+def test_a_reader_asks_in_the_second_half_of_its_split_and_waits_for_the_answer() -> None:
     asked: list[int] = []
     reader = NumberSource(0, 10_000).create_reader(0, 2)
     reader.start(lambda: asked.append(1))
@@ -85,15 +85,15 @@ def test_a_reader_asks_with_its_last_numbers_and_waits_for_the_answer() -> None:
     assert nothing is not None
     assert (len(nothing), len(asked), reader.available_future().is_done) == (0, 1, False)
 
-    reader.add_splits([NumberSplit(0, 1_500)], 8_500)
+    reader.add_splits([NumberSplit(0, 2_500)], 7_500)
     assert reader.available_future().is_done
     sizes = []
-    for _ in range(3):
+    for _ in range(4):
         chunk = reader.poll_chunk()
         assert chunk is not None
         sizes.append((len(chunk), len(asked)))
 
-    assert sizes == [(1_000, 1), (500, 2), (0, 2)]
+    assert sizes == [(1_000, 1), (1_000, 2), (500, 2), (0, 2)]
     reader.no_more_splits()
     assert reader.available_future().is_done
     assert reader.poll_chunk() is None

@@ -46,12 +46,14 @@ def test_a_reader_gets_half_of_its_fair_share_of_what_is_left() -> None:
     assert enumerator.waiting_bytes == 421_875
 
 
-def test_the_last_splits_of_many_numbers_are_one_chunk() -> None:
-    sizes = [split.size_bytes for split in all_splits(discovered(0, 10**7, 3))]
+@pytest.mark.parametrize(("num_numbers", "least"), [(100_000, LEAST_SPLIT), (768 * 10_000, 10_000), (2**62, -(-(2**62) // 768))])
+def test_the_last_splits_of_many_numbers_are_small(num_numbers: int, least: int) -> None:
+    """Of three readers."""
+    sizes = [split.size_bytes for split in all_splits(discovered(0, num_numbers, 3))]
 
-    assert min(sizes[:-1]) == LEAST_SPLIT
+    assert min(sizes[:-1]) == least
     assert sizes == sorted(sizes, reverse=True)
-    assert len(sizes) < 60, "few questions"
+    assert len(sizes) < 40, "few questions"
 
 
 def test_the_last_splits_of_few_numbers_are_an_eighth_of_a_share() -> None:
