@@ -215,6 +215,7 @@ def test_every_number_counts_once(seed: int, num_steps: int, num_records: int) -
     assert found == list(range(-3, num_records - 3))
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32),
     num_steps=st.integers(0, 300),
