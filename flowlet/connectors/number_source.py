@@ -6,7 +6,7 @@ Side:       task.
 Invariants: a number is given once, by one reader, and the numbers of a reader rise.  What is left is the position, so it can be dealt out
             to any number of readers.  A reader that may not give anything yet never blocks: its future is done when a timer fires or an
             answer comes, and checkpoints go on meanwhile.
-Rules:      a reader asks for more in the second half of its last split, and not before ``EARLY_NUMBERS``: what it does not need yet may go
+Rules:      a reader asks for more in the last quarter of its last split, and not before ``EARLY_NUMBERS``: what it does not need yet may go
             to another one.  A reader has one watermark, as in Flink: its splits follow each other in ascending order.
 Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGeneratorSource``, ``RateLimitedSourceReader``.
 """
@@ -135,7 +135,7 @@ class NumberReader:
         """Whether there are numbers just now; begins a split if need be."""
         if self._next >= self._end and (split := self._splits.take()) is not None:
             self._next, self._end = split.start, split.end
-            self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 2)
+            self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 4)
         return self._next < self._end
 
     def _next_chunk(self, max_records: int) -> Chunk | None:

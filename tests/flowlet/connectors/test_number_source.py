@@ -77,7 +77,7 @@ def test_a_fast_reader_gives_what_a_slow_one_does_not() -> None:
     assert rest(slow) == list(range(1_000, 20_000))
 
 
-def test_a_reader_asks_in_the_second_half_of_its_split_and_waits_for_the_answer() -> None:
+def test_a_reader_asks_in_the_last_quarter_of_its_split_and_waits_for_the_answer() -> None:
     asked: list[int] = []
     reader = NumberSource(0, 10_000).create_reader(0, 2)
     reader.start(lambda: asked.append(1))
