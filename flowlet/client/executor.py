@@ -23,10 +23,8 @@ from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner, dump_type
 from flowlet.shipping.part_sources import PackedFiles, pack
-from flowlet.splits.enumerators import SplitSet, split_set_of
-from flowlet.splits.file_split import FileSet
-from flowlet.splits.kafka_split import KafkaTopics
-from flowlet.splits.planned_split import PlannedSplits
+from flowlet.splits.enumerators import split_set_of
+from flowlet.splits.split_kinds import SplitSet
 from flowlet.task.operator_services import operator_id_of
 
 __all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
@@ -109,7 +107,6 @@ def to_message(job_graph: JobGraph, code: UserCode | None = None) -> JobGraphMes
 
 
 def _vertex_message(vertex: JobVertex) -> VertexMessage:
-    split_set = _split_set(vertex)
     return VertexMessage(
         id=vertex.id,
         name=vertex.name,
@@ -120,9 +117,7 @@ def _vertex_message(vertex: JobVertex) -> VertexMessage:
         chain=dump_chain(vertex.chain, vertex.name),
         watermark_alignment=_alignment(vertex),
         remote_gate=_remote_gate(vertex),
-        topics=split_set if isinstance(split_set, KafkaTopics) else None,
-        files=split_set if isinstance(split_set, FileSet) else None,
-        planned=split_set if isinstance(split_set, PlannedSplits) else None,
+        split_set=_split_set(vertex),
         operator_ids=[operator_id_of(each.operator, vertex.id, index).hex() for index, each in enumerate(vertex.chain)],
         operator_uids=[each.operator.uid for each in vertex.chain],
     )

@@ -14,7 +14,7 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
-from flowlet.client.translation.built_in_sources import planned_source, runtime_source
+from flowlet.client.translation.built_in_sources import runtime_source
 from flowlet.client.translation.declared_outputs import declared_outputs_of, is_fused
 from flowlet.client.translation.gate_routing import routed_at_producers
 from flowlet.client.translation.source_positions import warn_of_sources_without_position
@@ -28,7 +28,6 @@ from flowlet.connectors.remote_gate_source import RemoteGateSource
 from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.datastream.connectors.base import BuiltInSource, DiscardingSink, Sink
 from flowlet.datastream.connectors.file_system import FileSink, FileSource
-from flowlet.datastream.connectors.split_source import SplitSource
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.errors import JobGraphError
@@ -335,10 +334,8 @@ def _reading(step: SourceTransformation) -> Source:
         from flowlet.operators.record_batches import ArrowSource
 
         return ArrowSource(step.source, step.schema) if callable(step.source) else ArrowTableSource(step.source)
-    if isinstance(step.source, SplitSource):
-        return planned_source(step.source, step.name, step.parallelism)
     if isinstance(step.source, BuiltInSource):
-        return runtime_source(step.source)
+        return runtime_source(step.source, step.name, step.parallelism)
     if isinstance(step.source, RemoteGate):
         gate = step.source
         event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)

@@ -26,7 +26,6 @@ _STATE: Final = "it wraps a Java object; use HashMapStateBackend() or EmbeddedRo
 _CHECKPOINTS: Final = "it wraps a Java object; use FileSystemCheckpointStorage()"
 _INPUT_FORMATS: Final = "input formats are Java objects; use from_source() or add_source()"
 _FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
-_SOURCES: Final = "this source is not supported yet; use from_collection() or a SourceFunction"
 _SINKS: Final = "a file sink cannot compact files yet; leave it out"
 _OLD_SINKS: Final = "use FileSink, which has the same builders"
 _JARS: Final = "nothing here runs in a Java virtual machine; use a SourceFunction, or map() with a client in Python"
@@ -44,7 +43,6 @@ _FEATURES: Final = {
 MISSING_MODULES: Final = {
     f"flowlet.{name}": feature
     for feature, names in {
-        _SOURCES: "datastream.connectors.hybrid_source",
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
         " datastream.connectors.kinesis datastream.connectors.pulsar"
         " datastream.connectors.rabbitmq java_gateway",

@@ -1,25 +1,43 @@
 """Sources of numbered records: a sequence of numbers, and what a function makes of each, at a rate if need be.
 
+Hot path, per chunk of 1,000 numbers: two ranges; nothing per number but the user's function.
+
 Side:       task.
-Invariants: a number is given once, by one reader; what is left is the position, so it can be dealt out to any number of readers.  A reader
-            that may not give anything yet never blocks: its future is done when a timer fires, and checkpoints go on meanwhile.
-Source:     Flink ``NumberSequenceSource``, ``DataGeneratorSource``, ``RateLimitedSourceReader``.
+Invariants: a number is given once, by one reader, and the numbers of a reader rise.  What is left is the position, so it can be dealt out
+            to any number of readers.  A reader that may not give anything yet never blocks: its future is done when a timer fires or an
+            answer comes, and checkpoints go on meanwhile.
+Rules:      a reader asks for more in the last quarter of its last split, and not before ``EARLY_NUMBERS``: what it does not need yet may go
+            to another one.  A reader has one watermark, as in Flink: its splits follow each other in ascending order.
+Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGeneratorSource``, ``RateLimitedSourceReader``.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from flowlet.chain.state_share import StateShare
 from flowlet.connectors.rate_limits import RateLimit
-from flowlet.errors import FlowletError
+from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
 from flowlet.records import Chunk
-from flowlet.splits.number_runs import NumbersLeft, Runs, share_of_runs
+from flowlet.splits.assigned_splits import AssignedSplits
+from flowlet.splits.number_enumerator import NumberSplitEnumerator
+from flowlet.splits.number_runs import Runs, share_of_runs
+from flowlet.splits.number_split import NumberRange, NumberSplit
 from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, TimerHandle
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 
 MakeRecord = Callable[[int], Any]
 _NS_PER_MS: Final = 1_000_000
+# Some milliseconds of work for the cheapest function; an answer takes one, or several while other threads compute.
+EARLY_NUMBERS: Final = 64_000
+
+
+@dataclass(frozen=True, slots=True)
+class NumberPosition:
+    """The numbers that a reader has left, in ascending order."""
+
+    runs: Runs
 
 
 class NumberSource(Source):
@@ -39,63 +57,105 @@ class NumberSource(Source):
         *,
         function: MakeRecord | None = None,
         limit: Callable[[int], RateLimit] | None = None,
-        is_bounded: bool = True,
     ) -> None:
-        self.start = start
-        self.end = end
+        self.numbers = NumberRange(start, end)
         self._function = function
         self._limit = limit
 
-    def create_reader(self, subtask: int, parallelism: int) -> "NumberReader":
-        """A reader of about one ``parallelism``-th of the numbers."""
-        runs = share_of_runs([(self.start, self.end)], subtask, parallelism)
-        if self._limit is None:
-            return NumberReader(runs, self._function)
-        return LimitedNumberReader(runs, self._function, self._limit(parallelism))
+    def create_enumerator(self) -> NumberSplitEnumerator:
+        """What hands out the numbers, in the JobManager."""
+        return NumberSplitEnumerator(self.numbers)
 
-    def redistribute_positions(self, positions: Sequence[Runs | None], share: StateShare) -> Runs:
-        """A part of the numbers that are left, about as many as the other readers get."""
-        return share_of_runs([run for runs in positions for run in runs or ()], share.subtask, share.parallelism)
+    def create_reader(self, subtask: int, parallelism: int) -> "NumberReader":
+        """A reader of the numbers that it is assigned."""
+        if self._limit is None:
+            return NumberReader(parallelism, self._function)
+        return LimitedNumberReader(parallelism, self._function, self._limit(parallelism))
+
+    def redistribute_positions(self, positions: Sequence[NumberPosition | None], share: StateShare) -> NumberPosition:
+        """A part of what the former readers had left, about as many numbers as the other readers get.
+
+        Raises:
+            StateRestoreError: the checkpoint is of an older flowlet.
+        """
+        runs = [run for position in positions if position is not None for run in _checked(position).runs]
+        return NumberPosition(share_of_runs(sorted(runs), share.subtask, share.parallelism))
 
 
 class NumberReader:
-    """Gives the records of its numbers as fast as they are taken.  Threading: task thread."""
+    """Gives the records of its numbers as fast as they are taken; see ``SplitReceiver``.  Threading: task thread."""
 
-    def __init__(self, runs: Runs, function: MakeRecord | None) -> None:
-        self._left = NumbersLeft(runs)
+    def __init__(self, num_readers: int, function: MakeRecord | None) -> None:
+        self._splits: AssignedSplits[NumberSplit] = AssignedSplits(num_readers, early_bytes=0)
+        self._next = self._end = 0  # what is left of the present split
+        self._asks_from = 0  # from here on it is time to ask for more
         self._function = function
         self.never_waits = function is None  # a function may wait for something
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._left!r}>"
+        return f"<{type(self).__name__} {self._next} to {self._end}, {self._splits!r}>"
+
+    def start(self, request_splits: Callable[[], None]) -> None:
+        """Ask for the first numbers."""
+        self._splits.start(request_splits)
+
+    def add_splits(self, splits: Sequence[NumberSplit], waiting_bytes: int) -> None:
+        """Give these numbers, too."""
+        self._splits.add(splits, waiting_bytes)
+
+    def no_more_splits(self) -> None:
+        """End after the numbers received so far."""
+        self._splits.end()
 
     def poll_chunk(self) -> Chunk | None:
-        """Up to 1,000 records; None at the end."""
+        """Up to 1,000 records; an empty chunk while no numbers are there, None at the end."""
         return self._next_chunk(MAX_CHUNK_RECORDS)
 
-    def snapshot_position(self) -> Runs:
-        """The numbers that are left."""
-        return self._left.runs
+    def available_future(self) -> AvailabilityFuture:
+        """Done when there are numbers, or none will come."""
+        return self._splits.available_future
 
-    def restore_position(self, position: Runs) -> None:
-        """Go on with these."""
-        self._left = NumbersLeft(position)
+    def snapshot_position(self) -> NumberPosition:
+        """The numbers that are left."""
+        present = ((self._next, self._end),) if self._next < self._end else ()
+        return NumberPosition((*present, *((split.start, split.end) for split in self._splits.not_begun)))
+
+    def restore_position(self, position: NumberPosition) -> None:
+        """Go on with these.
+
+        Raises:
+            StateRestoreError: the checkpoint is of an older flowlet.
+        """
+        self._splits.restore([NumberSplit(start, end) for start, end in _checked(position).runs])
 
     def close(self) -> None:
         """Nothing is open."""
 
+    def _has_numbers(self) -> bool:
+        """Whether there are numbers just now; begins a split if need be."""
+        if self._next >= self._end and (split := self._splits.take()) is not None:
+            self._next, self._end = split.start, split.end
+            self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 4)
+        return self._next < self._end
+
     def _next_chunk(self, max_records: int) -> Chunk | None:
-        numbers = self._left.take(max_records)
-        if numbers is None:
-            return None
+        if not self._has_numbers():
+            return self._nothing()
+        numbers = range(self._next, min(self._next + max_records, self._end))
+        self._next = numbers.stop
+        if numbers.stop >= self._asks_from:
+            self._splits.keep_stocked(0)
         return Chunk(list(numbers) if self._function is None else list(map(self._function, numbers)))
+
+    def _nothing(self) -> Chunk | None:
+        return None if self._splits.is_over else Chunk([])
 
 
 class LimitedNumberReader(NumberReader):
     """Gives the records of its numbers at a rate; see ``TimedReader``, ``PositionListener``."""
 
-    def __init__(self, runs: Runs, function: MakeRecord | None, limit: RateLimit) -> None:
-        super().__init__(runs, function)
+    def __init__(self, num_readers: int, function: MakeRecord | None, limit: RateLimit) -> None:
+        super().__init__(num_readers, function)
         self.never_waits = False
         self._limit = limit
         self._clock: ProcessingTimeService | None = None  # from use_clock on
@@ -109,11 +169,11 @@ class LimitedNumberReader(NumberReader):
         self._now_ns = clock.relative_time_ns if isinstance(clock, RelativeClock) else lambda: clock.current_time_ms() * _NS_PER_MS
 
     def poll_chunk(self) -> Chunk | None:
-        """As many records as the rate allows, 1,000 at most; an empty chunk if it allows none yet, None at the end."""
+        """As many records as the rate allows, 1,000 at most; an empty chunk if there are none yet, None at the end."""
         if self._now_ns is None:
             raise FlowletError("a source with a rate needs the clock of a task")
-        if not self._left.runs:
-            return None
+        if not self._has_numbers():
+            return self._nothing()
         now_ns = self._now_ns()
         num_allowed = self._limit.allowed(now_ns)
         if num_allowed < 1:
@@ -125,8 +185,8 @@ class LimitedNumberReader(NumberReader):
         return chunk
 
     def available_future(self) -> AvailabilityFuture:
-        """Done when the rate allows another record."""
-        return self._available.future
+        """Done when the rate allows another record, or when there are numbers again."""
+        return self._available.future if self._next < self._end else super().available_future()
 
     def position_taken(self, checkpoint_id: int) -> None:
         """Nothing depends on it."""
@@ -160,3 +220,12 @@ class LimitedNumberReader(NumberReader):
         pending = self._available.unavailable_to_reset_available()
         if pending is not None:
             pending.complete()
+
+
+def _checked(position: NumberPosition) -> NumberPosition:
+    if not isinstance(position, NumberPosition):
+        raise StateRestoreError(
+            "the checkpoint has the numbers of a source as an older flowlet kept them, which gave each subtask its share at the start; go "
+            "on with that one"
+        )
+    return position

@@ -105,10 +105,10 @@ class EnvironmentSources(ABC):
         )
 
     def from_sequence(self, from_: int, to: int) -> DataStream:
-        """The whole numbers from ``from_`` to ``to``, both included, in equal shares per subtask; Flink's ``fromSequence``.
+        """The whole numbers from ``from_`` to ``to``, both included: a ``NumberSequenceSource``; Flink's ``fromSequence``.
 
         Raises:
-            JobGraphError: they are not whole numbers, or the first is above the last.
+            JobGraphError: they are not whole numbers of 64 bits, or the first is above the last.
         """
         source = NumberSequenceSource(from_, to)
         return self.from_source(source, WatermarkStrategy.no_watermarks(), "Sequence Source", Types.LONG())

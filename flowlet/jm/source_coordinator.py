@@ -3,7 +3,8 @@
 Side:       loop.
 Invariants: the enumerator discovers or restores its splits on a thread of its own; requests that arrive before it is done are answered
             then, in their order.  Until then, a snapshot is what the coordinator began with.  After ``close`` or a failure no request is
-            answered, and ``fail`` is not called again.  A reader for which there is nothing waits if new splits may appear.
+            answered, and ``fail`` is not called again.  A reader for which there is nothing waits if new splits may appear,
+            or if another source follows.  The splits of that one are discovered as the first ones were, once all readers have come to it.
 Rules:      looking for new splits again is no reason to fail a job that runs: a failure is logged, and it is tried at the next interval.
 Source:     Flink ``SourceCoordinator``, ``SourceCoordinatorContext``, ``RequestSplitEvent``, ``AddSplitEvent``, ``NoMoreSplitsEvent``.
 Absent:     reassigning the splits of a failed reader: all readers of a source restart together.
@@ -17,7 +18,8 @@ import msgspec
 
 from flowlet.errors import StateRestoreError
 from flowlet.rpc.background_call import call_in_background
-from flowlet.splits.enumerator import AnySplit, SplitEnumerator
+from flowlet.splits.enumerator import SplitEnumerator, SwitchingEnumerator
+from flowlet.splits.split_kinds import AnySplit
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
@@ -67,6 +69,7 @@ class SourceCoordinator:
     ) -> None:
         self._name = name
         self._enumerator = enumerator
+        self._switching = enumerator if isinstance(enumerator, SwitchingEnumerator) else None
         self._num_readers = num_readers
         self._add_splits = add_splits
         self._no_more_splits = no_more_splits
@@ -103,7 +106,9 @@ class SourceCoordinator:
         if splits:
             self._without.discard(subtask)
             self._add_splits(subtask, splits, self._enumerator.waiting_bytes)
-        elif self._enumerator.discovery_interval_ms is not None:
+        elif self._has_ended_source():
+            self._begin_next_source(subtask)
+        elif self._enumerator.discovery_interval_ms is not None or self._has_next_source():
             self._without.add(subtask)
         else:
             self._no_more_splits(subtask)
@@ -111,6 +116,19 @@ class SourceCoordinator:
     def close(self) -> None:
         """Answer no further requests; a ``discover`` that is under way ends by itself."""
         self._is_closed = True
+
+    def _has_ended_source(self) -> bool:
+        return self._switching is not None and not self._switching.is_discovered
+
+    def _has_next_source(self) -> bool:
+        return self._switching is not None and self._switching.has_next_source
+
+    def _begin_next_source(self, last_reader: int) -> None:
+        """Discover its splits; until then the state is that at its beginning, and all readers wait."""
+        self._restored = self.snapshot()
+        self._waiting = sorted({*self._without, last_reader})
+        self._without.clear()
+        self.start()
 
     def _prepare(self) -> None:
         """On a thread of its own; the loop leaves the enumerator alone until it has returned."""

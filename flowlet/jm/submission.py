@@ -18,6 +18,9 @@ from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
 from flowlet.rpc.shipped_files import check_shipped_files
+from flowlet.splits.file_split import FileSet
+from flowlet.splits.hybrid_split import HybridSplits
+from flowlet.splits.split_kinds import SplitSet
 from netstack.wire.gate_access import MAX_GATE_NAME_BYTES
 from netstack.wire.offer_messages import FINGERPRINT_BYTES
 
@@ -82,7 +85,7 @@ def without_code(job: JobGraphMessage) -> JobGraphMessage:
     """The same graph with empty blobs: what the JobManager keeps once the tasks are deployed for the last time."""
     return msgspec.structs.replace(
         job,
-        vertices=[msgspec.structs.replace(vertex, chain=b"", files=None) for vertex in job.vertices],
+        vertices=[msgspec.structs.replace(vertex, chain=b"", split_set=None) for vertex in job.vertices],
         edges=[msgspec.structs.replace(edge, partitioner=b"") for edge in job.edges],
         code=UserCode(),
     )
@@ -131,10 +134,20 @@ def _check_vertex(vertex: VertexMessage) -> None:
         _check_alignment(vertex.name, vertex.watermark_alignment)
     if vertex.remote_gate is not None:
         _check_gate(vertex.name, vertex.remote_gate)
-    if vertex.files is not None and vertex.files.split_bytes is not None and vertex.files.split_bytes < 1:
-        raise JobGraphError(f"vertex {vertex.name!r}: its splits must have at least 1 byte, not {vertex.files.split_bytes}")
+    if vertex.split_set is not None:
+        _check_splits(vertex.name, vertex.split_set)
     for name in vertex.operator_names:
         _check_name(f"vertex {vertex.name!r}: an operator's name", name)
+
+
+def _check_splits(vertex_name: str, split_set: SplitSet) -> None:
+    if isinstance(split_set, HybridSplits):
+        if not split_set.sources:
+            raise JobGraphError(f"vertex {vertex_name!r}: a hybrid source has at least one source")
+        for each in split_set.sources:
+            _check_splits(vertex_name, each)
+    elif isinstance(split_set, FileSet) and split_set.split_bytes is not None and split_set.split_bytes < 1:
+        raise JobGraphError(f"vertex {vertex_name!r}: its splits must have at least 1 byte, not {split_set.split_bytes}")
 
 
 def _check_gate(vertex_name: str, gate: RemoteGateMessage) -> None:

@@ -13,12 +13,10 @@ import msgspec
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.shipped_files import ShippedFiles
-from flowlet.splits.file_split import FileSet, FileSplit
-from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
-from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
+from flowlet.splits.split_kinds import AnySplit, SplitSet
 
-# 4: modules in every deployment; 3: no shipped files, no blocking results; 2: no savepoints, no positions of remote gates; 1: no marks,
-# no signed messages
+# 4: modules in every deployment, a field per kind of split set, numbers without splits; 3: no shipped files, no blocking results;
+# 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages
 PROTOCOL_VERSION: Final = 5
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
@@ -134,16 +132,9 @@ class VertexMessage(msgspec.Struct, frozen=True):
     chain: bytes
     watermark_alignment: WatermarkAlignmentMessage | None = None  # of the source that it begins with
     remote_gate: RemoteGateMessage | None = None
-    topics: KafkaTopics | None = None  # as ``files``, of a source that reads Kafka
-    files: FileSet | None = None  # of the source that it begins with; the JobManager assigns the splits.  None: readers know their shares
+    split_set: SplitSet | None = None  # of the source that it begins with; the JobManager hands them out.  None: readers know their shares
     operator_ids: list[str] = []  # 32 hex digits each, in the order of the chain: whose state is whose
     operator_uids: list[str] = []  # what the user called them, in the same order; empty texts: nothing
-    planned: PlannedSplits | None = None  # as ``files``, of a user's source in splits
-
-    @property
-    def split_set(self) -> FileSet | KafkaTopics | PlannedSplits | None:
-        """What the JobManager makes an enumerator of; None: readers know their shares."""
-        return self.files or self.topics or self.planned
 
 
 class EdgeMessage(msgspec.Struct, frozen=True):
@@ -430,7 +421,7 @@ class AddSplits(msgspec.Struct, frozen=True, tag=True):
     """JM -> TM: splits for the source of this task, as it asked."""
 
     attempt: bytes
-    splits: list[FileSplit | KafkaSplit | PlannedSplit]
+    splits: list[AnySplit]
     waiting_bytes: int  # the size of the splits that are still unassigned
 
 

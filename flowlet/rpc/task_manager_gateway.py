@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from flowlet.rpc.control_messages import CheckpointOrder, MarkOrder, TaskDeploymentDescriptor
-from flowlet.splits.enumerator import AnySplit
+from flowlet.splits.split_kinds import AnySplit
 
 
 class TaskManagerGateway(Protocol):

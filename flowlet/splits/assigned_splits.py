@@ -56,10 +56,12 @@ class AssignedSplits(Generic[SplitT]):
 
     Args:
         num_readers: of the source.
+        early_bytes: how little is left when it asks for more; 0 leaves to other readers whatever can wait.
     """
 
-    def __init__(self, num_readers: int) -> None:
+    def __init__(self, num_readers: int, early_bytes: int = EARLY_BYTES) -> None:
         self._num_readers = num_readers
+        self._early_bytes = early_bytes
         self._request: Callable[[], None] | None = None  # from start on
         self._supply = _Supply.IDLE
         self._splits: deque[SplitT] = deque()
@@ -100,7 +102,7 @@ class AssignedSplits(Generic[SplitT]):
 
     def keep_stocked(self, rest_bytes: int) -> None:
         """Ask for more if it is time: ``rest_bytes`` of the present split are left."""
-        if self._supply is _Supply.IDLE and rest_bytes + self._stock_bytes <= EARLY_BYTES:
+        if self._supply is _Supply.IDLE and rest_bytes + self._stock_bytes <= self._early_bytes:
             assert self._request is not None, "started"
             self._supply = _Supply.ASKED
             self._request()

@@ -10,8 +10,9 @@ Rules:      the JobManager calls ``discover`` once, on a thread of its own, and 
             calls ``snapshot`` and sends the triggers in one turn of its loop, and a task handles triggers and splits in the order in which
             they were sent.  So every split is in exactly one of these states.
             The JobManager runs no code of users and unpickles nothing.  So enumerators and splits are made of plain data of the control
-            protocol (``FileSet`` and ``FileSplit``, ``KafkaTopics`` and ``KafkaSplit``; the content of a ``PlannedSplit`` is opaque bytes),
-            and a new kind of enumerator needs a new kind of each, and a line in ``enumerators.py``.
+            protocol (``FileSet`` and ``FileSplit``, ``KafkaTopics`` and ``KafkaSplit``, ``NumberRange`` and ``NumberSplit``; the content of
+            a ``PlannedSplit`` is opaque bytes), and a new kind of enumerator needs a new kind of each, and a line in ``split_kinds.py`` and
+            ``enumerators.py``.
             Where new splits may appear (``discovery_interval_ms``), the JobManager calls ``find_new`` again and again, on a thread of its
             own, and then ``add_found``.  A reader that asks gets an answer as soon as there are splits for it.
 Source:     Flink ``SplitEnumerator``, ``SourceSplit``, FLIP-27.
@@ -19,14 +20,9 @@ Absent:     ``add_splits_back``, because all readers of a source restart togethe
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from flowlet.splits.file_split import FileSplit
-from flowlet.splits.kafka_split import KafkaSplit
-from flowlet.splits.planned_split import PlannedSplit
-
-AnySplit = FileSplit | KafkaSplit | PlannedSplit
-"""What messages can hold."""
+from flowlet.splits.split_kinds import AnySplit
 
 
 class SourceSplit(Protocol):
@@ -84,3 +80,20 @@ class SplitEnumerator(Protocol):
     @property
     def waiting_bytes(self) -> int:
         """The size of the splits that are not assigned."""
+
+
+@runtime_checkable
+class SwitchingEnumerator(SplitEnumerator, Protocol):
+    """Knows the splits of several sources, which are read one after the other.
+
+    Life cycle: while ``is_discovered`` is False, nothing may be called but ``snapshot`` and, on a thread of its own, ``restore`` with
+    what that gave.
+    """
+
+    @property
+    def is_discovered(self) -> bool:
+        """Whether the splits of the present source are known; False at the start, and again when ``next_splits`` has ended a source."""
+
+    @property
+    def has_next_source(self) -> bool:
+        """Whether a reader that gets nothing must wait for another source."""

@@ -34,7 +34,7 @@ class FileSplit(msgspec.Struct, frozen=True, tag="file"):
         return self.end - self.start
 
 
-class FileSet(msgspec.Struct, frozen=True):
+class FileSet(msgspec.Struct, frozen=True, tag="files"):
     """The files of a source: what is needed to list them and cut them into splits.
 
     ``paths``: files, and folders, which stand for everything in them that is not hidden by a leading ``.`` or ``_``; a path given twice is

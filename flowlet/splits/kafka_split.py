@@ -52,7 +52,7 @@ class OffsetRule(msgspec.Struct, frozen=True):
     fallback: OffsetKind | None = None
 
 
-class KafkaTopics(msgspec.Struct, frozen=True):
+class KafkaTopics(msgspec.Struct, frozen=True, tag="topics"):
     """The topics of a source: by name, by a pattern that the whole name matches, or single partitions.
 
     ``properties`` are those of librdkafka; they may hold passwords, so they belong in no message to people.

@@ -40,7 +40,7 @@ class PlannedSplit(msgspec.Struct, frozen=True, tag="planned"):
         return 0
 
 
-class PlannedSplits(msgspec.Struct, frozen=True):
+class PlannedSplits(msgspec.Struct, frozen=True, tag="plan"):
     """All parts of a source, in their order; ``is_on_demand``: whether readers ask for one after the other."""
 
     splits: tuple[PlannedSplit, ...]

@@ -1,13 +1,16 @@
 """Kafka sources in jobs of one process, on real clients: where they begin and end, what they find later, and what goes wrong."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowlet.common.serialization import SimpleStringSchema
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream import CloseableIterator, StreamExecutionEnvironment
+from flowlet.datastream.connectors import FileSource, StreamFormat
+from flowlet.datastream.connectors.hybrid_source import HybridSource
 from flowlet.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource, KafkaSourceBuilder, KafkaTopicPartition
 from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.splits.kafka_brokers import KafkaBrokers
@@ -72,6 +75,25 @@ def test_a_source_goes_on_when_something_comes_and_finds_new_topics(tansu: TestC
 
     assert next(found) == "c"
     found.close()  # type: ignore[attr-defined]  # a CloseableIterator: cancels the job
+
+
+def test_after_the_files_of_a_hybrid_source_come_the_messages_and_those_that_are_written_later(mocked: TestCluster, tmp_path: Path) -> None:
+    """With two subtasks: one has neither a file nor a partition, and waits."""
+    topic = mocked.new_topic()
+    mocked.produce(topic, ["c", "d"])
+    (tmp_path / "lines").write_text("a\nb\n")
+    lines = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(tmp_path / "lines")).build()
+    messages = reading(mocked).set_partitions({KafkaTopicPartition(topic, 0)}).build()
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    source = HybridSource.builder(lines).add_source(messages).build()
+
+    found = env.from_source(source, WatermarkStrategy.for_monotonous_timestamps(), "both").execute_and_collect()
+
+    assert isinstance(found, CloseableIterator)
+    assert sorted(next(found) for _ in range(4)) == ["a", "b", "c", "d"]
+    mocked.produce(topic, ["e"])
+    assert next(found) == "e"
+    found.close()
 
 
 def test_an_offset_that_is_not_there_fails_and_says_so(mocked: TestCluster) -> None:

@@ -10,10 +10,12 @@ from flowlet.common.checks import is_name, is_whole_number
 from flowlet.connectors.number_source import NumberSource
 from flowlet.connectors.planned_split_source import PlannedSplitSource
 from flowlet.connectors.rate_limits import RateLimit, RecordsPerCheckpoint, RecordsPerSecond
+from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.datastream.connectors.base import BuiltInSource
 from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy, RateUnit
 from flowlet.datastream.connectors.file_system import FileSource
+from flowlet.datastream.connectors.hybrid_source import HybridSource
 from flowlet.datastream.connectors.kafka_source import KafkaSource
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
 from flowlet.datastream.connectors.split_source import SplitSource
@@ -24,9 +26,18 @@ from flowlet.splits.file_split import FileSet
 from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
 
 
-def runtime_source(source: BuiltInSource) -> Source:
-    """The source whose readers run in the tasks.  Raises JobGraphError: there is none for this kind."""
+def runtime_source(source: BuiltInSource, name: str, parallelism: int) -> Source:
+    """The source whose readers run in the tasks, with splits that are planned now, if they are.
+
+    Raises:
+        JobGraphError: there is none for this kind, or its splits are not as they should be.
+        JobSubmissionError: one of them cannot be pickled.
+    """
     match source:
+        case HybridSource():
+            return SourcesInTurn(*(runtime_source(each, name, parallelism) for each in source.sources))
+        case SplitSource():
+            return planned_source(source, name, parallelism)
         case FileSource():
             return TextLineSource(FileSet(source.paths, source.stream_format.charset_name, source.split_bytes))
         case NumberSequenceSource():

@@ -62,8 +62,8 @@ class RateLimiterStrategy:
 class DataGeneratorSource(BuiltInSource):
     """What ``generator_function`` makes of 0, 1, ... ``count`` - 1, each number once.
 
-    The numbers are dealt out in runs, one per subtask, and what is left belongs to checkpoints: a function that always makes the same of a
-    number can be replayed exactly, also with another parallelism.
+    Subtasks get splits of the numbers when they ask for more, as of a ``NumberSequenceSource``, and what is left belongs to checkpoints: a
+    function that always makes the same of a number can be replayed exactly, also with another parallelism.
 
     Args:
         generator_function: of a number; it travels with the job.
@@ -86,8 +86,8 @@ class DataGeneratorSource(BuiltInSource):
     ) -> None:
         if not callable(generator_function):
             raise JobGraphError(f"a data generator needs a function of a number, got {generator_function!r}")
-        if type(count) is not int or count < 1:
-            raise JobGraphError(f"a data generator needs a number of records above 0, got {count!r}")
+        if type(count) is not int or not 1 <= count < 1 << 63:
+            raise JobGraphError(f"a data generator needs a number of records above 0, of 64 bits, got {count!r}")
         if rate_limiter_strategy is not None and not isinstance(rate_limiter_strategy, RateLimiterStrategy):
             raise JobGraphError(f"a data generator needs a rate such as RateLimiterStrategy.per_second(100), got {rate_limiter_strategy!r}")
         if type_info is not None and not isinstance(type_info, TypeInformation):

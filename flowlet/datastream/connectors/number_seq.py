@@ -4,19 +4,24 @@ Side:   pure.
 Source: PyFlink ``pyflink.datastream.connectors.number_seq``.
 """
 
+from typing import Final
+
 from flowlet.datastream.connectors.base import BuiltInSource
 from flowlet.errors import JobGraphError
 
 __all__ = ["NumberSequenceSource"]
 
+_LONG_END: Final = 1 << 63
+
 
 class NumberSequenceSource(BuiltInSource):
-    """The whole numbers from ``start`` to ``end``, both included, in equal shares per subtask.
+    """The whole numbers from ``start`` to ``end``, both included.
 
-    How far each subtask is belongs to checkpoints, and can be dealt out to another number of subtasks.
+    A single subtask gives them in order.  Several get splits, which are handed out in order when a subtask asks for more: a fast one gives
+    more numbers, and those of each subtask rise.  What is left belongs to checkpoints, and can be dealt out to another number of subtasks.
 
     Raises:
-        JobGraphError: they are not whole numbers, or ``start`` is above ``end``.
+        JobGraphError: they are not whole numbers of 64 bits, or ``start`` is above ``end``.
     """
 
     __slots__ = ("end", "start")
@@ -26,5 +31,7 @@ class NumberSequenceSource(BuiltInSource):
             raise JobGraphError(f"a number sequence needs two whole numbers, got {start!r} and {end!r}")
         if start > end:
             raise JobGraphError(f"a number sequence needs a start that is not above its end, got {start} and {end}")
+        if start < -_LONG_END or end >= _LONG_END:
+            raise JobGraphError(f"a number sequence needs numbers of 64 bits, as Types.LONG(), got {start} and {end}")
         self.start = start
         self.end = end

@@ -10,8 +10,9 @@ from typing import Protocol
 
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.rpc.control_messages import VertexMessage
-from flowlet.splits.enumerator import AnySplit, SplitEnumerator
-from flowlet.splits.enumerators import SplitSet, enumerator_for
+from flowlet.splits.enumerator import SplitEnumerator
+from flowlet.splits.enumerators import enumerator_for
+from flowlet.splits.split_kinds import AnySplit, SplitSet
 
 
 class Readers(Protocol):

@@ -81,7 +81,7 @@ def test_files_travel_as_plain_data_for_the_job_manager() -> None:
 
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(to_message(job_graph)), type=JobGraphMessage)
 
-    assert [each.files for each in sent.vertices] == [files, None]
+    assert [each.split_set for each in sent.vertices] == [files, None]
 
 
 def test_a_source_with_an_enumerator_of_its_own_is_refused_with_the_reason() -> None:

@@ -1,14 +1,36 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from flowlet.chain.state_share import StateShare
-from flowlet.connectors.number_source import LimitedNumberReader, NumberReader, NumberSource
+from flowlet.connectors.number_source import LimitedNumberReader, NumberPosition, NumberReader, NumberSource
 from flowlet.connectors.rate_limits import RecordsPerCheckpoint, RecordsPerSecond
-from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, SourceOperator
+from flowlet.splits.number_enumerator import NumberSplitEnumerator
+from flowlet.splits.number_split import NumberSplit
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import Harness
+from tests.flowlet.operators.local_splits import requests_to
+
+
+def started(
+    source: NumberSource,
+    num_readers: int = 1,
+    enumerator: NumberSplitEnumerator | None = None,
+    positions: Sequence[NumberPosition] = (),
+) -> list[NumberReader]:
+    """The readers, one after the other; their questions are answered at once."""
+    if enumerator is None:
+        enumerator = source.create_enumerator()
+        enumerator.discover(num_readers)
+    readers = [source.create_reader(subtask, num_readers) for subtask in range(num_readers)]
+    for subtask, reader in enumerate(readers):
+        if positions:
+            reader.restore_position(positions[subtask])
+        reader.start(requests_to(enumerator, reader, subtask))
+    return readers
 
 
 def rest(reader: NumberReader) -> list[Any]:
@@ -18,51 +40,123 @@ def rest(reader: NumberReader) -> list[Any]:
     return found
 
 
-def limited(reader: NumberReader) -> LimitedNumberReader:
+def limited(source: NumberSource, clock: TestProcessingTimeService | None = None) -> LimitedNumberReader:
+    (reader,) = started(source)
     assert isinstance(reader, LimitedNumberReader)
+    if clock is not None:
+        reader.use_clock(clock)
     return reader
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 7])
-def test_the_readers_together_give_each_number_once(parallelism: int) -> None:
-    source = NumberSource(-3, 2_500)
+def test_the_readers_together_give_each_number_once_and_in_order(parallelism: int) -> None:
+    """They take turns, so each gives something."""
+    readers, given = started(NumberSource(-3, 9_000), parallelism), [list[Any]() for _ in range(parallelism)]
 
-    shares = [rest(source.create_reader(subtask, parallelism)) for subtask in range(parallelism)]
+    while sum(map(len, given)) < 9_003:
+        for reader, numbers in zip(readers, given, strict=True):
+            chunk = reader.poll_chunk()
+            numbers += [] if chunk is None else chunk.values
 
-    assert [number for share in shares for number in share] == list(range(-3, 2_500))
+    assert sorted(number for numbers in given for number in numbers) == list(range(-3, 9_000))
+    assert all(numbers == sorted(numbers) != [] for numbers in given)
+
+
+def test_a_single_reader_gives_the_whole_sequence_in_order() -> None:
+    (reader,) = started(NumberSource(0, 2_500))
+
+    assert rest(reader) == list(range(2_500))
+
+
+def test_a_fast_reader_gives_what_a_slow_one_does_not() -> None:
+    """The slow one has its first split before it, and nothing else."""
+    slow, fast = started(NumberSource(0, 80_000), 2)
+    slow.poll_chunk()
+
+    assert rest(fast) == list(range(20_000, 80_000))
+    assert rest(slow) == list(range(1_000, 20_000))
+
+
+def test_a_reader_asks_in_the_last_quarter_of_its_split_and_waits_for_the_answer() -> None:
+    asked: list[int] = []
+    reader = NumberSource(0, 10_000).create_reader(0, 2)
+    reader.start(lambda: asked.append(1))
+    nothing = reader.poll_chunk()
+    assert nothing is not None
+    assert (len(nothing), len(asked), reader.available_future().is_done) == (0, 1, False)
+
+    reader.add_splits([NumberSplit(0, 2_500)], 7_500)
+    assert reader.available_future().is_done
+    sizes = []
+    for _ in range(4):
+        chunk = reader.poll_chunk()
+        assert chunk is not None
+        sizes.append((len(chunk), len(asked)))
+
+    assert sizes == [(1_000, 1), (1_000, 2), (500, 2), (0, 2)]
+    reader.no_more_splits()
+    assert reader.available_future().is_done
+    assert reader.poll_chunk() is None
 
 
 def test_a_function_makes_the_records() -> None:
-    assert rest(NumberSource(1, 4, function=str).create_reader(0, 1)) == ["1", "2", "3"]
+    assert rest(*started(NumberSource(1, 4, function=str))) == ["1", "2", "3"]
+
+
+def polled(readers: Sequence[NumberReader]) -> list[Any]:
+    """One chunk of each."""
+    return [value for reader in readers if (chunk := reader.poll_chunk()) is not None for value in chunk.values]
 
 
 @pytest.mark.parametrize("widths", [(1, 2, 3), (3, 2, 1), (2, 5, 2)])
 def test_positions_are_dealt_out_to_other_numbers_of_readers(widths: tuple[int, ...]) -> None:
-    """Each time every reader gives a little first; in the end every number was given once."""
-    source, given, positions = NumberSource(0, 9 * MAX_CHUNK_RECORDS), list[Any](), list[Any]()
-    for width in widths:
-        readers = [source.create_reader(subtask, width) for subtask in range(width)]
-        if positions:
-            former = len(positions)
-            for subtask, reader in enumerate(readers):
-                reader.restore_position(source.redistribute_positions(positions, StateShare(subtask, width, 128, former)))
-        for reader in readers:
-            chunk = reader.poll_chunk()
-            given += [] if chunk is None else chunk.values
-        positions = [reader.snapshot_position() for reader in readers]
+    """Each time every reader gives a little first; in the end every number was given once, and those of each reader rise."""
+    source, given = NumberSource(0, 30 * MAX_CHUNK_RECORDS), list[Any]()
+    enumerator = source.create_enumerator()
+    enumerator.discover(widths[0])
+    readers = started(source, widths[0], enumerator)
+    for width in (*widths[1:], 1):
+        given += polled(readers)
+        positions, state = [reader.snapshot_position() for reader in readers], enumerator.snapshot()
+        enumerator = source.create_enumerator()
+        enumerator.restore(state, width)
+        shares = [source.redistribute_positions(positions, StateShare(subtask, width, 128, len(positions))) for subtask in range(width)]
+        readers = started(source, width, enumerator, shares)
 
-    given += [number for runs in positions for start, end in runs for number in range(start, end)]
-    assert sorted(given) == list(range(9 * MAX_CHUNK_RECORDS))
+    left = rest(readers[0])
+    assert left == sorted(left)
+    assert sorted(given + left) == list(range(30 * MAX_CHUNK_RECORDS))
 
 
 def test_a_reader_that_had_ended_has_nothing_to_deal_out() -> None:
-    assert NumberSource(0, 4).redistribute_positions([None, ((2, 4),)], StateShare(0, 1, 128, 2)) == ((2, 4),)
+    left = NumberPosition(((2, 4),))
+
+    assert NumberSource(0, 4).redistribute_positions([None, left], StateShare(0, 1, 128, 2)) == left
+
+
+def test_numbers_are_dealt_out_in_ascending_order() -> None:
+    """So that no reader goes back in event time."""
+    positions = [NumberPosition(((6, 8),)), NumberPosition(((0, 2), (8, 10)))]
+
+    shares = [NumberSource(0, 10).redistribute_positions(positions, StateShare(subtask, 2, 128, 2)).runs for subtask in range(2)]
+
+    assert shares == [((0, 2), (6, 7)), ((7, 8), (8, 10))]
+
+
+def test_the_position_of_an_older_flowlet_is_refused() -> None:
+    """Its enumerator would hand out everything again."""
+    former: Any = ((2, 4),)
+    source = NumberSource(0, 4)
+
+    with pytest.raises(StateRestoreError, match="as an older flowlet kept them"):
+        source.redistribute_positions([None, former], StateShare(0, 1, 128, 2))
+    with pytest.raises(StateRestoreError, match="as an older flowlet kept them"):
+        source.create_reader(0, 1).restore_position(former)
 
 
 def test_a_reader_with_a_rate_has_nothing_until_its_timer_fires() -> None:
     clock = TestProcessingTimeService(now_ms=1_000)
-    reader = limited(NumberSource(0, 100, limit=lambda parallelism: RecordsPerSecond(10 / parallelism)).create_reader(0, 1))
-    reader.use_clock(clock)
+    reader = limited(NumberSource(0, 100, limit=lambda parallelism: RecordsPerSecond(10 / parallelism)), clock)
     first = reader.poll_chunk()
     assert first is not None
     assert first.values == [0]
@@ -86,7 +180,7 @@ def test_all_readers_together_keep_the_rate(per_second: int, parallelism: int) -
     """Over ten seconds of a manual clock; 1,000 records are the largest chunk."""
     clock = TestProcessingTimeService()
     source = NumberSource(0, 10**9, limit=lambda width: RecordsPerSecond(per_second / width))
-    readers = [limited(source.create_reader(subtask, parallelism)) for subtask in range(parallelism)]
+    readers = [reader for reader in started(source, parallelism) if isinstance(reader, LimitedNumberReader)]
     for reader in readers:
         reader.use_clock(clock)
 
@@ -101,8 +195,7 @@ def test_all_readers_together_keep_the_rate(per_second: int, parallelism: int) -
 
 
 def test_a_rate_per_checkpoint_goes_on_with_the_checkpoint() -> None:
-    reader = limited(NumberSource(0, 5, limit=lambda _: RecordsPerCheckpoint(2)).create_reader(0, 1))
-    reader.use_clock(TestProcessingTimeService())
+    reader = limited(NumberSource(0, 5, limit=lambda _: RecordsPerCheckpoint(2)), TestProcessingTimeService())
     given = [chunk.values for chunk in (reader.poll_chunk(), reader.poll_chunk()) if chunk is not None]
     future = reader.available_future()
     assert (given, future.is_done) == ([[0, 1], []], False)
@@ -116,11 +209,30 @@ def test_a_rate_per_checkpoint_goes_on_with_the_checkpoint() -> None:
 
 
 def test_the_end_comes_without_a_wait() -> None:
-    reader = limited(NumberSource(0, 1, limit=lambda _: RecordsPerSecond(0.001)).create_reader(0, 1))
-    reader.use_clock(TestProcessingTimeService())
+    reader = limited(NumberSource(0, 1, limit=lambda _: RecordsPerSecond(0.001)), TestProcessingTimeService())
     reader.poll_chunk()
 
     assert reader.poll_chunk() is None
+
+
+def test_a_reader_with_a_rate_waits_for_numbers_without_a_timer() -> None:
+    clock = TestProcessingTimeService()
+    reader = NumberSource(0, 9, limit=lambda _: RecordsPerSecond(1)).create_reader(0, 2)
+    assert isinstance(reader, LimitedNumberReader)
+    reader.use_clock(clock)
+    reader.start(lambda: None)
+
+    nothing = reader.poll_chunk()
+
+    assert nothing is not None
+    assert (len(nothing), clock.num_timers) == (0, 0)
+    future = reader.available_future()
+    assert not future.is_done
+    reader.add_splits([NumberSplit(3, 9)], 0)
+    assert future.is_done
+    chunk = reader.poll_chunk()
+    assert chunk is not None
+    assert chunk.values == [3]
 
 
 def test_a_reader_with_a_rate_needs_a_clock() -> None:
@@ -130,8 +242,7 @@ def test_a_reader_with_a_rate_needs_a_clock() -> None:
 
 def test_close_cancels_the_timer() -> None:
     clock = TestProcessingTimeService()
-    reader = limited(NumberSource(0, 9, limit=lambda _: RecordsPerSecond(1)).create_reader(0, 1))
-    reader.use_clock(clock)
+    reader = limited(NumberSource(0, 9, limit=lambda _: RecordsPerSecond(1)), clock)
     reader.poll_chunk()
     reader.poll_chunk()
     assert clock.num_timers == 1
@@ -147,7 +258,7 @@ def test_the_operator_gives_its_reader_the_clock_and_tells_of_checkpoints() -> N
     assert harness.operator.emit_next()
     assert harness.operator.emit_next()
     assert harness.operator.wait_future() is not None
-    assert harness.operator.snapshot_state(7) == ((1, 4),)
+    assert harness.operator.snapshot_state(7) == NumberPosition(((1, 4),))
     harness.operator.notify_checkpoint_complete(7)
     assert harness.operator.emit_next()
 

@@ -17,7 +17,10 @@ from flowlet.errors import JobGraphError
         (lambda: NumberSequenceSource(1.5, 2), "needs two whole numbers, got 1.5 and 2"),  # type: ignore[arg-type]  # the mistake
         (lambda: NumberSequenceSource(3, 2), "a start that is not above its end, got 3 and 2"),
         (lambda: DataGeneratorSource(7, 1), "needs a function of a number, got 7"),  # type: ignore[arg-type]  # the mistake
-        (lambda: DataGeneratorSource(str, 0), "needs a number of records above 0, got 0"),
+        (lambda: DataGeneratorSource(str, 0), "needs a number of records above 0, of 64 bits, got 0"),
+        (lambda: NumberSequenceSource(0, 1 << 63), "needs numbers of 64 bits"),
+        (lambda: NumberSequenceSource(-(1 << 63) - 1, 0), "needs numbers of 64 bits"),
+        (lambda: DataGeneratorSource(str, 1 << 63), "needs a number of records above 0, of 64 bits"),
         (lambda: DataGeneratorSource(str, 1, 5), r"needs a rate such as RateLimiterStrategy"),  # type: ignore[arg-type]  # the mistake
         (lambda: RateLimiterStrategy.per_second(0), r"per_second\(\) needs a number of records above 0, got 0"),
         (lambda: RateLimiterStrategy.per_checkpoint(0), r"per_checkpoint\(\) needs a whole number"),
@@ -39,9 +42,9 @@ def test_a_sequence_runs_in_all_subtasks(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_generator_has_the_type_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a rate that the test does not feel."""
+    """At a rate that the test does not feel; a single subtask gives its records in order."""
     monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
-    env = StreamExecutionEnvironment.get_execution_environment()
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     source = DataGeneratorSource(str, 20, RateLimiterStrategy.per_second(100_000), Types.STRING())
 
     stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "texts")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.control_messages import CheckpointOrder, MarkOrder, TaskDeploymentDescriptor
-from flowlet.splits.enumerator import AnySplit
+from flowlet.splits.split_kinds import AnySplit
 
 PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
 

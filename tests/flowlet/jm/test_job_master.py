@@ -179,7 +179,7 @@ async def source_job(recorder: Recorder, *paths: Path) -> JobMaster:
     """Deployed: a source of files, which the JobManager lists, and a sink."""
     job = word_count()
     files = FileSet(tuple(str(path) for path in paths))
-    job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], files=files), job.vertices[1]])
+    job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], split_set=files), job.vertices[1]])
     master = JobMaster(job, recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     return master
@@ -202,7 +202,7 @@ async def test_a_source_gets_splits_when_it_asks(recorder: Recorder, tmp_path: P
             await recorder.was_told.wait()
 
     assert recorder.splits == [(source, [f"{paths[0]}:0"], 3_000_000), (source, [f"{paths[1]}:0"], 0), (source, [], 0)]
-    assert [vertex.files for vertex in master.job.vertices] == [None, None]
+    assert [vertex.split_set for vertex in master.job.vertices] == [None, None]
     report(master, source, ExecutionState.FAILED)
     assert not master.splits_requested("tm-1", SplitsRequested(source))
 

@@ -54,7 +54,7 @@ def two_pipelines(folder: Path, *, checkpoints: bool = False) -> JobGraphMessage
         for path in paths:
             path.write_bytes(b"x" * 5_000_000)
         files = FileSet(tuple(map(str, paths)))
-        vertices += [msgspec.structs.replace(vertex(source, name), files=files), vertex(sink, f"{name} sink")]
+        vertices += [msgspec.structs.replace(vertex(source, name), split_set=files), vertex(sink, f"{name} sink")]
     edges = [edge(f"{31:032x}", LEFT, LEFT_SINK), edge(f"{32:032x}", RIGHT, RIGHT_SINK)]
     settings = JobSettings(restart=RestartSettings(RestartKind.FIXED_DELAY, attempts=2, delay_ms=round(DELAY_S * 1000)))
     if checkpoints:

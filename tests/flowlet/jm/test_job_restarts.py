@@ -151,7 +151,7 @@ async def test_splits_are_handed_out_again(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"x" * 10)
     plain = word_count()
-    files = msgspec.structs.replace(plain.vertices[0], files=FileSet((str(file),)))
+    files = msgspec.structs.replace(plain.vertices[0], split_set=FileSet((str(file),)))
     job = Job(restartable(msgspec.structs.replace(plain, vertices=[files, plain.vertices[1]])))
     for run in range(2):
         if run:
@@ -300,7 +300,7 @@ async def saved_job(discarded: queue.Queue[int], tmp_path: Path) -> Job:
     plain = word_count()
     for name in "ab":
         (tmp_path / name).write_bytes(b"x" * 5_000_000)
-    files = msgspec.structs.replace(plain.vertices[0], files=FileSet((str(tmp_path / "a"), str(tmp_path / "b"))))
+    files = msgspec.structs.replace(plain.vertices[0], split_set=FileSet((str(tmp_path / "a"), str(tmp_path / "b"))))
     checkpoints = CheckpointSettings(round(CHECKPOINT_INTERVAL_S * 1000), str(tmp_path / "checkpoints"))
     settings = dataclasses.replace(restartable().settings, checkpoints=checkpoints)
     edges = plain.edges[:1]  # no client reads, so that a checkpoint is complete once its tasks say so

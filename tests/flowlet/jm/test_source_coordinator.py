@@ -8,8 +8,12 @@ import pytest
 
 from flowlet.errors import FlowletError
 from flowlet.jm.source_coordinator import SourceCoordinator
-from flowlet.splits.enumerator import AnySplit
-from flowlet.splits.file_split import FileSplit
+from flowlet.splits.enumerator import SplitEnumerator
+from flowlet.splits.enumerators import enumerator_for
+from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.hybrid_split import HybridSplits
+from flowlet.splits.number_split import NumberRange
+from flowlet.splits.split_kinds import AnySplit
 
 
 class Enumerator:
@@ -53,7 +57,7 @@ class Enumerator:
 class Coordinated:
     """A coordinator, and what it says."""
 
-    def __init__(self, num_splits: int, restored: bytes | None = None) -> None:
+    def __init__(self, num_splits: int, restored: bytes | None = None, enumerator: SplitEnumerator | None = None) -> None:
         self.said: list[tuple[int, str | None, int]] = []
         self.errors: list[Exception] = []
         self.finish: Callable[[], None] = lambda: None
@@ -61,7 +65,7 @@ class Coordinated:
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.coordinator = SourceCoordinator(
             "source",
-            self.enumerator,
+            self.enumerator if enumerator is None else enumerator,
             2,
             add_splits=self._add,
             no_more_splits=lambda subtask: self.said.append((subtask, None, 0)),
@@ -74,8 +78,7 @@ class Coordinated:
 
     def _add(self, subtask: int, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
         (split,) = splits
-        assert isinstance(split, FileSplit)
-        self.said.append((subtask, split.path, waiting_bytes))
+        self.said.append((subtask, split.path if isinstance(split, FileSplit) else split.split_id, waiting_bytes))
 
     def _call(
         self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
@@ -231,3 +234,53 @@ def test_a_closed_coordinator_looks_for_nothing() -> None:
     search()
 
     assert (coordinated.said, coordinated.later) == ([], [])
+
+
+def two_sources(restored: bytes | None = None) -> Coordinated:
+    """Three numbers, then two."""
+    enumerator = enumerator_for(HybridSplits((NumberRange(0, 3), NumberRange(3, 5))))
+    return Coordinated(0, restored, enumerator)
+
+
+def test_the_next_source_is_discovered_on_the_same_thread_once_all_readers_have_come_to_it() -> None:
+    """Who asks earlier gets no answer until then."""
+    coordinated = two_sources()
+    coordinated.finish()
+    coordinated.ask(0, 0, 0, 0, 1, 0)
+    told = [(0, "0: up to 1", 2), (0, "0: up to 2", 1), (0, "0: up to 3", 0), (0, "0: end", 0), (1, "0: end", 0)]
+    assert coordinated.said == told
+
+    coordinated.ask(1)
+
+    assert coordinated.said == told
+    coordinated.finish()
+    assert coordinated.said[5:] == [(0, "1: up to 4", 1), (1, "1: up to 5", 0)]
+    coordinated.ask(1, 0)
+    assert coordinated.said[7:] == [(1, None, 0), (0, None, 0)]
+
+
+def test_while_the_next_source_is_discovered_the_state_is_its_beginning() -> None:
+    coordinated = two_sources()
+    coordinated.finish()
+    coordinated.ask(0, 0, 0, 0, 1, 0, 1)
+    state = coordinated.coordinator.snapshot()
+
+    restored = two_sources(state)
+    restored.ask(1)
+    restored.finish()
+
+    assert restored.said == [(1, "1: up to 4", 1)]
+    coordinated.finish()
+    assert coordinated.coordinator.snapshot() != state
+
+
+def test_a_next_source_that_cannot_be_discovered_fails_the_job() -> None:
+    enumerator = enumerator_for(HybridSplits((NumberRange(0, 0), FileSet(("/nowhere/to/be/found",)))))
+    coordinated = Coordinated(0, enumerator=enumerator)
+    coordinated.finish()
+    coordinated.ask(0, 0, 1, 1)
+    assert coordinated.errors == []
+
+    coordinated.finish()
+
+    assert [str(error) for error in coordinated.errors] == ["cannot read /nowhere/to/be/found: No such file or directory"]

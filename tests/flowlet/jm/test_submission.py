@@ -13,6 +13,7 @@ from flowlet.jm import submission
 from flowlet.jm.submission import check_job_graph, without_code
 from flowlet.rpc.control_messages import JobGraphMessage, RemoteGateMessage, WatermarkAlignmentMessage
 from flowlet.splits.file_split import FileSet
+from flowlet.splits.hybrid_split import HybridSplits
 from tests.flowlet.jm.scripted_task_manager import EDGE_ID, SINK_ID, SOURCE_ID, edge, word_count
 
 MAX_TASKS = 4
@@ -49,7 +50,9 @@ def test_a_good_graph_passes() -> None:
         (with_source(id="../x"), "a vertex id has 32"),
         (with_source(name=""), "its name has 0 characters"),
         (with_source(slot_sharing_group=""), "its slot sharing group has 0 characters"),
-        (with_source(files=FileSet(("a",), split_bytes=0)), "'source': its splits must have at least 1 byte, not 0"),
+        (with_source(split_set=FileSet(("a",), split_bytes=0)), "'source': its splits must have at least 1 byte, not 0"),
+        (with_source(split_set=HybridSplits((FileSet(("a",), split_bytes=0),))), "'source': its splits must have at least 1 byte, not 0"),
+        (with_source(split_set=HybridSplits(())), "'source': a hybrid source has at least one source"),
         (with_source(parallelism=0), "'source': parallelism 0 is not within 1 to 128"),
         (with_source(max_parallelism=1, parallelism=2), "'source': parallelism 2 is not within 1 to 1"),
         (with_source(max_parallelism=0), "max parallelism 0"),
@@ -93,7 +96,7 @@ def test_code_too_large_for_one_message_is_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(JobGraphError, match="vertex 'source': its code and data have"):
         check_job_graph(with_source(chain=source.chain + b"x"), MAX_TASKS)
     with pytest.raises(JobGraphError, match="vertex 'source': its code and data have"):
-        check_job_graph(with_source(files=FileSet(("x",))), MAX_TASKS)
+        check_job_graph(with_source(split_set=FileSet(("x",))), MAX_TASKS)
 
 
 def test_a_place_that_cannot_hold_checkpoints_is_refused() -> None:
@@ -128,9 +131,9 @@ def test_with_checkpoints_a_job_with_a_gate_may_restart() -> None:
 
 
 def test_without_code_only_the_blobs_are_gone() -> None:
-    stripped = without_code(with_source(files=FileSet(("a",))))
+    stripped = without_code(with_source(split_set=FileSet(("a",))))
 
-    assert [vertex.files for vertex in stripped.vertices] == [None, None]
+    assert [vertex.split_set for vertex in stripped.vertices] == [None, None]
     assert [vertex.chain for vertex in stripped.vertices] == [b"", b""]
     assert [each.partitioner for each in stripped.edges] == [b"", b""]
     assert [vertex.name for vertex in stripped.vertices] == ["source", "sink"]

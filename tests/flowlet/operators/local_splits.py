@@ -6,7 +6,7 @@ from typing import Any
 
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.splits.assigned_splits import SplitReceiver
-from flowlet.splits.enumerator import SplitEnumerator
+from flowlet.splits.enumerator import SplitEnumerator, SwitchingEnumerator
 
 
 def requests_to(enumerator: SplitEnumerator, receiver: SplitReceiver[Any] | SourceOperator, reader: int = 0) -> Callable[[], None]:
@@ -14,6 +14,9 @@ def requests_to(enumerator: SplitEnumerator, receiver: SplitReceiver[Any] | Sour
 
     def request() -> None:
         splits = enumerator.next_splits(reader)
+        if not splits and isinstance(enumerator, SwitchingEnumerator) and not enumerator.is_discovered:
+            enumerator.restore(enumerator.snapshot(), num_readers=1)  # the next source
+            splits = enumerator.next_splits(reader)
         if splits:
             receiver.add_splits(splits, enumerator.waiting_bytes)
         else:

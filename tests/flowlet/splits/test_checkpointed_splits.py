@@ -1,4 +1,4 @@
-"""A coordinator, its enumerator and its readers give every line once, whatever is interleaved with checkpoints and restarts.
+"""A coordinator, its enumerator and its readers give every record once, whatever is interleaved with checkpoints and restarts.
 
 Messages are in flight for any time, but keep their order between two ends, as on a connection.  A reader handles a trigger where it stands
 among the answers, as the mails of a task do.
@@ -13,52 +13,63 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.connectors import text_line_source
-from flowlet.connectors.text_line_source import TextLineReader
+from flowlet.chain.state_share import StateShare
+from flowlet.connectors import number_source, text_line_source
+from flowlet.connectors.number_source import NumberSource
+from flowlet.connectors.sources_in_turn import SourcesInTurn
+from flowlet.connectors.text_line_source import TextLineReader, TextLineSource
 from flowlet.jm.source_coordinator import SourceCoordinator
-from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet
 
-NUM_READERS = 2
+MAX_READERS = 3
+
+
+class SmallBlocks(TextLineSource):
+    """Reads files in blocks of a few bytes."""
+
+    def create_reader(self, subtask: int, parallelism: int) -> TextLineReader:
+        """Of the splits that it is assigned."""
+        return TextLineReader(self.files.charset, parallelism, block_bytes=7)
 
 
 @dataclass
 class Checkpoint:
-    """What was kept: the coordinator's state, and by reader its position and the lines that count."""
+    """What was kept: the coordinator's state, and by reader its position and the records that count."""
 
     coordinator: bytes
-    readers: dict[int, tuple[bytes, list[str]]] = field(default_factory=dict)
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self.readers) == NUM_READERS
+    readers: dict[int, tuple[bytes, list[Any]]] = field(default_factory=dict)
 
 
-class Source:
-    """One source vertex of a job, with its JobManager."""
+class Run:
+    """The runs of one source vertex of a job, with its JobManager; each with its own number of readers.
 
-    def __init__(self, files: FileSet, block_bytes: int) -> None:
-        self._files = files
-        self._block_bytes = block_bytes
+    ``source``: a ``Source`` whose positions can be divided.
+    """
+
+    def __init__(self, source: Any, choice: Random) -> None:
+        self._source = source
+        self._choice = choice
         self._complete: Checkpoint | None = None
         self._start()
 
     def _start(self) -> None:
         """A run of the job: from the newest complete checkpoint, or from the beginning."""
         complete = self._complete
+        self.width = self._choice.randint(1, MAX_READERS)
         self.requests: deque[int] = deque()
-        self.orders: list[deque[Callable[[], None]]] = [deque() for _ in range(NUM_READERS)]
+        self.orders: list[deque[Callable[[], None]]] = [deque() for _ in range(self.width)]
         self.ready: list[Callable[[], None]] = []  # the call in the background
-        self.lines: list[list[str]] = [[] for _ in range(NUM_READERS)]
-        self.ended = [False] * NUM_READERS
+        self.found: list[list[Any]] = [[] for _ in range(self.width)]
+        self.ended = [False] * self.width
         self._coordinator = SourceCoordinator(
             "source",
-            FileSplitEnumerator(self._files),
-            NUM_READERS,
+            self._source.create_enumerator(),
+            self.width,
             add_splits=self._add_splits,
             no_more_splits=lambda subtask: self.orders[subtask].append(self.readers[subtask].no_more_splits),
             fail=self._fail,
@@ -66,13 +77,19 @@ class Source:
             restored=None if complete is None else complete.coordinator,
         )
         self._coordinator.start()
-        self.readers = [TextLineReader("UTF-8", NUM_READERS, block_bytes=self._block_bytes) for _ in range(NUM_READERS)]
+        self.readers = [self._source.create_reader(subtask, self.width) for subtask in range(self.width)]
         for subtask, reader in enumerate(self.readers):
             if complete is not None:
-                position, lines = complete.readers[subtask]
-                reader.restore_position(pickle.loads(position))
-                self.lines[subtask] = list(lines)
+                reader.restore_position(self._share(complete, subtask))
             reader.start(partial(self.requests.append, subtask))
+        if complete is not None:
+            self.found[0] += [record for _, records in complete.readers.values() for record in records]
+
+    def _share(self, complete: Checkpoint, subtask: int) -> Any:
+        former = [pickle.loads(position) for _, (position, _) in sorted(complete.readers.items())]
+        if len(former) == self.width:
+            return former[subtask]
+        return self._source.redistribute_positions(former, StateShare(subtask, self.width, 128, len(former)))
 
     def _add_splits(self, subtask: int, splits: Sequence[Any], waiting_bytes: int) -> None:
         self.orders[subtask].append(lambda: self.readers[subtask].add_splits(splits, waiting_bytes))
@@ -106,17 +123,17 @@ class Source:
     def poll(self, subtask: int) -> None:
         chunk = self.readers[subtask].poll_chunk()
         self.ended[subtask] = chunk is None
-        self.lines[subtask] += [] if chunk is None else chunk.values
+        self.found[subtask] += [] if chunk is None else chunk.values
 
     def trigger(self) -> None:
         checkpoint = Checkpoint(self._coordinator.snapshot())
-        for subtask in range(NUM_READERS):
+        for subtask in range(self.width):
             self.orders[subtask].append(partial(self._take, checkpoint, subtask))
 
     def _take(self, checkpoint: Checkpoint, subtask: int) -> None:
         position = pickle.dumps(self.readers[subtask].snapshot_position())
-        checkpoint.readers[subtask] = (position, list(self.lines[subtask]))
-        if checkpoint.is_complete:
+        checkpoint.readers[subtask] = (position, list(self.found[subtask]))
+        if len(checkpoint.readers) == self.width:
             self._complete = checkpoint
 
     def restart(self) -> None:
@@ -124,14 +141,14 @@ class Source:
             reader.close()
         self._start()
 
-    def run_to_the_end(self) -> list[str]:
+    def run_to_the_end(self) -> list[Any]:
         while not all(self.ended):
             self.prepare()
             self.answer()
-            for subtask in range(NUM_READERS):
+            for subtask in range(self.width):
                 self.deliver(subtask)
                 self.poll(subtask)
-        return sorted(line for lines in self.lines for line in lines)
+        return sorted(record for records in self.found for record in records)
 
 
 # What may happen, and how often: a checkpoint takes several steps, and a run many of them.
@@ -144,12 +161,31 @@ STEPS: list[tuple[str, int]] = [
 ]
 
 
-def step(source: Source, choice: Random) -> None:
+def step(run: Run, choice: Random) -> None:
     (name,) = choice.choices([name for name, _ in STEPS], [weight for _, weight in STEPS])
     if name in ("deliver", "poll"):
-        getattr(source, name)(choice.randrange(NUM_READERS))
+        getattr(run, name)(choice.randrange(run.width))
     else:
-        getattr(source, name)()
+        getattr(run, name)()
+
+
+def everything(source: Any, seed: int, num_steps: int) -> list[Any]:
+    """All records, after so many steps."""
+    choice = Random(seed)
+    run = Run(source, choice)
+    for _ in range(num_steps):
+        step(run, choice)
+    return run.run_to_the_end()
+
+
+def written(folder: Path, sizes: Sequence[int]) -> tuple[FileSet, list[str]]:
+    """Files with so many lines, and the lines."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{number}.txt" for number in range(len(sizes))]
+    lines = [[f"{number} {line}" for line in range(size)] for number, size in enumerate(sizes)]
+    for path, its_lines in zip(paths, lines, strict=True):
+        path.write_text("".join(f"{line}\n" for line in its_lines))
+    return FileSet(tuple(map(str, paths))), sorted(line for its_lines in lines for line in its_lines)
 
 
 @given(
@@ -161,18 +197,44 @@ def step(source: Source, choice: Random) -> None:
 def test_every_line_counts_once(
     tmp_path_factory: pytest.TempPathFactory, seed: int, num_steps: int, sizes: list[int], split_bytes: int | None
 ) -> None:
-    choice = Random(seed)
-    folder = tmp_path_factory.getbasetemp() / "checkpointed"
-    folder.mkdir(exist_ok=True)
-    paths = [folder / f"{number}.txt" for number in range(len(sizes))]
-    lines = [[f"{number} {line}" for line in range(size)] for number, size in enumerate(sizes)]
-    for path, its_lines in zip(paths, lines, strict=True):
-        Path(path).write_text("".join(f"{line}\n" for line in its_lines))
+    files, lines = written(tmp_path_factory.getbasetemp() / "checkpointed", sizes)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_line_source, "MAX_CHUNK_LINES", 2)
-        source = Source(FileSet(tuple(map(str, paths)), split_bytes=split_bytes), block_bytes=7)
-        for _ in range(num_steps):
-            step(source, choice)
-        found = source.run_to_the_end()
+        found = everything(SmallBlocks(msgspec.structs.replace(files, split_bytes=split_bytes)), seed, num_steps)
 
-    assert found == sorted(line for its_lines in lines for line in its_lines)
+    assert found == lines
+
+
+@given(seed=st.integers(0, 2**32), num_steps=st.integers(0, 200), num_records=st.integers(0, 200))
+def test_every_number_counts_once(seed: int, num_steps: int, num_records: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(number_source, "MAX_CHUNK_RECORDS", 3)
+        found = everything(NumberSource(-3, num_records - 3), seed, num_steps)
+
+    assert found == list(range(-3, num_records - 3))
+
+
+@pytest.mark.slow
+@given(
+    seed=st.integers(0, 2**32),
+    num_steps=st.integers(0, 300),
+    num_numbers=st.integers(0, 40),
+    sizes=st.lists(st.integers(0, 8), min_size=1, max_size=3),
+    more=st.lists(st.integers(0, 8), min_size=1, max_size=3),
+)
+def test_every_record_of_sources_in_turn_counts_once(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, num_steps: int, num_numbers: int, sizes: list[int], more: list[int]
+) -> None:
+    """Files, numbers, files: a reader may be behind the end of a source, or before the first split of the next one."""
+    base = tmp_path_factory.getbasetemp()
+    (first, lines), (last, later) = written(base / "first", sizes), written(base / "last", more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_line_source, "MAX_CHUNK_LINES", 2)
+        patch.setattr(number_source, "MAX_CHUNK_RECORDS", 3)
+        found = everything(
+            SourcesInTurn(SmallBlocks(first), NumberSource(0, num_numbers, function=str), SmallBlocks(last)), seed, num_steps
+        )
+
+    assert found == sorted([*lines, *map(str, range(num_numbers)), *later])

@@ -28,7 +28,7 @@ def edge_of(number: int, source: str, target: str | None, *, is_pointwise: bool 
 
 def sources(*, files: FileSet | None = None, aligned: WatermarkAlignmentMessage | None = None) -> list[VertexMessage]:
     """Two of two subtasks each."""
-    return [msgspec.structs.replace(vertex(each, "source", 2), files=files, watermark_alignment=aligned) for each in (A, B)]
+    return [msgspec.structs.replace(vertex(each, "source", 2), split_set=files, watermark_alignment=aligned) for each in (A, B)]
 
 
 def test_subtasks_without_edges_are_regions_of_their_own() -> None:

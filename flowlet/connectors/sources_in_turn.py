@@ -1,0 +1,229 @@
+"""Reads several sources one after the other: the runtime of a ``HybridSource``.
+
+Hot path, per chunk: one more call.
+
+Side:       task.
+Invariants: one reader of one source is open at a time.  It is at its end before a split of a later source is given; so what a reader has
+            left is the position in its present source alone.
+Rules:      a split tells of which source it is.  A reader that has read everything of its source asks once more, which says so, and waits;
+            the answer has the first split of a later source, or the end of everything.
+Source:     Flink ``HybridSourceReader``, ``SourceReaderFinishedEvent``.
+"""
+
+from collections.abc import Callable, Collection, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from flowlet.chain.state_share import StateShare
+from flowlet.errors import StateRestoreError
+from flowlet.operators.source_operator import PositionListener, Source, SourceReader, TimedReader, enumerator_of
+from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.splits.assigned_splits import SplitReceiver
+from flowlet.splits.enumerators import enumerator_for, split_set_of
+from flowlet.splits.hybrid_enumerator import HybridSplitEnumerator
+from flowlet.splits.hybrid_split import HybridSplit, HybridSplits
+from flowlet.timers.time_api import ProcessingTimeService
+from flowlet.watermarks.source_event_time import PausableSplitReader, SplitReader
+from netstack.availability import AvailabilityFuture, AvailabilityHelper
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPosition:
+    """Where a reader is in the source with the number ``source``; everything of earlier ones was read."""
+
+    source: int
+    position: Any
+
+
+class SourcesInTurn(Source):
+    """Several sources with enumerators; all but the last have an end.
+
+    Args:
+        sources: in their order, at least one; their positions can be divided.
+    """
+
+    def __init__(self, *sources: Source) -> None:
+        self.is_bounded = sources[-1].is_bounded
+        self._sources = sources
+
+    def create_enumerator(self) -> HybridSplitEnumerator:
+        """What hands out the splits, in the JobManager."""
+        split_sets: list[Any] = [split_set_of(found) for each in self._sources if (found := enumerator_of(each)) is not None]
+        assert len(split_sets) == len(self._sources), "each source has an enumerator"
+        return HybridSplitEnumerator(HybridSplits(tuple(split_sets)), enumerator_for)
+
+    def create_reader(self, subtask: int, parallelism: int) -> "ReaderInTurn":
+        """A reader of the splits that it is assigned."""
+        return ReaderInTurn(lambda number: self._source(number).create_reader(subtask, parallelism))
+
+    def redistribute_positions(self, positions: Sequence[TurnPosition | None], share: StateShare) -> TurnPosition:
+        """A part of what the former readers had left.  Readers of a source before the newest one had nothing left.
+
+        Raises:
+            StateRestoreError: the program has fewer sources than the checkpoint.
+        """
+        newest = max((each.source for each in positions if each is not None), default=0)
+        of_newest = [each.position if each is not None and each.source == newest else None for each in positions]
+        source: Any = self._source(newest)
+        return TurnPosition(newest, source.redistribute_positions(of_newest, share))
+
+    def _source(self, number: int) -> Source:
+        if number >= len(self._sources):
+            raise StateRestoreError(f"a hybrid source is at its source {number} in the checkpoint, and has {len(self._sources)} now")
+        return self._sources[number]
+
+
+class ReaderInTurn:
+    """Reads the present source; see ``SplitReceiver``, ``PausableSplitReader``, ``TimedReader`` and ``PositionListener``.
+
+    Threading: task thread.
+
+    Args:
+        create: makes the reader of the source with a number.
+    """
+
+    def __init__(self, create: Callable[[int], SourceReader]) -> None:
+        self._create = create
+        self._source = 0
+        self._present: Any = None  # its reader, from start on
+        self._split_reader: SplitReader | None = None  # the same, if it tells its splits
+        self._restored: Any = None
+        self._clock: ProcessingTimeService | None = None
+        self._request: Callable[[], None] | None = None  # from start on
+        self._is_answered = False  # while a reader starts whose first splits are there already
+        self._is_waiting = False  # for the next source
+        self._is_over = False  # there is nothing more, of any source
+        self._available = AvailabilityHelper(is_available=True)
+
+    def __repr__(self) -> str:
+        return f"<ReaderInTurn {'behind' if self._is_waiting else 'at'} source {self._source}, {self._present!r}>"
+
+    # -- splits
+
+    def use_clock(self, clock: ProcessingTimeService) -> None:
+        """Take the clock of the task, for every source."""
+        self._clock = clock
+
+    def start(self, request_splits: Callable[[], None]) -> None:
+        """Open the reader of the first source, or of the one that the checkpoint was at."""
+        self._request = request_splits
+        self._open()
+
+    def add_splits(self, splits: Sequence[HybridSplit], waiting_bytes: int) -> None:
+        """Read these, too: of the present source, or of a later one, which begins with them."""
+        source = splits[0].source
+        if source != self._source:
+            self._close_present()
+            self._source, self._restored = source, None
+            self._is_answered = True
+            self._open()
+            self._is_answered = False
+        parts = [each.split for each in splits if each.split is not None]
+        if parts:
+            self._present.add_splits(parts, waiting_bytes)
+        else:
+            self._present.no_more_splits()
+        self._wake()
+
+    def no_more_splits(self) -> None:
+        """There are no more splits, of any source."""
+        self._is_over = True
+        self._present.no_more_splits()
+        self._wake()
+
+    def _open(self) -> None:
+        reader = self._create(self._source)
+        assert isinstance(reader, SplitReceiver), "each source has an enumerator"
+        if isinstance(reader, TimedReader) and self._clock is not None:
+            reader.use_clock(self._clock)
+        if self._restored is not None:
+            restore: Callable[[Any], None] = getattr(reader, "restore_position")  # noqa: B009  # of every reader that is used here
+            restore(self._restored)
+        self._present = reader
+        self._split_reader = reader if isinstance(reader, SplitReader) else None
+        reader.start(self._ask)
+
+    def _ask(self) -> None:
+        assert self._request is not None, "started"
+        if not self._is_answered:
+            self._request()
+
+    # -- records
+
+    def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
+        """What the present source has; an empty chunk while the next one has not begun, None at the end of the last one."""
+        if self._is_waiting and not self._is_over:
+            return Chunk([])
+        element: Chunk | Watermark | WatermarkStatus | None = self._present.poll_chunk()
+        if element is not None or self._is_over:
+            return element
+        self._is_waiting = True
+        self._available.reset_unavailable()  # before the question: the answer may come at once
+        self._ask()
+        return Chunk([])
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done when it is worth to poll again."""
+        if self._is_waiting:
+            return self._available.future
+        future: AvailabilityFuture = self._present.available_future()
+        return future
+
+    def _wake(self) -> None:
+        self._is_waiting = False
+        pending = self._available.unavailable_to_reset_available()
+        if pending is not None:
+            pending.complete()
+
+    # -- event time
+
+    @property
+    def current_split(self) -> str:
+        """The split of the last polled records; a source that does not tell its splits has one."""
+        return f"source {self._source}" if self._split_reader is None else self._split_reader.current_split
+
+    @property
+    def open_splits(self) -> Set[str]:
+        """The splits that may still give records."""
+        if self._split_reader is not None:
+            return self._split_reader.open_splits
+        return frozenset() if self._is_waiting else frozenset((f"source {self._source}",))
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Pause and resume splits of a source that reads several at once."""
+        if isinstance(self._present, PausableSplitReader):
+            self._present.pause_or_resume_splits(pause, resume)
+
+    # -- checkpoints
+
+    def snapshot_position(self) -> TurnPosition:
+        """What is left of the present source."""
+        return TurnPosition(self._source, self._present.snapshot_position())
+
+    def restore_position(self, position: TurnPosition) -> None:
+        """Go on there."""
+        self._source, self._restored = position.source, position.position
+
+    def position_taken(self, checkpoint_id: int) -> None:
+        """Tell the present source, if it wants to know; as the next two."""
+        if isinstance(self._present, PositionListener):
+            self._present.position_taken(checkpoint_id)
+
+    def position_kept(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete."""
+        if isinstance(self._present, PositionListener):
+            self._present.position_kept(checkpoint_id)
+
+    def position_lost(self, checkpoint_id: int) -> None:
+        """The checkpoint has failed."""
+        if isinstance(self._present, PositionListener):
+            self._present.position_lost(checkpoint_id)
+
+    def close(self) -> None:
+        """Close the reader of the present source."""
+        self._close_present()
+
+    def _close_present(self) -> None:
+        present, self._present = self._present, None
+        if present is not None:
+            present.close()

@@ -1,0 +1,129 @@
+"""Hands out the splits of several sources, one source after the other.
+
+Side:       pure; ``discover``, ``restore`` and ``find_new`` are those of the present source.
+Invariants: no split of a source is handed out before every reader has read all splits of the source before it.
+Rules:      a reader that asks when nothing is left of the present source gets its end.  It reads what it has, and asks again: so it has
+            finished the source.  It gets no answer until all readers have.  Then the next source is present, whose splits are discovered
+            only now: files that were written meanwhile belong to it, and "the newest" means now.
+            Who has finished is in no checkpoint: after a restart each reader asks again, and gets the end again if nothing is left.
+Source:     Flink ``HybridSourceSplitEnumerator``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from flowlet.errors import StateRestoreError
+from flowlet.splits.enumerator import SplitEnumerator
+from flowlet.splits.hybrid_split import HybridSplit, HybridSplits, PlainSplitSet
+
+_STATE_VERSION: Final = 1
+_State = tuple[int, int, bytes | None]  # the version; the number of the present source; its state, None: it was not discovered
+_state_decoder: Final = msgspec.msgpack.Decoder(_State)
+
+
+class HybridSplitEnumerator:
+    """See ``SwitchingEnumerator``.  Threading: one thread at a time.
+
+    Args:
+        splits: of all sources.
+        create: makes the enumerator of one of them.
+    """
+
+    def __init__(self, splits: HybridSplits, create: Callable[[PlainSplitSet], SplitEnumerator]) -> None:
+        self.splits = splits
+        self._create = create
+        self._num_readers = 1
+        self._source = 0
+        self._present = create(splits.sources[0])
+        self._told: set[int] = set()  # the readers that know the end of the present source
+        self._finished: set[int] = set()  # those that have read everything of it
+        self.is_discovered = False
+
+    def __repr__(self) -> str:
+        return f"<HybridSplitEnumerator at source {self._source} of {len(self.splits.sources)}, {self._present!r}>"
+
+    @property
+    def has_next_source(self) -> bool:
+        """Whether readers that have finished wait for another source."""
+        return self._source + 1 < len(self.splits.sources)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the splits of the present source that are not assigned."""
+        return self._present.waiting_bytes
+
+    @property
+    def discovery_interval_ms(self) -> int | None:
+        """That of the last source, once it is present: the others have an end."""
+        return None if self.has_next_source else self._present.discovery_interval_ms
+
+    def discover(self, num_readers: int) -> None:
+        """Find the splits of the first source; may block.
+
+        Raises:
+            FlowletError: as that source's enumerator.
+        """
+        self._num_readers = num_readers
+        self._present.discover(num_readers)
+        self.is_discovered = True
+
+    def find_new(self) -> Sequence[Any]:
+        """Look for new splits of the present source; may block."""
+        return self._present.find_new()
+
+    def add_found(self, found: Sequence[Any]) -> None:
+        """What ``find_new`` gave can be assigned from now on."""
+        self._present.add_found(found)
+
+    def next_splits(self, reader: int) -> list[HybridSplit]:
+        """Splits of the present source, or its end, or nothing."""
+        splits: Sequence[Any] = self._present.next_splits(reader)
+        if splits:
+            return [HybridSplit(self._source, split) for split in splits]
+        if not self.has_next_source:
+            return []
+        if reader not in self._told:
+            self._told.add(reader)
+            return [HybridSplit(self._source)]
+        self._finished.add(reader)
+        if len(self._finished) == self._num_readers:
+            self._begin(self._source + 1)
+        return []
+
+    def snapshot(self) -> bytes:
+        """The number of the present source, and what of it is not assigned."""
+        state = self._present.snapshot() if self.is_discovered else None
+        return msgspec.msgpack.encode((_STATE_VERSION, self._source, state))
+
+    def restore(self, state: bytes, num_readers: int) -> None:
+        """Go on where ``snapshot`` was called; discovers the present source if it was not; may block.
+
+        Raises:
+            StateRestoreError: the state is damaged, of another version, or of more sources than there are.
+            FlowletError: as the enumerator of the present source.
+        """
+        try:
+            version, source, present = _state_decoder.decode(state)
+        except msgspec.MsgspecError as error:
+            raise StateRestoreError(f"the state of a hybrid source in a checkpoint cannot be read: {error}") from error
+        if version != _STATE_VERSION:
+            raise StateRestoreError(
+                f"the state of a hybrid source in a checkpoint has version {version}, this flowlet reads {_STATE_VERSION}"
+            )
+        if not 0 <= source < len(self.splits.sources):
+            raise StateRestoreError(f"a hybrid source is at its source {source} in the checkpoint, and has {len(self.splits.sources)} now")
+        self._begin(source)
+        if present is None:
+            self.discover(num_readers)
+            return
+        self._num_readers = num_readers
+        self._present.restore(present, num_readers)
+        self.is_discovered = True
+
+    def _begin(self, source: int) -> None:
+        self._source = source
+        self._present = self._create(self.splits.sources[source])
+        self._told, self._finished = set(), set()
+        self.is_discovered = False
