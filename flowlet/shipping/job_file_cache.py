@@ -43,13 +43,14 @@ class JobPaths:
     """Where the files of a job lie here.
 
     ``import_path``: in order.  ``packages``: what pip has installed, or None.  ``working_directory``: None if the job ships no archives.
-    ``cached``: by name.
+    ``cached``: by name.  ``modules``: a file of sources, see ``module_sources``, or None.
     """
 
     import_path: tuple[Path, ...] = ()
     packages: Path | None = None
     working_directory: Path | None = None
     cached: Mapping[str, Path] = field(default_factory=dict)
+    modules: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,7 @@ class _Preparation:
             packages=None if files.requirements is None else self._installed(files.requirements, files.packages),
             working_directory=self._working_directory(files) if files.archives else None,
             cached={each.name: self._cached(each.file, is_executable=each.is_executable) for each in files.cached},
+            modules=None if files.modules is None else self._fetched(files.modules),
         )
 
     def _made(self, kind: str, content: object, make: Callable[[Path], None]) -> Path:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from flowlet.records import MIN_TIMESTAMP, Chunk
-from flowlet.sorted_input.sort_codes import Codes, alike
+from flowlet.sorted_input.sort_codes import Codes, alike, as_bytes, concatenated, sortable
 from flowlet.sorted_input.sorted_block import Block
 from flowlet.sorted_input.sorted_merge import merge_steps
 
@@ -49,10 +49,13 @@ def open_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
     last: Codes | None = None
     for parts in merge_steps(inputs):
         codes = alike([part.codes for _, part in parts])
-        greatest = max(each[-1] for each in codes)
-        begins_key = last is not None and _differ(min((each[:1] for each in codes), key=lambda code: code[0]), last)
-        last = max((each[-1:] for each in codes), key=lambda code: code[0])
-        starts = [int(np.searchsorted(each, greatest, "left")) for each in codes]
+        comparable = [sortable(each) for each in codes]
+        first = min(range(len(codes)), key=lambda number: comparable[number][0])
+        final = max(range(len(codes)), key=lambda number: comparable[number][-1])
+        begins_key = last is not None and _differ(codes[first][:1], last)
+        last = codes[final][-1:]
+        greatest = comparable[final][-1]
+        starts = [int(np.searchsorted(each, greatest, "left")) for each in comparable]
         for (number, part), start in zip(parts, starts, strict=True):
             if start:
                 yield KeyRun(number, part.chunk.slice(0, start), begins_key)
@@ -84,23 +87,23 @@ def _is_new(block: Block, before: Block | None) -> bool:
 
 
 def _differ(code: Codes, other: Codes) -> bool:
-    one, two = alike([code, other])
-    return bool(one[0] != two[0])
+    return bool(as_bytes(code)[0] != as_bytes(other)[0])
 
 
 def _runs_of_many(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
     last: Block | None = None
     for parts in merge_steps(inputs):
-        codes = np.concatenate(alike([part.codes for _, part in parts]))
+        merged = concatenated(alike([part.codes for _, part in parts]))
         stamps = np.concatenate([np.full(len(part), MIN_TIMESTAMP) if part.stamps is None else part.stamps for _, part in parts])
         owners = np.repeat(np.arange(len(parts)), [len(part) for _, part in parts])
-        rows = np.lexsort((owners, stamps, codes))
-        codes, owners = codes.take(rows), owners.take(rows)
+        rows = np.lexsort((owners, stamps, sortable(merged)))
+        merged, owners = merged.take(rows), owners.take(rows)
+        codes = sortable(merged)
         is_other_key = np.concatenate(([False], codes[1:] != codes[:-1]))
         starts = np.flatnonzero(np.concatenate(([True], is_other_key[1:] | (owners[1:] != owners[:-1])))).tolist()
         cursors = [0] * len(parts)
         chunks = [_to_cut(part.chunk, len(starts)) for _, part in parts]
-        step = Block(chunks[0], codes)
+        step = Block(chunks[0], merged)
         begins_key = _is_new(step, last)
         last = step
         for start, stop in zip(starts, [*starts[1:], len(codes)], strict=True):

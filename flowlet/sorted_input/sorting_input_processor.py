@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
+from flowlet.columns import Column, ListColumn
 from flowlet.io.input_processor import ChainHead, InputProcessor
 from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.key_runs import KeyRun, key_runs, open_runs
-from flowlet.sorted_input.sort_codes import Codes, column_codes, list_codes
-from flowlet.sorted_input.sorted_block import Block
 
 KeyFunction = Callable[[Any], Any]
 _ENDS: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)
@@ -45,7 +44,7 @@ class SortedInput:
     def process_chunk(self, chunk: Chunk) -> None:
         """Keep the records until all inputs have ended."""
         if len(chunk):
-            self.sorter.add(Block(chunk, self._codes_of(chunk), chunk.timestamp_array))
+            self.sorter.add_chunk(chunk, self._keys_of(chunk))
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Nothing: event time has no meaning before records are sorted."""
@@ -57,15 +56,15 @@ class SortedInput:
         """Pass it on."""
         self._head.process_latency_marker(marker)
 
-    def _codes_of(self, chunk: Chunk) -> Codes:
+    def _keys_of(self, chunk: Chunk) -> Column:
         columns = chunk.columns
         if columns is not None and columns.key_position is not None:
-            return column_codes(columns.fields[columns.key_position])
+            return columns.fields[columns.key_position]
         if chunk.key_column is not None:
-            return column_codes(chunk.key_column)
+            return chunk.key_column
         if columns is None and chunk.keys is not None:
-            return list_codes(chunk.keys)
-        return list_codes([self._key_of(record) for record in chunk.records()])
+            return ListColumn(chunk.keys)
+        return ListColumn([self._key_of(record) for record in chunk.records()])
 
 
 @dataclass(frozen=True, slots=True)

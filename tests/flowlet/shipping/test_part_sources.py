@@ -10,6 +10,7 @@ import pytest
 from flowlet.common.settings.dependency_settings import ArchivePath, CachedPath, DependencySettings
 from flowlet.errors import JobSubmissionError
 from flowlet.rpc import shipped_files
+from flowlet.rpc.module_sources import ModuleSource, unpack_modules
 from flowlet.rpc.shipped_files import PART_BYTES, check_shipped_files
 from flowlet.shipping import part_sources
 from flowlet.shipping.part_sources import pack
@@ -45,6 +46,17 @@ def test_a_folder_has_the_same_digests_whenever_it_is_packed_and_leaves_compiled
         (tmp_path / "archive").write_bytes(one.part(digest))
     assert one.files.python_files[0].is_folder
     assert zipfile.ZipFile(tmp_path / "archive").namelist() == ["a.py", "b.py"]
+
+
+def test_the_modules_beside_a_program_are_one_file_whose_digest_depends_on_them_alone() -> None:
+    modules = {"a": ModuleSource("/home/ann/a.py", b"A = 1"), "b": ModuleSource("/home/ann/b/__init__.py", b"", is_package=True)}
+
+    with pack(DependencySettings(), modules) as one, pack(DependencySettings(), dict(reversed(modules.items()))) as two:
+        assert one.files == two.files
+        assert one.files.modules is not None
+        content = b"".join(map(one.part, one.files.modules.parts))
+    check_shipped_files(one.files)
+    assert unpack_modules(content) == modules
 
 
 def test_links_to_files_are_followed_and_those_to_folders_above_are_not(tmp_path: Path) -> None:
