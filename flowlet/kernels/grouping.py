@@ -12,10 +12,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowlet.kernels.stable_order import order_by_digits
+
 IndexArray = NDArray[np.intp]
 
-_HALF_BITS: Final = 16
-_MAX_HALF: Final = 1 << _HALF_BITS
+_MAX_HALF: Final = 1 << 16
 # Counting reads and writes one place per possible code; with more codes per row than this, searching the borders is cheaper.  Not
 # measured closely.
 _MAX_CODES_PER_ROW: Final = 2
@@ -62,7 +63,7 @@ def group(codes: NDArray[Any], num_codes: int) -> Grouping:
     if num_codes <= _MAX_HALF:
         order = codes.astype(np.uint16, copy=False).argsort(kind="stable")
     else:
-        order = _argsort_wide(codes.astype(np.uint32, copy=False))
+        order = order_by_digits(codes.astype(np.uint32, copy=False), 2)
     if num_codes <= max(_MAX_CODES_PER_ROW * len(codes), _MAX_CODES_PER_ROW):
         counts = np.bincount(codes, minlength=num_codes)
         present = counts.nonzero()[0]
@@ -74,10 +75,3 @@ def group(codes: NDArray[Any], num_codes: int) -> Grouping:
     np.not_equal(in_order[1:], in_order[:-1], out=is_start[1:])
     starts = is_start.nonzero()[0]
     return Grouping(order, in_order.take(starts).astype(np.intp), starts, np.diff(starts, append=len(codes)))
-
-
-def _argsort_wide(codes: NDArray[np.uint32]) -> IndexArray:
-    """Sort by the lower halves, then by the upper halves; both sorts are stable."""
-    order = codes.astype(np.uint16).argsort(kind="stable")
-    upper = (codes >> np.uint32(_HALF_BITS)).astype(np.uint16).take(order)
-    return order.take(upper.argsort(kind="stable"))

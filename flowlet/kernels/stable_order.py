@@ -1,6 +1,7 @@
 """A stable order of integers, by radix sorts of 16 bits.
 
-Hot path, per block: numpy sorts 16-bit integers by radix, 5 ns per row, and merges wider ones, 90 ns per row of a million.
+Hot path, per block: numpy sorts 16-bit integers by radix, 10 ns per row, and merges wider ones, 85 ns (1.7 million
+rows).
 
 Side: pure.
 """
@@ -13,12 +14,15 @@ from numpy.typing import NDArray
 IndexArray = NDArray[np.intp]
 
 _DIGIT_BITS: Final = 16
+_MIN_RADIX: Final = 1024  # fewer are sorted by comparisons; not measured closely
 
 
 def stable_order(values: NDArray[Any]) -> IndexArray | None:
     """The places of integers of any width in rising order, equal ones in the order of their places; None if they are in it already."""
     if len(values) < 2 or bool((values[1:] >= values[:-1]).all()):
         return None
+    if len(values) < _MIN_RADIX:
+        return values.argsort(kind="stable")
     low, high = int(values.min()), int(values.max())
     # Modulo 2**64 the differences are right, whether the integers have signs or not.
     offsets = values.astype(np.int64, copy=False).view(np.uint64) - np.uint64(low & (1 << 64) - 1)

@@ -51,7 +51,7 @@ class ExternalSorter:
         self._max_runs = max(2, min(_MAX_RUNS, budget_bytes // (_SHARE_OF_BLOCK * _LEAST_BLOCK_BYTES)))
         bytes_of_run = budget_bytes // (_SHARE_OF_BLOCK * _NUM_LEVELS * self._max_runs)
         self._block_bytes = max(_LEAST_BLOCK_BYTES, min(_MOST_BLOCK_BYTES, bytes_of_run))
-        self._waiting = WaitingRecords()
+        self._waiting = WaitingRecords(self._most_waiting)
         self._runs: list[SpilledRun] = []  # in the order of their records' arrival
         self._levels: list[int] = []  # of each run; they fall
         self.num_spilled_bytes = 0
@@ -91,7 +91,7 @@ class ExternalSorter:
 
     def close(self) -> None:
         """Let records and files go; idempotent."""
-        self._waiting = WaitingRecords()
+        self._waiting = WaitingRecords(self._most_waiting)
         for run in self._runs:
             run.close()
 
@@ -106,17 +106,17 @@ class ExternalSorter:
         """The last runs, of one level, become one."""
         level = self._levels[-1]
         runs = self._runs[-count:]
-        self._spill(merged([run.blocks() for run in runs]), level + 1)
+        self._spill(self._cut(merged([run.blocks() for run in runs])), level + 1)
         del self._runs[-count - 1 : -1], self._levels[-count - 1 : -1]
 
     def _spill(self, blocks: Iterator[Block], level: int) -> None:
-        run = SpilledRun(self._cut(blocks), self._directory, self._limits, self._name)
+        run = SpilledRun(blocks, self._directory, self._limits, self._name)
         self.num_spilled_bytes += run.num_bytes
         self._runs.append(run)
         self._levels.append(level)
 
     def _sorted_waiting(self) -> Iterator[Block]:
-        waiting, self._waiting = self._waiting, WaitingRecords()
+        waiting, self._waiting = self._waiting, WaitingRecords(self._most_waiting)
         return self._cut(iter((waiting.joined().sorted(),))) if len(waiting) else iter(())
 
     def _cut(self, blocks: Iterator[Block]) -> Iterator[Block]:

@@ -4,8 +4,8 @@ Hot path, per column: a dictionary's codes are translated in numpy; other keys t
 
 Side:       pure.
 Invariants: two keys have one number exactly if they are the same key (``flowlet.keys.exact_keys``).
-Rules:      integers are not numbered: numpy makes codes of them, and sorts these.  If most keys are different ones, numbers save nothing,
-            and the numbering ends; the keys that have numbers keep them.
+Rules:      integers are not numbered: numpy makes codes of them, and sorts these.  While most keys are different ones, it is not settled
+            whether numbers pay.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ from flowlet.sorted_input.sort_codes import exact_codes, list_codes
 Numbers = NDArray[np.uint32]
 
 _UNKNOWN: Final = (1 << 32) - 1
-_MIN_ROWS: Final = 4096  # before it is decided that most keys are different ones; not measured closely
-_KEY_BYTES: Final = 250  # of a key: in the dictionary, in the list of names, as an object; not measured closely
+_MIN_ROWS: Final = 4096  # before it is settled; not measured closely
+_KEY_BYTES: Final = 150  # of a key: in the dictionary, in the list of names, as an object; not measured closely
 
 
 class _Numbers(dict[Any, int]):
@@ -59,7 +59,7 @@ class KeyNumbering(ColumnVisitor[Numbered | None]):
     Threading: one thread.
     """
 
-    __slots__ = ("_is_over", "_num_rows", "_numbers", "_recodings", "are_texts", "names")
+    __slots__ = ("_num_rows", "_numbers", "_recodings", "are_texts", "does_pay", "names")
 
     def __init__(self) -> None:
         self.names = NameTable()
@@ -67,10 +67,13 @@ class KeyNumbering(ColumnVisitor[Numbered | None]):
         self._numbers = _Numbers(self.names.names)
         self._recodings: WeakKeyDictionary[NameTable, Numbers] = WeakKeyDictionary()
         self._num_rows = 0
-        self._is_over = False
+        self.does_pay = False  # once there are twice as many records as keys
 
     def __repr__(self) -> str:
-        return f"<KeyNumbering of {len(self._numbers)} keys of {self._num_rows} records{', over' if self._is_over else ''}>"
+        return f"<KeyNumbering of {len(self._numbers)} keys of {self._num_rows} records>"
+
+    def __len__(self) -> int:
+        return len(self._numbers)
 
     @property
     def estimated_bytes(self) -> int:
@@ -83,12 +86,12 @@ class KeyNumbering(ColumnVisitor[Numbered | None]):
         Raises:
             KeyTypeError: something cannot be a key.
         """
-        numbered = None if self._is_over else keys.accept(self)
+        numbered = keys.accept(self)
         if numbered is None:
             return None
         self.are_texts = self.are_texts and numbered.are_texts
         self._num_rows += len(keys)
-        self._is_over = self._num_rows >= _MIN_ROWS and len(self._numbers) * 2 > self._num_rows
+        self.does_pay = self.does_pay or self._num_rows >= max(_MIN_ROWS, len(self._numbers) * 2)
         return numbered
 
     def ranking(self) -> "Ranking":

@@ -18,6 +18,8 @@ from flowlet.columns import NameTable
 
 _MAX_SHORT: Final = 1 << 16  # ranks below take two bytes
 
+_MIN_ROWS: Final = 4096  # of blocks with different tables: fewer are sorted by the codes themselves; not measured closely
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedCodes:
@@ -65,10 +67,12 @@ class RankedCodes:
 
 
 def try_unify(codes: Sequence[RankedCodes]) -> list[RankedCodes] | None:
-    """The same codes with one table; None if the tables are not smaller than the records are many.  There is at least one, none empty."""
+    """The same codes with one table; None if that does not pay.  There is at least one, none empty."""
     first = codes[0]
     if all(each.table is first.table for each in codes):
         return list(codes)
+    if sum(map(len, codes)) < _MIN_ROWS:
+        return None
     codes = [each.trimmed() for each in codes]
     sizes = [len(each.table) for each in codes]
     if sum(sizes) * 2 > sum(map(len, codes)):

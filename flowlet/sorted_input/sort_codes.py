@@ -15,7 +15,7 @@ import decimal
 import hashlib
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,18 +102,16 @@ def concatenated(codes: Sequence[Codes]) -> Codes:
     return RankedCodes(array, first.table, first.names) if isinstance(first, RankedCodes) else array
 
 
-def place_of(codes: Codes, code: bytes) -> tuple[int, int]:
-    """Where the code stands in sorted ones: its first place, and that behind its last one."""
+def place_of(codes: Codes, code: bytes, side: Literal["left", "right"]) -> int:
+    """Where the code stands in sorted ones: its first place, or that behind its last one."""
     if isinstance(codes, RankedCodes):
-        low, stop = np.searchsorted(codes.table, code, "left"), np.searchsorted(codes.table, code, "right")
-        return int(np.searchsorted(codes.ranks, low, "left")), int(np.searchsorted(codes.ranks, stop, "left"))
-    wanted: Any = code
-    if codes.dtype.kind == "u":
-        wide = code.ljust(_INT_WIDTH, b"\0")  # numpy leaves NULs at the end out
-        if wide[:1] != _INT or len(wide) != _INT_WIDTH:
-            return len(codes), len(codes)  # every number is before every other code
-        wanted = codes.dtype.type(int.from_bytes(wide[1:], "big"))
-    return int(np.searchsorted(codes, wanted, "left")), int(np.searchsorted(codes, wanted, "right"))
+        return int(codes.ranks.searchsorted(codes.table.searchsorted(np.bytes_(code), side)))
+    if codes.dtype.kind == "S":
+        return int(codes.searchsorted(np.bytes_(code), side))
+    wide = code.ljust(_INT_WIDTH, b"\0")  # numpy leaves NULs at the end out
+    if wide[:1] != _INT or len(wide) != _INT_WIDTH:
+        return len(codes)  # every number is before every other code
+    return int(codes.searchsorted(codes.dtype.type(int.from_bytes(wide[1:], "big")), side))
 
 
 class _CodesOfColumn(ColumnVisitor[CodeArray]):

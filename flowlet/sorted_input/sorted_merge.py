@@ -50,10 +50,10 @@ class _Cursor:
 
     def _num_until(self, block: Block, bound: _Bound) -> int:
         code, stamp, number = bound
-        start, stop = place_of(block.codes, code)
         takes_equal = self.number <= number
         if block.stamps is None:
-            return stop if takes_equal or stamp > MIN_TIMESTAMP else start
+            return place_of(block.codes, code, "right" if takes_equal or stamp > MIN_TIMESTAMP else "left")
+        start, stop = place_of(block.codes, code, "left"), place_of(block.codes, code, "right")
         return start + int(np.searchsorted(block.stamps[start:stop], stamp, "right" if takes_equal else "left"))
 
 

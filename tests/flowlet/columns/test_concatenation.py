@@ -20,6 +20,7 @@ from flowlet.columns import (
     Shape,
     ShortTextColumn,
     columns_of,
+    concatenated,
     try_concatenate,
 )
 from tests.flowlet.columns.test_short_texts import heads_of
@@ -124,3 +125,27 @@ def test_one_table_is_itself() -> None:
     table = Columns(1, (ArrowColumn(pa.array(["a"])),), Shape.SCALAR)
 
     assert try_concatenate([table]) is table
+
+
+@given(kinds() | st.lists(columns(), min_size=1, max_size=3))
+def test_columns_that_do_not_fit_together_become_lists(parts: list[list[Any]]) -> None:
+    tables = [columns_of(part) for part in parts]
+    known = [table for table in tables if table is not None]
+    if len(known) < len(tables) or len({(table.shape, len(table.fields)) for table in known}) > 1:
+        return
+
+    joined = concatenated(known)
+
+    assert joined is not None
+    assert exact(joined.to_list()) == exact([value for part in parts for value in part])
+
+
+def test_only_the_column_that_does_not_fit_becomes_a_list() -> None:
+    texts, codes = ListColumn(["x", "y"], str), CodedColumn(np.array([0, 1], np.uint16), TABLE)
+    joined = concatenated([Columns(2, (column, INTS), Shape.TUPLE, key_position=0) for column in (codes, texts, SHORT_TEXTS)])
+
+    assert joined is not None
+    assert [type(field) for field in joined.fields] == [ListColumn, ArrayColumn]
+    assert joined.key_position == 0
+    assert joined.to_list() == [("a", 1), ("b", 2), ("x", 1), ("y", 2), ("x", 1), ("y", 2)]
+    assert concatenated([Columns(2, (INTS,), Shape.TUPLE), scalar(INTS)]) is None

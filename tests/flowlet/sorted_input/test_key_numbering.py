@@ -83,14 +83,19 @@ def test_a_dictionary_that_grew() -> None:
     assert numbered.numbers.tolist() == [1, 0]
 
 
-def test_numbering_ends_where_most_keys_are_different_ones() -> None:
-    """Those that have numbers keep them."""
+def test_numbers_pay_once_there_are_twice_as_many_records_as_keys() -> None:
+    """Not settled before there are some thousand records; settled for good."""
     numbering = KeyNumbering()
     for start in range(0, 5000, 1000):
-        assert numbering.try_number(ListColumn([f"key {number}" for number in range(start, start + 1000)])) is not None
+        numbering.try_number(ListColumn([f"key {number}" for number in range(start, start + 1000)]))
+    assert not numbering.does_pay
 
-    assert numbering.try_number(ListColumn(["key 1"])) is None
-    assert len(numbering.ranking().table) == 5000
+    numbering.try_number(ConstantColumn("key 1", 5000))
+    assert numbering.does_pay
+    assert len(numbering) == 5000
+
+    numbering.try_number(ListColumn([f"other {number}" for number in range(1000)]))
+    assert numbering.does_pay
 
 
 def test_size_grows_with_the_keys() -> None:

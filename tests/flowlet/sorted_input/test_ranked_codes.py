@@ -1,9 +1,17 @@
 """Ranks in the place of codes."""
 
 import numpy as np
+import pytest
 
 from flowlet.columns import NameTable
+from flowlet.sorted_input import ranked_codes
 from flowlet.sorted_input.ranked_codes import RankedCodes, try_unify
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many are enough."""
+    monkeypatch.setattr(ranked_codes, "_MIN_ROWS", 4)
 
 
 def ranked(ranks: list[int], names: str, *, are_texts: bool = True) -> RankedCodes:

@@ -1,6 +1,7 @@
 """Chunks with keys of every representation, sorted with files and without."""
 
 import enum
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, NameTable, Shape
+from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    Columns,
+    ConstantColumn,
+    ListColumn,
+    NameTable,
+    Shape,
+    ShortTextColumn,
+)
 from flowlet.columns.short_text_column import try_short_texts
 from flowlet.records import Chunk
-from flowlet.sorted_input import key_numbering
+from flowlet.sorted_input import key_numbering, ranked_codes, waiting_records
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.key_runs import key_runs, open_runs
 from flowlet.sorted_input.sort_codes import as_bytes, list_codes
@@ -85,7 +97,10 @@ def test_texts_of_every_representation(
     kinds: list[str], budget: int, num_keys: int, has_stamps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records come out by key, timestamp and arrival; those in columns stay there, wherever most are."""
+    # As small as the data are, so that numbers soon pay, or are soon given up.
     monkeypatch.setattr(key_numbering, "_MIN_ROWS", 100)
+    monkeypatch.setattr(ranked_codes, "_MIN_ROWS", 20)
+    monkeypatch.setattr(waiting_records, "_MOST_VAIN", 200)
     sorter = ExternalSorter(budget, str(tmp_path))
     chunks = list(chunks_of(kinds, num_keys, has_stamps=has_stamps))
     expected = expected_records([chunk for chunk, _ in chunks])
@@ -125,9 +140,10 @@ def test_runs_of_keys_have_the_codes_of_their_block(budget: int) -> None:
     assert stretches == [{f"key {number}"} for number in range(6)]
 
 
-def test_keys_that_are_not_exactly_texts_stay_as_they_are() -> None:
+def test_keys_that_are_not_exactly_texts_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member of an enumeration is the same key as its text, and another value."""
-    waiting = WaitingRecords()
+    monkeypatch.setattr(key_numbering, "_MIN_ROWS", 1)
+    waiting = WaitingRecords(1 << 30)
     for keys in (["key 1", "key 0"] * 5, [Color.RED, "key 0"] * 5):
         column = ListColumn(list(keys))
         table = Columns(len(keys), (column, ConstantColumn(1, len(keys))), Shape.TUPLE, key_position=0)
@@ -139,9 +155,10 @@ def test_keys_that_are_not_exactly_texts_stay_as_they_are() -> None:
     assert block.key_starts().tolist() == [0, 10]
 
 
-def test_arrow_columns_stay_arrow_columns() -> None:
+def test_arrow_columns_stay_arrow_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asked for Arrow gets its type back."""
-    waiting = WaitingRecords()
+    monkeypatch.setattr(key_numbering, "_MIN_ROWS", 1)
+    waiting = WaitingRecords(1 << 30)
     for keys in (["b", "a"] * 5, ["a", None] * 5):
         column = ArrowColumn(pa.array(keys, pa.large_string()))
         waiting.add_chunk(Chunk.of_columns(Columns(len(keys), (column,), Shape.ROW, ("key",), key_position=0)), column)
@@ -153,9 +170,27 @@ def test_arrow_columns_stay_arrow_columns() -> None:
     assert columns.fields[0].to_list() == ["a"] * 10 + ["b"] * 5 + [None] * 5
 
 
+def test_numbers_in_vain_are_given_up() -> None:
+    """Columns stay as they came, and what the numbers took is free again."""
+    waiting = WaitingRecords(most_bytes=100_000)
+    sizes = []
+    for start in range(0, 400, 20):
+        chunk, keys = chunk_of("short", [f"key {number:03}" for number in range(start, start + 20)], start, None)
+        waiting.add_chunk(chunk, keys)
+        sizes.append(waiting.estimated_bytes)
+
+    block = waiting.joined().sorted()
+
+    assert min(later - earlier for earlier, later in itertools.pairwise(sizes)) < 0
+    assert block.chunk.columns is not None
+    assert isinstance(block.chunk.columns.fields[0], ShortTextColumn)
+    assert isinstance(block.codes, np.ndarray)
+    assert [number for _, number in block.chunk.values] == list(range(400))
+
+
 def test_records_in_lists_keep_another_key() -> None:
     """A few records in a list, whose key is not their first field, put no other key into the columns."""
-    waiting = WaitingRecords()
+    waiting = WaitingRecords(1 << 30)
     chunk, keys = chunk_of("list", ["key 1", "key 2"] * 5, 0, None)
     waiting.add_chunk(chunk, keys)
     listed = Chunk([("key 1", 10)])
