@@ -42,7 +42,7 @@ class KeyExtractor:
         self.name = name
         self.subtask = subtask
         self.field = field_selected_by(selector)
-        self._is_column = isinstance(selector, ColumnKey)
+        self.is_column = isinstance(selector, ColumnKey)
         self.makes_keys = makes_keys
 
     def write(self, code: LoopCode, record: str) -> str:
@@ -62,7 +62,7 @@ class KeyExtractor:
             UserFunctionError: the selector failed, or returned something that cannot be a key.
         """
         columns = chunk.columns
-        if chunk.keys is not None or (self._is_column and columns is not None):
+        if chunk.keys is not None or (self.is_column and columns is not None):
             return self.checked(chunk)
         if columns is not None:
             if columns.key_position is not None:

@@ -106,7 +106,8 @@ class KeyedConsumer:
                     code.line(isolated)
             with code.block("else:"):
                 code.line(isolated)
-        write_into(self.operator, self._behind, code, owned, timestamp, key)
+        # Of a column the operator takes the key by itself: users' functions and aggregations know it in two forms.
+        write_into(self.operator, self._behind, code, owned, timestamp, None if self.keys.is_column else key)
 
     def _converted(self, record: Any) -> Any:
         """An equal new record of the declared type."""

@@ -86,7 +86,8 @@ class ColumnStream(DataStream):
         """Send all rows with the same key to the same subtask.
 
         Args:
-            key_selector: the name of a column (the stream keeps its columns), or a function of one ``Row``.
+            key_selector: the name of a column (the stream keeps its columns), or a function of one ``Row``.  Functions
+                are given the value of the column, as the ``Row`` has it, as their key.
             key_type: as for any stream.
 
         Raises:

@@ -1,8 +1,9 @@
 """Keys that are a column of a columnar stream.
 
 Side:       pure.
-Rules:      a missing value is a key, too: None, as in a record that is no column.  An instant is the number of its microseconds since 1970,
-            in UTC or without a time zone; a date that of its days: an index of such keys holds numbers.
+Rules:      a missing value is a key, too: None, as in a record that is no column.  For routing and aggregations an instant is the number of
+            its microseconds since 1970, in UTC or without a time zone; a date that of its days: an index of such keys holds numbers.
+            Users' functions are given the value itself (``ColumnValue``).
 Invariants: ``column_key_hashes`` gives for each value the hash of the key that ``ColumnKey`` gives for its record.
 """
 
@@ -40,6 +41,24 @@ class ColumnKey:
         if isinstance(key, datetime.date):
             return (key - _EPOCH.date()).days
         return key
+
+
+class ColumnValue:
+    """The key selector of functions that see the key: the value of one column, as the row has it.
+
+    Args:
+        name: of the column.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"ColumnValue({self.name!r})"
+
+    def get_key(self, value: Any) -> Any:
+        """The value of the column in a ``Row``; it has the hash of the key that ``ColumnKey`` gives."""
+        return value[self.name]
 
 
 def column_key_hashes(array: Any) -> NDArray[np.int32]:

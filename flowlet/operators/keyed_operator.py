@@ -14,6 +14,7 @@ from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import KeyTypeError, UserFunctionError
+from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.keys.exact_keys import exact_key, exact_keys
 from flowlet.operators.user_function import RecordOperator, UserFunctionOperator
 from flowlet.records import Chunk
@@ -25,11 +26,14 @@ class KeyedInput:
     Args:
         operator: closes the selector with its functions, and opens it when it is first called.
         key_selector: a callable, or an object with ``get_key(value)``.
+        is_shown: the user's functions see the key; else instants and dates of a column are numbers (``ColumnKey``).
     """
 
-    def __init__(self, operator: UserFunctionOperator, key_selector: Any) -> None:
+    def __init__(self, operator: UserFunctionOperator, key_selector: Any, *, is_shown: bool = True) -> None:
         self._operator = operator
-        self._selector = operator._add_on_demand(key_selector, "get_key")
+        self._is_shown_column = is_shown and isinstance(key_selector, ColumnKey)
+        selector = ColumnValue(key_selector.name) if self._is_shown_column else key_selector
+        self._selector = operator._add_on_demand(selector, "get_key")
 
     def keys_of(self, chunk: Chunk) -> list[Any]:
         """The key of each record; not asked for again where the sender took it.
@@ -37,7 +41,7 @@ class KeyedInput:
         Raises:
             UserFunctionError: as ``keys``.
         """
-        known = _known_keys(chunk)
+        known = None if self._is_shown_column else _known_keys(chunk)
         if known is None:
             return self.keys(chunk.values)
         self.exact(known, chunk.values)
@@ -171,7 +175,7 @@ class KeyedOperator(UserFunctionOperator):
 
     def __init__(self, key_selector: Any, name: str) -> None:
         super().__init__(name)
-        self._key_input = KeyedInput(self, key_selector)
+        self._key_input = KeyedInput(self, key_selector, is_shown=False)
         self._key_field = field_selected_by(key_selector)
 
     def set_key_context(self, record: object) -> None:

@@ -8,11 +8,13 @@ Hot path, per record: the start of its window, one probe and one store, and the 
 the state and a timer (bench: windows).
 
 Side:       task.
-Invariants: what a cell holds is newer than the state.  A window of a key that keeps something has its timers.
+Invariants: what a cell holds is newer than the state.  A window of a key that keeps something has its timers.  There are at most twice
+            ``_MAX_KEPT`` cells, and records in lists, but for a record in more windows than that.
 Source:     Flink ``WindowOperator.processElement``, for ``EventTimeTrigger``.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from flowlet.datastream.window.time_triggers import EventTimeTrigger
@@ -82,7 +84,19 @@ class AlignedWindows:
         Raises:
             Exception: whatever the function raised, at the record that ``values`` gave last.
         """
-        exact = exact_keys(keys)
+        exact, size = exact_keys(keys), self._piece_size()
+        if len(keys) <= size:
+            self._add_piece(values, timestamps, keys, exact)
+            return
+        for start in range(0, len(keys), size):
+            piece = slice(start, start + size)
+            self._add_piece(islice(values, size), timestamps[piece], keys[piece], exact[piece])
+
+    def _piece_size(self) -> int:
+        """How many records make at most as many cells as may be kept."""
+        return max(1, _MAX_KEPT // -(-self._size // self._slide))
+
+    def _add_piece(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
         if isinstance(self._contents, ListContents):
             self._add_to_lists(values, timestamps, keys, exact)
         elif self._slide == self._size:

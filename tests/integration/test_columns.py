@@ -1,7 +1,7 @@
 """Columnar streams through two TaskManagers over TCP: every type of key, with nulls, in both emission modes."""
 
 import datetime
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from flowlet.datastream.state import ValueStateDescriptor
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("secret")]
 NUM_ROWS = 3_000
@@ -140,3 +141,49 @@ def check_extremes(method: str, found: dict[Any, list[Any]]) -> None:
         valued = [row for row in rows if VALUES[row].is_valid]
         chosen = choose(valued, key=lambda row: VALUES[row].as_py())
         assert results[-1] == (VALUES[chosen].as_py(), chosen if method.endswith("_by") else rows[0])
+
+
+class ShownKeys(KeyedProcessFunction):
+    """The key that the function is given, in the record, in its state and in its timer."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        self.count.update((self.count.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(2**62)
+        yield "record", ctx.get_current_key()
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Any:
+        yield "timer", ctx.get_current_key(), self.count.value()
+
+
+def test_functions_are_given_the_values_of_a_column_as_keys() -> None:
+    """Instants and dates, too, for which routing and aggregations take numbers."""
+    names = ("timestamp", "with a zone", "date", "string")
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    rows = env.from_arrow(pa.table({name: KEYS[name] for name in names}))
+    first, *others = [rows.key_by(name).process(ShownKeys()).map(named(name)) for name in names]
+
+    records = run(first.union(*others))
+
+    for name in names:
+        expected = Counter(KEYS[name].to_pylist())
+        assert Counter(key for of, what, key, *_ in records if of == name and what == "record") == expected
+        assert {key: count[0] for of, what, key, *count in records if of == name and what == "timer"} == expected
+
+
+class KeyOf(KeyedProcessFunction):
+    """Without timers, so that it can stand in the chain of the source."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        yield ctx.get_current_key(), value["k"]
+
+
+def test_functions_in_the_chain_of_the_column_are_given_its_values_as_keys() -> None:
+    """With one subtask rows pass the ``key_by`` one by one."""
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+
+    records = run(env.from_arrow(pa.table({"k": KEYS["date"][:5]})).key_by("k").process(KeyOf()))
+
+    assert records == [(key, key) for key in KEYS["date"][:5].to_pylist()]

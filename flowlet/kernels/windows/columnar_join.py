@@ -1,6 +1,6 @@
 """Joins of two streams of columns: rows with equal keys in the same window.
 
-Hot path.  Rows wait in arrays; a window that ends is joined by one sort of each side.
+Hot path.  Rows wait in arrays by their pane; windows that end are joined by one sort of each side.
 
 Side:       pure.
 Units:      milliseconds.
@@ -20,6 +20,7 @@ from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.cell_groups import group_cells
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WINDOW_TIME_TYPE, WindowsState
+from flowlet.kernels.windows.waiting_rows import WaitingRows
 from flowlet.kernels.windows.window_keys import WindowKeys
 from flowlet.kernels.windows.window_runs import Progress, Run, joined_runs
 from flowlet.kernels.windows.window_shapes import AlignedWindows
@@ -97,8 +98,7 @@ class ColumnarJoin:
         self._join = join
         self._keys = WindowKeys(join.keys[LEFT], join.key_type)
         self._progress = Progress()
-        self._runs: tuple[list[Run], list[Run]] = ([], [])
-        self._first_pane = 0  # of all rows of both sides, if there are any
+        self._rows = (WaitingRows(), WaitingRows())
 
     def __repr__(self) -> str:
         return f"<ColumnarJoin of {self.num_rows} rows>"
@@ -106,7 +106,7 @@ class ColumnarJoin:
     @property
     def num_rows(self) -> int:
         """Rows that wait."""
-        return sum(len(run) for runs in self._runs for run in runs)
+        return sum(map(len, self._rows))
 
     def add(self, side: int, inputs: ColumnInputs) -> int:
         """Take rows of one side, at least one; returns how many were too late.
@@ -128,30 +128,36 @@ class ColumnarJoin:
             slots, panes, inputs = slots.take(rows), panes.take(rows), inputs.take(rows)
         if len(panes):
             kept = tuple([inputs.array(name) for name in self._join.kept_columns(side)])
-            self._append(side, Run(slots, panes, (), (kept,)))
+            self._rows[side].add(Run(slots, panes, (), (kept,)))
         return num_late
 
     def fire(self, watermark: int) -> Iterator[JoinedRows]:
         """The rows of the windows that end at or before a watermark, in the order of their ends."""
         windows = self._join.windows
         limit = windows.last_ended(watermark)
-        if watermark > self._progress.emitted and self.num_rows and self._first_pane < limit + windows.size_panes:
-            left, right = (self._take_before(side, limit + windows.size_panes) for side in (LEFT, RIGHT))
+        due_before = limit + windows.size_panes
+        if self._has_ended(limit) and any(rows.has_before(due_before) for rows in self._rows):
+            left, right = (joined_runs([self._empty(side), *rows.take_before(due_before)]) for side, rows in enumerate(self._rows))
             yield from self._joined(left, right, limit)
-            for side, run in ((LEFT, left), (RIGHT, right)):
-                kept = windows.last_windows(run.starts) > limit
-                if kept.any():
-                    self._append(side, run.take(kept.nonzero()[0]))
+            for rows, run in zip(self._rows, (left, right), strict=True):
+                rows.add(run.take((windows.last_windows(run.starts) > limit).nonzero()[0]))
         self._progress.advance(watermark)
         if self._keys.are_sparse(self.num_rows):
             self._forget_keys()
+
+    def _has_ended(self, limit: int) -> bool:
+        """Whether a window that begins at or before a pane has ended, and had not before."""
+        windows = self._join.windows
+        before: int = windows.last_ended(self._progress.emitted)
+        return limit // windows.slide_panes * windows.slide_panes > before
 
     # -- snapshots
 
     def state(self) -> WindowsState:
         """What a snapshot needs; nobody changes it."""
         floors = None if self._progress.floors is None else self._progress.of(np.arange(self._keys.num_slots))
-        return WindowsState(self._keys.array(), self._progress.emitted, floors, (tuple(self._runs[LEFT]), tuple(self._runs[RIGHT])))
+        tables = tuple([tuple(rows.runs()) for rows in self._rows])
+        return WindowsState(self._keys.array(), self._progress.emitted, floors, tables)
 
     def load(self, state: WindowsState) -> None:
         """Go on from there; before the first rows.  Raises TypeError: the keys are not those of this join."""
@@ -160,28 +166,9 @@ class ColumnarJoin:
         self._progress.emitted, self._progress.floors = state.emitted, state.floors
         for side, runs in enumerate(state.tables):
             for run in runs:
-                self._append(side, run)
+                self._rows[side].add(run)
 
     # -- rows
-
-    def _append(self, side: int, run: Run) -> None:
-        first = int(run.starts.min())
-        self._first_pane = min(self._first_pane, first) if self.num_rows else first
-        self._runs[side].append(run)
-
-    def _take_before(self, side: int, pane: int) -> Run:
-        """Take the rows of earlier panes out of a side."""
-        due, rest = [self._empty(side)], []
-        for run in self._runs[side]:
-            is_due = run.starts < pane
-            if is_due.any():
-                due.append(run if is_due.all() else run.take(is_due.nonzero()[0]))
-            if not is_due.all():
-                rest.append(run.take((~is_due).nonzero()[0]) if is_due.any() else run)
-        self._runs[side].clear()
-        for run in rest:
-            self._append(side, run)
-        return joined_runs(due)
 
     def _empty(self, side: int) -> Run:
         nothing = np.empty(0, np.int64)
@@ -242,13 +229,13 @@ class ColumnarJoin:
 
     def _forget_keys(self) -> None:
         is_live = np.zeros(self._keys.num_slots, np.bool_)
-        for runs in self._runs:
-            for run in runs:
+        for rows in self._rows:
+            for run in rows.runs():
                 is_live[run.slots] = True
         self._progress.keep(is_live.nonzero()[0])
         slots = self._keys.keep(is_live)
-        for runs in self._runs:
-            runs[:] = [run.with_slots(slots.take(run.slots)) for run in runs]
+        for rows in self._rows:
+            rows.replace_slots(slots)
 
 
 def matched_rows(left: IndexArray, right: IndexArray, num_groups: int, kind: str) -> Iterator[tuple[IndexArray, IndexArray]]:

@@ -41,6 +41,11 @@ class Run:
             self.slots.take(rows), self.starts.take(rows), _taken(self.marks, rows), tuple([_taken(part, rows) for part in self.parts])
         )
 
+    def cut(self, start: int, stop: int) -> "Run":
+        """The rows from ``start`` to before ``stop``, without a copy."""
+        parts = tuple([_cut(part, start, stop) for part in self.parts])
+        return Run(self.slots[start:stop], self.starts[start:stop], _cut(self.marks, start, stop), parts)
+
     def with_slots(self, slots: Int64Array) -> "Run":
         """The same rows with other slots."""
         return Run(slots, self.starts, self.marks, self.parts)
@@ -111,3 +116,7 @@ class Progress:
 
 def _taken(values: Sequence[Any], rows: IndexArray) -> Part:
     return tuple([take_values(each, rows) for each in values])
+
+
+def _cut(values: Sequence[Any], start: int, stop: int) -> Part:
+    return tuple([each[start:stop] for each in values])

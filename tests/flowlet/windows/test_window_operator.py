@@ -24,6 +24,7 @@ from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.records import Watermark
 from flowlet.testing import OneInputOperatorHarness, StreamRecord
+from flowlet.windows import aligned_windows
 from flowlet.windows.window_operator import WindowOperator
 
 SIDE = OutputTag("side")
@@ -382,3 +383,37 @@ def test_a_timer_of_a_lateness_that_the_program_no_longer_has_is_no_end_of_a_win
 
     assert after.records == []
     after.close()
+
+
+@pytest.mark.parametrize("spec", [{"combine": summed}, {"function": Listing()}])
+def test_a_large_chunk_is_written_to_the_state_on_the_way(spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only behind its last record: a record may be in many windows, and a batch of columns may be large."""
+    monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 20)
+    sizes = []
+    write_all = aligned_windows.AlignedWindows.write_all
+
+    def counted(aligned: aligned_windows.AlignedWindows) -> None:
+        sizes.append(len(aligned._cells))
+        write_all(aligned)
+
+    monkeypatch.setattr(aligned_windows.AlignedWindows, "write_all", counted)
+    assigner = SlidingEventTimeWindows.of(Time.milliseconds(10), Time.milliseconds(2))
+    harness = opened(WindowSpec(assigner, EventTimeTrigger(), **spec))
+
+    harness.process_chunk([(key, 1) for key in range(100)], [0] * 100)
+    harness.process_watermark(100)
+
+    assert len(sizes) > 1
+    assert max(sizes) <= 40
+    assert len(harness.values) == 500
+    harness.close()
+
+
+def test_an_error_in_a_large_chunk_names_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pieces of a chunk share its position."""
+    monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 2)
+    harness = opened(tumbling(combine=summed))
+
+    with pytest.raises(UserFunctionError, match=r"'a', None"):
+        harness.process_chunk([("a", 1), ("b", 1), ("c", 1), ("a", 1), ("a", None), ("a", 3)], [1] * 6)
+    harness.close()

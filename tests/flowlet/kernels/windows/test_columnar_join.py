@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from flowlet.columns.arrow_batches import columns_of_batch
-from flowlet.kernels.windows import columnar_join
+from flowlet.kernels.windows import columnar_join, waiting_rows
 from flowlet.kernels.windows.column_inputs import ColumnInputs
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnarJoin, ColumnJoin, JoinedColumn
 from flowlet.kernels.windows.window_shapes import AlignedWindows
@@ -91,6 +91,15 @@ def run_case(seed: int, kind: str) -> None:
     assert emitted(join, MAX_TIMESTAMP) == joined_by_hand(windows, kind, sides, watermark, MAX_TIMESTAMP)
 
 
+@pytest.mark.slow
+def test_many_rows_wait_in_sorted_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are joined as few are."""
+    monkeypatch.setattr(waiting_rows, "_MIN_SORTED_ROWS", 6)
+    monkeypatch.setattr(waiting_rows, "_MIN_REST_ROWS", 2)
+    for seed in range(8):
+        run_case(seed, JOIN_KINDS[seed % 4])
+
+
 @pytest.mark.parametrize("kind", JOIN_KINDS)
 def test_random_joins_are_those_of_plain_loops(kind: str) -> None:
     for seed in range(25):
@@ -107,6 +116,20 @@ def test_many_pairs_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert sum(pieces) == 36
     assert max(pieces) <= 7
+
+
+def test_a_watermark_that_ends_no_window_touches_no_rows() -> None:
+    """Rows of a sliding window wait in many windows; a watermark inside of all of them changes nothing."""
+    join = ColumnarJoin(join_of(AlignedWindows(20, 10), "inner"))
+    join.add(LEFT, inputs_of(LEFT, [("a", 5, 1), ("a", 12, 2)]))
+    assert not emitted(join, 11)
+    before = join.state().tables[LEFT]
+
+    assert not emitted(join, 18)
+    assert list(map(id, join.state().tables[LEFT])) == list(map(id, before))
+
+    join.add(RIGHT, inputs_of(RIGHT, [("a", 19, 3)]))
+    assert emitted(join, 19) == Counter({("a", 0, 20, 1, 3): 1, ("a", 0, 20, 2, 3): 1})
 
 
 @pytest.mark.long
