@@ -14,6 +14,7 @@ Forms:    ``friendly``: as one would write it; ``twin``: dicts in dicts, named f
           queries that are there without ``--all``.
 Rate:     events / (last record at the last sink - first poll of the first source); for the loop, all of the loop.
 Peers:    the plain loop (always), Bytewax with as many processes as there are TaskManagers, PyFlink in thread mode, Flink; not for twins.
+          Bytewax has the queries that are there without ``--all``; PyFlink has no co-groups.
           ``by-hand``: a loop that calls the query's functions and does nothing else, for queries without joins and timers.
 Proof:    every run of every contender gives what the plain loop gives (``bench/jobs/checked_work.py``).
 Profile:  ``--profile`` as of ``bench programs``.
@@ -93,6 +94,7 @@ def work_of(query: str, form: str, num_events: int) -> Work:
         loops=f"bench.peers.{loops}",
         flows="bench.peers.nexmark_flows" if query in QUERIES and not is_twin else "",
         outputs=Outputs.LAST if query in _UPDATED else Outputs.SUM,
+        is_pyflinks=query not in _JOINS,
     )
 
 

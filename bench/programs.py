@@ -133,7 +133,7 @@ def run_works(
             contenders += loop_work.by_hand(work) if "by-hand" in peers else []
             if has_bytewax and work.flows:
                 contenders += [bytewax_work.contender(smaller(work, peer_records["bytewax"]), number) for number in task_managers]
-            if cluster is not None and "pyflink" in peers and not work.is_twin:
+            if cluster is not None and "pyflink" in peers and work.is_pyflinks and not work.is_twin:
                 contenders.append(pyflink_work.contender(cluster, smaller(work, peer_records["pyflink"])))
             if cluster is not None and "flink" in peers and java is not None:
                 contenders += java(cluster, work)

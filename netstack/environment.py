@@ -166,11 +166,11 @@ class NetworkEnvironment:
             partition_id: the partition and the attempt that produces it.
             num_subpartitions: one per consumer.
             partition_type: pipelined or blocking.
-            directory: of a blocking partition's files; None: the system's folder for temporary files.
+            directory: of a blocking partition's file; None: the system's folder for temporary files.
 
         Raises:
             InsufficientNetworkBuffersError: the network memory cannot guarantee ``num_subpartitions + 1`` buffers.
-            ResourceBrokenError: the files of a blocking partition cannot be created.
+            ResourceBrokenError: the file of a blocking partition cannot be created.
             ResourceClosedError: the environment was closed.
         """
         self._check_open()
@@ -190,7 +190,7 @@ class NetworkEnvironment:
                     folder,
                     # Pages of a mapped file count as this process's memory.
                     kind=BoundedDataKind.FILE,
-                    has_named_files=False,
+                    has_named_file=False,
                     partition_type=partition_type,
                     compressor=compressor,
                 )

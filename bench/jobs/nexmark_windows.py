@@ -18,13 +18,13 @@ from flowlet.common import Types
 from flowlet.common.time import Time
 from flowlet.datastream import (
     AggregateFunction,
-    AllWindowFunction,
     DataStream,
     KeyedProcessFunction,
     ProcessWindowFunction,
     RuntimeContext,
     WindowFunction,
 )
+from flowlet.datastream.functions import AllWindowFunction
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.datastream.window import (
     EventTimeSessionWindows,

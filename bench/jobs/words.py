@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.jobs.checked import Keep, MarkedReader, Reports, check_increments, check_last_values, check_num_outputs
 from bench.jobs.pipeline import TWO_TASK_MANAGERS, Deployment, Run, into_sink, run_program
@@ -155,7 +155,7 @@ class CountInState(KeyedProcessFunction):
         """Ask for the state."""
         self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
 
-    def process_element(self, value: tuple[str, int], ctx: KeyedProcessFunction.Context) -> Iterator[tuple[str, int]]:
+    def process_element(self, value: tuple[Any, int], ctx: KeyedProcessFunction.Context) -> Iterator[tuple[Any, int]]:
         """As the examples of PyFlink have it."""
         count = (self.count.value() or 0) + value[1]
         self.count.update(count)

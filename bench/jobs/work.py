@@ -71,7 +71,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Work:
-    """One program; ``streams``, ``loops`` and ``flows`` are the modules that have it for the DataStream API, plain Python and Bytewax."""
+    """One program; ``streams``, ``loops`` and ``flows`` are the modules that have it for the DataStream API, plain Python and Bytewax.
+
+    ``is_pyflinks``: PyFlink has all that the program calls.
+    """
 
     name: str
     program: str
@@ -80,6 +83,7 @@ class Work:
     loops: str
     flows: str
     outputs: Outputs = Outputs.LAST
+    is_pyflinks: bool = True
 
     @property
     def is_twin(self) -> bool:

@@ -32,6 +32,7 @@ _SAME_NAMES: Final = (
     "common/time",
     "common/watermark_strategy",
     "datastream",
+    "datastream/functions",
     "datastream/state",
     "datastream/window",
 )  # of flowlet's modules and PyFlink's

@@ -184,7 +184,8 @@ class StreamOperator:
     sorted_inputs: Sequence[Any] = ()
     # In BATCH mode: the inputs, from 0, that are read when all others have ended.
     inputs_read_last: Sequence[int] = ()
-    # Whether ``end_keys`` must follow each single key, or may follow several; None: it must if the operator has timers or keyed state.
+    # Whether ``end_keys`` must follow each single key, or may follow several, whose records come input by input; None: it must if the
+    # operator has timers, keyed state or several sorted inputs.
     ends_keys_singly: ClassVar[bool | None] = None
     declared_outputs: Mapping[str | None, DeclaredOutput] = {}  # by side output; whose records are converted
     runs_after_finish: bool = False  # whether it has something to do if it is restored from a checkpoint taken after ``finish``

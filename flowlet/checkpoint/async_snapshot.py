@@ -4,6 +4,8 @@ Side:       shared.  Created and cancelled on the task thread; runs on a thread 
             thread.
 Invariants: ends exactly once, as acknowledged, declined or cancelled.  It is acknowledged when both the operators' parts and the in-flight
             data are complete; no thread waits for the other.
+Ownership:  an ended snapshot is part of no cycle of references: the collector of cycles runs rarely while tasks run, and the state of
+            many checkpoints would wait for it.
 Lock order: ``_lock`` is a leaf: operators' parts and the responder are called without it.
 Source:     Flink ``AsyncCheckpointRunnable``, which blocks a thread of the pool until the in-flight data is complete.
 """
@@ -140,7 +142,8 @@ class AsyncSnapshot:
         with self._lock:
             states = self._states
         if states is None or not self._end(_State.COMPLETED):
-            return
+            return  # not complete, or ended already; then the future may have been taken from under this call
+        self._parts = {}
         state = SubtaskState(states, channels, self._is_finished, self._location)
         self._responder.acknowledge_checkpoint(self.checkpoint_id, self._metrics(channels), state)
 
@@ -175,6 +178,8 @@ class AsyncSnapshot:
             if self._state is not _State.RUNNING:
                 return False
             self._state = state
+            self._states = None
+        self._channel_state = None  # it keeps the callback, and so this object, even when it is done
         self._on_end(self)
         return True
 

@@ -11,7 +11,7 @@ import msgspec
 from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.job_heartbeat import keep_job_alive
 from flowlet.client.program.user_frames import from_user_frame
-from flowlet.client.program_code import NeededCode, user_code
+from flowlet.client.program_code import NeededCode, program_code
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.common.settings.dependency_settings import DependencySettings
@@ -54,9 +54,9 @@ def execute(job_graph: JobGraph, target: Target, dependencies: DependencySetting
     try:
         job_graph.validate()
         dependencies = dependencies or DependencySettings()
-        code = user_code(target.needed_code, ships_modules=dependencies.ships_modules)
-        with pack(dependencies) as packed:
-            message = to_message(job_graph, msgspec.structs.replace(code, files=packed.files))
+        code = program_code(target.needed_code, ships_modules=dependencies.ships_modules)
+        with pack(dependencies, code.modules) as packed:
+            message = to_message(job_graph, UserCode(dict(code.main_objects), packed.files))
             client = target.open(needed_slots(job_graph))
             try:
                 return _submit(message, client, job_graph.client_heartbeat if client.outlives_program else None, packed)

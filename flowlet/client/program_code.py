@@ -11,7 +11,8 @@ Units:      bytes.
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -20,10 +21,10 @@ from typing import Any, Final
 
 from flowlet.client.program.user_frames import Owner, owner_of
 from flowlet.errors import JobSubmissionError
-from flowlet.rpc.control_messages import ModuleSource, UserCode
+from flowlet.rpc.module_sources import ModuleSource
 from flowlet.serde.pickles.program_pickle import ProgramPickler
 
-MAX_MODULE_BYTES: Final = 8 * 1024 * 1024  # of all modules; each task's deployment carries them
+MAX_MODULE_BYTES: Final = 32 * 1024 * 1024  # of all modules; a TaskManager keeps them in memory
 MAX_MAIN_OBJECT_BYTES: Final = 64 * 1024  # of one class or function of the main module, with what it refers to
 _MAIN: Final = "__main__"
 _CACHED_FILES: Final = 4096  # so that a program that submits often reads its files once
@@ -37,7 +38,15 @@ class NeededCode(Enum):
     ALL = "they were started elsewhere"
 
 
-def user_code(needed: NeededCode, *, ships_modules: bool = True) -> UserCode:
+@dataclass(frozen=True, slots=True)
+class ProgramCode:
+    """``modules``: by their full names.  ``main_objects``: classes and functions of the main module, pickled, by name."""
+
+    modules: Mapping[str, ModuleSource] = field(default_factory=dict)
+    main_objects: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def program_code(needed: NeededCode, *, ships_modules: bool = True) -> ProgramCode:
     """The code of the running program that such TaskManagers lack; without ``ships_modules`` only what its main module defines.
 
     Raises:
@@ -45,8 +54,8 @@ def user_code(needed: NeededCode, *, ships_modules: bool = True) -> UserCode:
     """
     main = sys.modules.get(_MAIN)
     if needed is NeededCode.NOTHING or main is None:
-        return UserCode()
-    return UserCode(modules_beside(main) if needed is NeededCode.ALL and ships_modules else {}, main_objects(main))
+        return ProgramCode()
+    return ProgramCode(modules_beside(main) if needed is NeededCode.ALL and ships_modules else {}, main_objects(main))
 
 
 def modules_beside(main: ModuleType) -> dict[str, ModuleSource]:

@@ -193,7 +193,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
             return _column_operator(step, node.name)
         case SelectColumnsTransformation() | WindowColumnsTransformation() | JoinColumnsTransformation():
-            return importlib.import_module("flowlet.client.translation.translate_columns").operator_on_columns(step, node.name)  # type: ignore[no-any-return]
+            columns = importlib.import_module("flowlet.client.translation.translate_columns")
+            return columns.operator_on_columns(step, node.name, is_batch=is_batch)  # type: ignore[no-any-return]  # it is loaded by name
         case ProcessTransformation():
             return ProcessOperator(step.function, step.key_selector, is_batch=is_batch, name=node.name)
         case WindowTransformation():

@@ -4,7 +4,7 @@ from flowlet.columns.array_column import ArrayColumn
 from flowlet.columns.arrow_column import ArrowColumn
 from flowlet.columns.coded_column import CodedColumn
 from flowlet.columns.column import Column, ColumnVisitor
-from flowlet.columns.concatenation import try_concatenate
+from flowlet.columns.concatenation import concatenated, try_concatenate
 from flowlet.columns.constant_column import ConstantColumn
 from flowlet.columns.inspection import column_of, columns_of
 from flowlet.columns.list_column import ListColumn
@@ -28,6 +28,7 @@ __all__ = [
     "ShortTextColumn",
     "column_of",
     "columns_of",
+    "concatenated",
     "narrowed",
     "try_concatenate",
 ]

@@ -6,14 +6,24 @@ Side:       pure.
 Invariants: the joined table stands for the records of its parts, in their order; no value is converted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flowlet.columns.column import Column
+from flowlet.columns.list_column import joined
 from flowlet.columns.table import Columns
 
 
 def try_concatenate(tables: Sequence[Columns]) -> Columns | None:
     """One table of all records; None if that needs another representation of some column.  There is at least one table."""
+    return _concatenated(tables, _try_concatenate)
+
+
+def concatenated(tables: Sequence[Columns]) -> Columns | None:
+    """As ``try_concatenate``, but columns that do not fit together become lists; None only if the records are of other kinds."""
+    return _concatenated(tables, lambda columns: _try_concatenate(columns) or joined(columns))
+
+
+def _concatenated(tables: Sequence[Columns], join: Callable[[list[Column]], Column | None]) -> Columns | None:
     first = tables[0]
     if len(tables) == 1:
         return first
@@ -23,7 +33,7 @@ def try_concatenate(tables: Sequence[Columns]) -> Columns | None:
         return None
     fields: list[Column] = []
     for position in range(len(first.fields)):
-        column = _try_concatenate([table.fields[position] for table in tables])
+        column = join([table.fields[position] for table in tables])
         if column is None:
             return None
         fields.append(column)

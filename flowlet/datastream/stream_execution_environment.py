@@ -366,6 +366,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         self, job_name: str | None, collect: CollectTransformation | None, client_heartbeat: ClientHeartbeat | None = None
     ) -> StreamGraph:
         max_parallelism = self._config.get_max_parallelism()
+        job, refused = self._settings_of_either_mode()
         settings = StreamGraphSettings(
             max_parallelism=None if max_parallelism == ExecutionConfig.PARALLELISM_DEFAULT else max_parallelism,
             buffer_timeout_ms=self._buffer_timeout_ms,
@@ -375,7 +376,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
             latency_tracking_interval_ms=self._config.get_latency_tracking_interval(),
             client_heartbeat=client_heartbeat,
             client_retry=ClientRetry.of_options(self._configuration),
-            job=self._job_settings(),
+            job=job,
             dependencies=dependency_settings(self._configuration),
         )
         graph = build_stream_graph(self._next_attempt(collect).roots(), job_name or self._job_name or DEFAULT_JOB_NAME, settings)
@@ -384,7 +385,19 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
             refuse_gate_options(self._configuration)
         if not self._config.has_auto_generated_uids_enabled():
             check_uids(graph)
-        return self._without_checkpoints(graph) if graph.is_batch and settings.job.checkpoints is not None else graph
+        if refused is not None and not graph.is_batch:
+            raise refused
+        return self._without_checkpoints(graph) if graph.is_batch and (refused or job.checkpoints is not None) else graph
+
+    def _settings_of_either_mode(self) -> tuple[JobSettings, JobGraphError | None]:
+        """The settings; if the checkpoints that they ask for cannot be, those without, and why: a BATCH job needs none."""
+        try:
+            return self._job_settings(), None
+        except JobGraphError as error:
+            try:
+                return self._job_settings(takes_checkpoints=False), error
+            except FlowletError:
+                raise error from None
 
     def _without_checkpoints(self, graph: StreamGraph) -> StreamGraph:
         """A BATCH job takes none, as in Flink, whatever the options say."""

@@ -16,6 +16,7 @@ Rules:      events that do not fit (unknown attempt, wrong TaskManager, impossib
             The first failure is kept as the cause.  Exception: if it is a symptom (a broken data connection), a real cause that arrives
             while the job is FAILING, or the region ends, replaces it, because the tasks at the other end often report first.
             A cancel while the job is FAILING is ignored: its tasks are being cancelled already, and it must end as FAILED.
+            A region that cannot reach who keeps its inputs starts again, and fails again, until the loss is known: that is one failure.
             One event that fails regions is one failure: the lost TaskManager of several regions counts once.  A ``GlobalFailure`` fails
             them all.  The restart strategy is asked once per failure; the delay counts from there, as in Flink.  Whatever fails later in
             a run belongs to its first failure, but one that ``suppresses_restarts`` ends the job.
@@ -27,7 +28,7 @@ Absent:     the watchdog for tasks that ignore a cancel.
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from flowlet.common.job_status import JobStatus
@@ -92,6 +93,8 @@ SYMPTOMS: Final = frozenset(
     {"ConnectError", "ConnectionLostError", "PartitionNotFoundError", "ProducerFailedError", "ResourceBrokenError", "ResultsBroken"}
 )
 MAX_FAILED_RUNS: Final = 16  # Flink's web.exception-history-size
+_UNREACHABLE: Final = frozenset({"ConnectError", "ConnectionLostError"})  # of these
+_LOSS_KNOWN_AFTER_MS: Final = 10_000  # a TaskManager that stands still is lost after 8 s, but seconds earlier it answers no connection
 _MAX_CONCURRENT_FAILURES: Final = 16
 _NO_USE: Final = "it would fail in the same way"
 
@@ -154,6 +157,7 @@ class ExecutionGraph:
     _num_unfinished: int = 0
     _region_of: dict[SubtaskKey, int] = field(default_factory=dict)
     _restarts: dict[int, _Restart] = field(default_factory=dict)  # by region
+    _unreached: dict[int, _Restart] = field(default_factory=dict)  # by region: the last one because another process did not answer
     _num_to_finish: list[int] = field(default_factory=list)  # by region: the newest attempts that have not finished
     _kept: dict[bytes, str] = field(default_factory=dict)  # by attempt whose results are kept: its TaskManager
     _now_ms: int = 0
@@ -387,7 +391,7 @@ class ExecutionGraph:
             case JobStatus.RUNNING | JobStatus.RESTARTING:
                 begun = self._begun()
                 running = [region for region in self._involved(regions, begun) if region in begun and region not in self._restarts]
-                if running and (symptom := self._symptom_of(running)) is not None:
+                if running and (symptom := self._symptom_of(running, failure)) is not None:
                     self._add_failure(failure, symptom.run)
                     self._begin_restart(running, symptom.run, symptom.failed_ms, symptom.delay_ms)
                 elif running:
@@ -429,13 +433,19 @@ class ExecutionGraph:
             self._end_as(JobStatus.FAILING)
             return
         self._begin_restart(regions, self.failed_runs[-1], self._now_ms, delay_ms)
+        if _is_unreachable(failure):
+            self._unreached |= {region: self._restarts[region] for region in regions if self.order.producers[region]}
 
-    def _symptom_of(self, regions: Collection[int]) -> _Restart | None:
-        """The restart of a region that has lost the results of these before their loss was known: this failure is its cause."""
-        for consumer in {consumer for region in regions for consumer in self.order.consumers[region]}:
+    def _symptom_of(self, regions: Collection[int], failure: "FailureInfo") -> _Restart | None:
+        """The restart of a region that could not read results before their loss was known: this failure is its cause, or the same again."""
+        lost = {each for region in regions for each in self.order.producers[region]} if _is_unreachable(failure) else set[int]()
+        for consumer in {consumer for region in lost.union(regions) for consumer in self.order.consumers[region]}:
             restart = self._restarts.get(consumer)
             if restart is not None and is_symptom(restart.run.root):
                 return restart
+            restart = self._unreached.get(consumer)
+            if restart is not None and is_symptom(restart.run.root) and self._now_ms - restart.failed_ms < _LOSS_KNOWN_AFTER_MS:
+                return replace(restart, failed_ms=self._now_ms)  # it has begun again meanwhile
         return None
 
     def _begin_restart(self, regions: Sequence[int], run: FailedRun, failed_ms: int, delay_ms: int) -> None:
@@ -567,6 +577,10 @@ _END_OF: Final = {
     JobStatus.FAILING: JobStatus.FAILED,
     JobStatus.CANCELLING: JobStatus.CANCELED,
 }
+
+
+def _is_unreachable(failure: "FailureInfo") -> bool:
+    return failure.exception_type.rpartition(".")[2] in _UNREACHABLE
 
 
 def is_symptom(failure: "FailureInfo") -> bool:

@@ -117,7 +117,8 @@ def vertex_metrics_document(document: Mapping[str, Any], vertex_id: str, wanted:
     """The answer to ``GET /jobs/:jobid/vertices/:vertexid/metrics``, taken from the job's document.
 
     A name is ``subtask.operator.metric``, as Flink's; what users' metrics show comes behind it (``.rate`` of a meter; ``.sum``, ``.min``
-    and ``.max`` of a distribution).  ``wanted``: only these, with their values; empty: all, as they are.  None: there is no such vertex.
+    and ``.max`` of a distribution).  Of several operators of one name in a chain the second is ``operator#2``, and so on.  ``wanted``:
+    only these, with their values; empty: all, as they are.  None: there is no such vertex.
     """
     vertex = next((each for each in document["vertices"] if each["id"] == vertex_id), None)
     if vertex is None:
@@ -127,8 +128,11 @@ def vertex_metrics_document(document: Mapping[str, Any], vertex_id: str, wanted:
 
 
 def _subtask_metrics(subtask: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    seen = Counter[str]()
     for operator in subtask["metrics"]["operators"]:
-        scope = f"{subtask['subtask']}.{operator['name']}"
+        name = operator["name"]
+        seen[name] += 1
+        scope = f"{subtask['subtask']}.{name}" if seen[name] == 1 else f"{subtask['subtask']}.{name}#{seen[name]}"
         yield f"{scope}.numRecordsIn", operator["num_records_in"]
         yield f"{scope}.numRecordsOut", operator["num_records_out"]
         for metric in operator.get("user_metrics", ()):

@@ -22,7 +22,7 @@ from flowlet.jm.job_store.job_store import JobStore
 from flowlet.jm.job_store.recovery import recover
 from flowlet.jm.rest import RestApi
 from flowlet.jm.shipped.file_keeper import FileKeeper
-from flowlet.rpc.background_call import call_in_background, run_in_background
+from flowlet.rpc.background_call import call_in_background, close_in_background, run_in_background
 from flowlet.rpc.front_door import DoorLimits, FrontDoor
 from flowlet.rpc.http import WallClock, wall_clock_ms
 from flowlet.rpc.shipped_files import ShippedFiles
@@ -170,6 +170,6 @@ class JobManager:
         if self._store is not None:
             self._store.close()
         if self._temporary is not None:
-            self._temporary.close()
+            await close_in_background(self._temporary.close, "files of the JobManager")
         self._address = None
         log.info("JobManager stopped", jm_id=self._jm_id)

@@ -362,7 +362,7 @@ class JobMaster:
         return True
 
     def checkpoint_reported(self, tm_id: str, message: CheckpointReport) -> bool:
-        """A task acknowledges or declines a checkpoint; False if that task does not run there."""
+        """A task acknowledges or declines a checkpoint, or waits for its last one; False if that task does not run there."""
         if not self._is_running_on(tm_id, message.attempt):
             return False
         return not self._readers.reported(tm_id, message) or self._checkpoints.report(tm_id, message)

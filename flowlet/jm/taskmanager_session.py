@@ -23,6 +23,7 @@ from flowlet.rpc.control_messages import (
     CheckpointAcknowledged,
     CheckpointDeclined,
     CheckpointReport,
+    FinalCheckpointAwaited,
     GateReported,
     Heartbeat,
     MarkPassed,
@@ -248,7 +249,7 @@ class TaskManagerSession:
                 self._listener.splits_requested(self, message)
             case MarkRequested() | MarkPassed():
                 self._listener.mark_reported(self, message)
-            case CheckpointAcknowledged() | CheckpointDeclined():
+            case CheckpointAcknowledged() | CheckpointDeclined() | FinalCheckpointAwaited():
                 self._listener.checkpoint_reported(self, message)
             case RegisterTaskManager():
                 return "it registered twice on one connection"

@@ -13,14 +13,15 @@ Units:      timestamps and bounds in milliseconds.
 Source:     Flink ``IntervalJoinOperator``: the watermark that forgets a record, too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.common.typeinfo import Types
-from flowlet.datastream.state import MapState, MapStateDescriptor
+from flowlet.datastream.state import MapStateDescriptor
 from flowlet.errors import FlowletError
+from flowlet.joins.join_buffer import JoinBuffer
 from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.process_operator import write_results
@@ -82,7 +83,7 @@ class _Side:
         self.late_tag = late_tag
         self.namespace = _NAMESPACES[index]
         self.delay = max(bounds[1], 0)  # how long after its own time a record can find partners
-        self.kept: MapState[int, tuple[Any, ...]]  # records by timestamp; set by open
+        self.kept: JoinBuffer  # set by open
 
 
 class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
@@ -120,9 +121,10 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
     def open(self) -> None:
         """Make states, timers and the loops, then open the function."""
         self._timers = self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch)
+        state = self.ctx.keyed_state_backend.state
         for side, name in zip(self._sides, _BUFFERS, strict=True):
-            descriptor = MapStateDescriptor(name, Types.LONG())
-            side.kept = self.ctx.keyed_state_backend.state(descriptor, MapStateDescriptor)
+            first, more = MapStateDescriptor(name, Types.LONG()), MapStateDescriptor(f"{name}_MORE")
+            side.kept = JoinBuffer(state(first, MapStateDescriptor), state(more, MapStateDescriptor))
         self._context = JoinContext()
         super().open()
         self._loops = [self._loop_of(index) for index in range(self.num_inputs)]
@@ -184,36 +186,19 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
         """The function that keeps a record of one side and returns its pairs."""
         timers, (lower, upper), is_left = self._timers, side.bounds, side.index == 0
         is_narrow = upper - lower < _NARROW
+        keep, each, between = side.kept.add, other.kept.each, other.kept.between
 
         def pairs_of(value: Any, timestamp: int) -> Sequence[Pair]:
             if timestamp < timers.current_watermark():
                 if side.late_tag is not None:
                     self.out.emit_side(side.late_tag, value, timestamp)
                 return ()
-            # A tuple of its own: a snapshot that is being written must not see it grow.
-            side.kept.put(timestamp, (*(side.kept.get(timestamp) or ()), value))
+            keep(value, timestamp)
             timers.register_event_time_timer(side.namespace, timestamp + side.delay)
             first, last = timestamp + lower, timestamp + upper
-            found = _each(other.kept, first, last) if is_narrow else _between(other.kept, first, last)
+            found = each(first, last) if is_narrow else between(first, last)
             if is_left:
                 return [(value, partner, timestamp, at, max(timestamp, at)) for at, partners in found for partner in partners]
             return [(partner, value, at, timestamp, max(timestamp, at)) for at, partners in found for partner in partners]
 
         return pairs_of
-
-
-def _each(kept: "MapState[int, tuple[Any, ...]]", first: int, last: int) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """The records of some timestamps, each asked for."""
-    for at in range(first, last + 1):
-        records = kept.get(at)
-        if records is not None:
-            yield at, records
-
-
-def _between(kept: "MapState[int, tuple[Any, ...]]", first: int, last: int) -> list[tuple[int, tuple[Any, ...]]]:
-    """The records of some timestamps, among all that are kept."""
-    return sorted((entry for entry in kept.items() if first <= entry[0] <= last), key=_timestamp_of)
-
-
-def _timestamp_of(entry: tuple[int, tuple[Any, ...]]) -> int:
-    return entry[0]

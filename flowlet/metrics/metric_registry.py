@@ -67,10 +67,10 @@ class _Counter(Counter):
         self._count = 0
 
     def inc(self, n: int = 1) -> None:
-        self._count += n
+        self._count += n if type(n) is int else _plain(n)
 
     def dec(self, n: int = 1) -> None:
-        self._count -= n
+        self._count -= n if type(n) is int else _plain(n)
 
     def get_count(self) -> int:
         return self._count
@@ -89,7 +89,7 @@ class _Meter(Meter):
         self.rate = 0.0
 
     def mark_event(self, value: int = 1) -> None:
-        self._count += value
+        self._count += value if type(value) is int else _plain(value)
 
     def get_count(self) -> int:
         return self._count
@@ -100,7 +100,7 @@ class _Meter(Meter):
             samples.popleft()
         since_ns, before = samples[0]
         if now_ns > since_ns:
-            self.rate = float((self._count - before) * _NS_PER_S / (now_ns - since_ns))  # the count may be a number of NumPy
+            self.rate = float((self._count - before) * _NS_PER_S / (now_ns - since_ns))
         samples.append((now_ns, self._count))
 
     def value_as(self, name: str) -> MetricValue:
@@ -117,6 +117,8 @@ class _Distribution(Distribution):
         self._max: Number | None = None
 
     def update(self, value: Number) -> None:
+        if type(value) is not int and type(value) is not float:
+            value = _plain(value)
         self._count += 1
         self._sum += value
         if self._min is None or value < self._min:
@@ -287,6 +289,13 @@ class _Group(MetricGroup):
         if len(full) > MAX_NAME_CHARS:
             raise FlowletError(f"the name of a metric has at most {MAX_NAME_CHARS} characters, its groups included, got {full[:50]!r}...")
         return full
+
+
+def _plain(value: Any) -> Any:
+    """A number as one of Python's: sums of NumPy's small integers would wrap around."""
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
 
 
 def _number(value: Any) -> Number | None:

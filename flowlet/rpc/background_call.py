@@ -1,4 +1,4 @@
-"""Runs slow calls of the JobManager, each on its own daemon thread.
+"""Runs slow calls of the JobManager, and the last ones of a TaskManager, each on its own daemon thread.
 
 Side:       shared.  The function runs on the new thread, its callbacks on the loop.
 Rules:      the threads are daemons, so that a call that hangs on a dead file server does not keep the process from ending.  There is one
@@ -56,3 +56,11 @@ async def run_in_background(function: Callable[[], T], name: str) -> T:
 
     call_in_background(function, set_result, set_exception, name)
     return await result  # waits for another thread; ended by its end, or by whoever cancels the caller
+
+
+async def close_in_background(close: Callable[[], None], name: str) -> None:
+    """``close``, which may take as long as its file system, on a new thread; on this one while the interpreter ends and starts none."""
+    try:
+        await run_in_background(close, name)
+    except RuntimeError:
+        close()

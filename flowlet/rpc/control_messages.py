@@ -15,18 +15,10 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.shipped_files import ShippedFiles
 from flowlet.splits.split_kinds import AnySplit, SplitSet
 
-# 4: a field per kind of split set, numbers without splits; 3: no shipped files, no blocking results; 2: no savepoints, no positions of
-# remote gates; 1: no marks, no signed messages
-PROTOCOL_VERSION: Final = 5
+# 5: a field per kind of split set, numbers without splits; 4: modules in every deployment; 3: no shipped files, no blocking results;
+# 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages
+PROTOCOL_VERSION: Final = 6
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
-
-
-class ModuleSource(msgspec.Struct, frozen=True):
-    """A module of the user's program; ``path`` is where it lies on the client's machine, for tracebacks."""
-
-    path: str
-    source: bytes
-    is_package: bool = False
 
 
 class StateHandle(msgspec.Struct, frozen=True):
@@ -96,18 +88,17 @@ class RestoredState(msgspec.Struct, frozen=True):
 class UserCode(msgspec.Struct, frozen=True):
     """The part of a program that its TaskManagers lack.
 
-    ``modules``: by full name.  ``main_objects``: classes and functions of the main module, cloudpickled one by one, by name.
+    ``main_objects``: classes and functions of the main module, cloudpickled one by one, by name.
     ``files``: the JobManager has their content; a task fetches it before it opens its operators.
     """
 
-    modules: dict[str, ModuleSource] = {}
     main_objects: dict[str, bytes] = {}
     files: ShippedFiles = ShippedFiles()
 
     @property
     def num_bytes(self) -> int:
-        """The size of all sources and pickles."""
-        return sum(len(module.source) for module in self.modules.values()) + sum(map(len, self.main_objects.values()))
+        """The size of all pickles."""
+        return sum(map(len, self.main_objects.values()))
 
 
 class WatermarkAlignmentMessage(msgspec.Struct, frozen=True):
@@ -571,7 +562,13 @@ class CheckpointDeclined(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-CheckpointReport = CheckpointAcknowledged | CheckpointDeclined
+class FinalCheckpointAwaited(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM: this subtask has processed everything, and ends with the next checkpoint."""
+
+    attempt: bytes
+
+
+CheckpointReport = CheckpointAcknowledged | CheckpointDeclined | FinalCheckpointAwaited
 CheckpointOrder = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted
 MarkReport = MarkRequested | MarkPassed
 MarkOrder = EmitMark | MarkCompleted

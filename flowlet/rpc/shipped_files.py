@@ -49,13 +49,17 @@ class CachedFile(msgspec.Struct, frozen=True):
 
 
 class ShippedFiles(msgspec.Struct, frozen=True):
-    """All files of a job."""
+    """All files of a job.
+
+    ``modules``: the sources of the program's modules, see ``module_sources``.
+    """
 
     python_files: list[ShippedFile] = []  # in the order of the import path
     requirements: ShippedFile | None = None
     packages: ShippedFile | None = None  # a folder of wheels and source archives; None: pip asks its index
     archives: list[ShippedArchive] = []
     cached: list[CachedFile] = []
+    modules: ShippedFile | None = None
 
     def __bool__(self) -> bool:
         return next(self.files(), None) is not None
@@ -63,7 +67,7 @@ class ShippedFiles(msgspec.Struct, frozen=True):
     def files(self) -> Iterator[ShippedFile]:
         """Each of them."""
         yield from self.python_files
-        yield from (each for each in (self.requirements, self.packages) if each is not None)
+        yield from (each for each in (self.modules, self.requirements, self.packages) if each is not None)
         yield from (each.file for each in self.archives)
         yield from (each.file for each in self.cached)
 

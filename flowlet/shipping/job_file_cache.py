@@ -2,7 +2,7 @@
 
 Side:       shared.  Blocking; the threads of tasks.
 Invariants: a file is used only when the SHA-256 of each of its parts was checked.  A folder appears whole or not at all.  What a task uses
-            is not removed.
+            is not removed.  Files that several jobs may use are read-only; those of a working directory are the job's own.
 Rules:      what is made of the same files is made once, whichever jobs bring them; a working directory belongs to one job, and goes with
             its last task here.  While one task makes something, others that need the same wait.
 Source:     Flink ``FileCache``, ``BlobLibraryCacheManager``; PyFlink ``ProcessPythonEnvironmentManager``.
@@ -43,13 +43,14 @@ class JobPaths:
     """Where the files of a job lie here.
 
     ``import_path``: in order.  ``packages``: what pip has installed, or None.  ``working_directory``: None if the job ships no archives.
-    ``cached``: by name.
+    ``cached``: by name.  ``modules``: a file of sources, see ``module_sources``, or None.
     """
 
     import_path: tuple[Path, ...] = ()
     packages: Path | None = None
     working_directory: Path | None = None
     cached: Mapping[str, Path] = field(default_factory=dict)
+    modules: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,7 @@ class _Preparation:
             packages=None if files.requirements is None else self._installed(files.requirements, files.packages),
             working_directory=self._working_directory(files) if files.archives else None,
             cached={each.name: self._cached(each.file, is_executable=each.is_executable) for each in files.cached},
+            modules=None if files.modules is None else self._fetched(files.modules),
         )
 
     def _made(self, kind: str, content: object, make: Callable[[Path], None]) -> Path:
@@ -212,13 +214,17 @@ class _Preparation:
                     if len(content) != min(left, PART_BYTES) or hashlib.sha256(content).digest() != digest:
                         raise FileTransferError(f"file {file.name!r} of the job did not arrive as it was sent: part {number} differs")
                     target.write(content)
+            path.chmod(0o400)
 
         return self._made("file", [file.parts, file.num_bytes], fetch)
 
     def _unpacked(self, file: ShippedFile) -> Path:
         archive = self._fetched(file)
-        check_cancelled = self._delivery.check_cancelled
-        return self._made("folder", [file.parts], lambda path: unpack(archive, file.name, path, check_cancelled=check_cancelled))
+
+        def make(path: Path) -> None:
+            unpack(archive, file.name, path, check_cancelled=self._delivery.check_cancelled, is_read_only=True)
+
+        return self._made("folder", [file.parts], make)
 
     def _python_file(self, file: ShippedFile) -> Path:
         """The folder to be put on the import path."""
@@ -232,7 +238,7 @@ class _Preparation:
         def copy(path: Path) -> None:
             path.mkdir(mode=0o700)
             shutil.copyfile(fetched, path / file.name)
-            os.chmod(path / file.name, 0o700 if is_executable else 0o600)
+            os.chmod(path / file.name, 0o500 if is_executable else 0o400)
 
         return self._made("named", [file.parts, file.name, is_executable], copy)
 

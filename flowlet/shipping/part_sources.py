@@ -12,14 +12,17 @@ import os
 import stat
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import msgspec
+
 from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.errors import JobSubmissionError
+from flowlet.rpc.module_sources import MODULES_FILE, ModuleSource, pack_modules
 from flowlet.rpc.shipped_files import (
     ADVICE,
     MAX_JOB_FILE_BYTES,
@@ -30,6 +33,7 @@ from flowlet.rpc.shipped_files import (
     ShippedFiles,
     is_target,
 )
+from flowlet.shipping.unpacking import UnpackLimits
 
 _TIME: Final = (1980, 1, 1, 0, 0, 0)  # the first that a zip archive can have
 _MAX_FOLDER_FILES: Final = 100_000
@@ -100,15 +104,27 @@ class PackedFiles:
                 parts.append(digest)
                 num_bytes += len(content)
                 if num_bytes > MAX_JOB_FILE_BYTES:
-                    raise JobSubmissionError(f"{name!r} has more than {MAX_JOB_FILE_BYTES} bytes, which is the limit of a job: {ADVICE}")
+                    raise JobSubmissionError(_too_large(name))
         return ShippedFile(name, num_bytes, parts, is_folder)
 
-    def _zipped(self, folder: Path) -> Path:
+    def _new_path(self) -> Path:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="flowlet-packed-")
-        path = Path(self._folder.name) / f"{len(os.listdir(self._folder.name))}.zip"
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for file in _files_below(folder):
+        return Path(self._folder.name) / str(len(os.listdir(self._folder.name)))
+
+    def _modules(self, modules: Mapping[str, ModuleSource]) -> ShippedFile:
+        path = self._new_path()
+        path.write_bytes(pack_modules(modules))
+        return self._hashed(path, MODULES_FILE)
+
+    def _zipped(self, folder: Path) -> Path:
+        files = list(_files_below(folder))
+        most = UnpackLimits().max_bytes
+        if sum(file.stat().st_size for file in files) > most:
+            raise JobSubmissionError(f"folder {folder} has more than {most} bytes, which no TaskManager unpacks: {ADVICE}")
+        path = self._new_path()
+        with path.open("wb") as packed, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for file in files:
                 entry = zipfile.ZipInfo(file.relative_to(folder).as_posix(), _TIME)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 mode = 0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644
@@ -116,11 +132,17 @@ class PackedFiles:
                 with file.open("rb") as source, archive.open(entry, "w", force_zip64=True) as target:
                     while content := source.read(_COPY_BYTES):
                         target.write(content)
+                        if packed.tell() > MAX_JOB_FILE_BYTES:
+                            raise JobSubmissionError(_too_large(folder.name))
         return path
 
 
-def pack(settings: DependencySettings) -> PackedFiles:
-    """Pack what a program ships.
+def _too_large(name: str) -> str:
+    return f"{name!r} has more than {MAX_JOB_FILE_BYTES} bytes, which is the limit of a job: {ADVICE}"
+
+
+def pack(settings: DependencySettings, modules: Mapping[str, ModuleSource] | None = None) -> PackedFiles:
+    """Pack what a program ships; ``modules``: those beside it, by their full names.
 
     Raises:
         JobSubmissionError: a file is missing or cannot be read, is no archive, or all together are too large.
@@ -128,6 +150,8 @@ def pack(settings: DependencySettings) -> PackedFiles:
     packed = PackedFiles()
     try:
         packed.files = _files_of(settings, packed._pack)
+        if modules:
+            packed.files = msgspec.structs.replace(packed.files, modules=packed._modules(modules))
         if packed.files.num_bytes > MAX_JOB_FILE_BYTES:
             raise JobSubmissionError(
                 f"the files of the job have {packed.files.num_bytes} bytes, the limit is {MAX_JOB_FILE_BYTES}: {ADVICE}"

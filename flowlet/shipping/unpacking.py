@@ -54,11 +54,18 @@ class _Entry:
 
 
 def unpack(
-    archive: Path, name: str, folder: Path, limits: UnpackLimits | None = None, check_cancelled: Callable[[], None] = lambda: None
+    archive: Path,
+    name: str,
+    folder: Path,
+    limits: UnpackLimits | None = None,
+    check_cancelled: Callable[[], None] = lambda: None,
+    *,
+    is_read_only: bool = False,
 ) -> None:
     """Unpack ``archive``, which its user calls ``name``, into the new folder ``folder``.
 
-    ``check_cancelled`` is called before each entry and each mebibyte; what it raises ends this.
+    ``check_cancelled`` is called before each entry and each mebibyte; what it raises ends this.  ``is_read_only``: whether nobody may write
+    into the files; their folders take further ones, such as compiled modules.
 
     Raises:
         UnpackError: it is no archive, is broken, wants to be written elsewhere or has links, or becomes too large; says which entry.
@@ -78,18 +85,18 @@ def unpack(
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 continue
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            left_bytes -= _write(entry, path, left_bytes, name, limits, check_cancelled)
+            rights = (0o400 if is_read_only else 0o600) | (0o100 if entry.is_executable else 0)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, rights)
+            left_bytes -= _write(entry, descriptor, left_bytes, name, limits, check_cancelled)
     except _BROKEN as error:
         raise UnpackError(f"archive {name!r} cannot be unpacked: {str(error) or type(error).__name__}") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise UnpackError(f"archive {name!r} has two entries for one path: {os.path.relpath(str(error.filename), folder)!r}") from error
 
 
-def _write(entry: _Entry, path: Path, left_bytes: int, name: str, limits: UnpackLimits, check_cancelled: Callable[[], None]) -> int:
+def _write(entry: _Entry, descriptor: int, left_bytes: int, name: str, limits: UnpackLimits, check_cancelled: Callable[[], None]) -> int:
     assert entry.content is not None, "of a file"
     num_bytes = 0
-    mode = 0o700 if entry.is_executable else 0o600
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file, entry.content:
         while content := entry.content.read(_COPY_BYTES):
             check_cancelled()

@@ -11,13 +11,13 @@ Source:     Flink ``ExternalSorter``, ``SortingDataInput``.
 from collections.abc import Iterator
 from typing import Final
 
-from flowlet.columns import Column, ColumnVisitor
-from flowlet.columns.arrow_column import ArrowColumn
-from flowlet.io.chunk_content import estimated_bytes, has_objects
+from flowlet.columns import Column
+from flowlet.records import Chunk
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
-from flowlet.sorted_input.sorted_block import Block, joined
+from flowlet.sorted_input.sorted_block import Block
 from flowlet.sorted_input.sorted_merge import merged
 from flowlet.sorted_input.spilled_run import SpilledRun
+from flowlet.sorted_input.waiting_records import WaitingRecords, bytes_of
 
 _MAX_RUNS: Final = 32  # of one level, are merged; Flink merges 128 at a time
 _NUM_LEVELS: Final = 2  # more need some thousand times the budget squared
@@ -26,10 +26,6 @@ _SHARE_OF_BLOCK: Final = 6  # a block that is read takes about three times its s
 _LEAST_BLOCK_BYTES: Final = 4 * 1024
 _MOST_BLOCK_BYTES: Final = 1024 * 1024
 _MOST_BLOCK_ROWS: Final = 16 * 1024
-_OBJECT_BYTES: Final = 60  # of a Python object beside what it holds; not measured closely
-_OBJECT_FACTOR: Final = 3  # Python objects take about so much more than their pickles
-_BLOCK_BYTES: Final = 640  # of a block beside its records: small ones take many times the size of these
-_FIELD_BYTES: Final = 200  # of a column beside its values
 
 
 class ExternalSorter:
@@ -55,14 +51,13 @@ class ExternalSorter:
         self._max_runs = max(2, min(_MAX_RUNS, budget_bytes // (_SHARE_OF_BLOCK * _LEAST_BLOCK_BYTES)))
         bytes_of_run = budget_bytes // (_SHARE_OF_BLOCK * _NUM_LEVELS * self._max_runs)
         self._block_bytes = max(_LEAST_BLOCK_BYTES, min(_MOST_BLOCK_BYTES, bytes_of_run))
-        self._waiting: list[Block] = []
-        self._waiting_bytes = 0
+        self._waiting = WaitingRecords()
         self._runs: list[SpilledRun] = []  # in the order of their records' arrival
         self._levels: list[int] = []  # of each run; they fall
         self.num_spilled_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<ExternalSorter of {self._name}: {self._waiting_bytes} bytes in memory, {len(self._runs)} runs in files>"
+        return f"<ExternalSorter of {self._name}: {self._waiting.estimated_bytes} bytes in memory, {len(self._runs)} runs in files>"
 
     def add(self, block: Block) -> None:
         """Take over records.
@@ -70,12 +65,18 @@ class ExternalSorter:
         Raises:
             FlowletError: a file cannot be written.
         """
-        self._waiting.append(block)
-        self._waiting_bytes += _bytes_of(block) + _frame_bytes(block)
-        if self._waiting_bytes >= self._most_waiting:
-            self._spill(self._sorted_waiting(), 0)
-            while self._levels[-self._max_runs :] == [self._levels[-1]] * self._max_runs:
-                self._merge_last(self._max_runs)
+        self._waiting.add(block)
+        self._make_room()
+
+    def add_chunk(self, chunk: Chunk, keys: Column) -> None:
+        """Take over records with the key of each.
+
+        Raises:
+            FlowletError: a file cannot be written.
+            KeyTypeError: something cannot be a key.
+        """
+        self._waiting.add_chunk(chunk, keys)
+        self._make_room()
 
     def sorted_blocks(self) -> Iterator[Block]:
         """All records in order, in blocks.
@@ -90,9 +91,16 @@ class ExternalSorter:
 
     def close(self) -> None:
         """Let records and files go; idempotent."""
-        self._waiting = []
+        self._waiting = WaitingRecords()
         for run in self._runs:
             run.close()
+
+    def _make_room(self) -> None:
+        if self._waiting.estimated_bytes < self._most_waiting:
+            return
+        self._spill(self._sorted_waiting(), 0)
+        while self._levels[-self._max_runs :] == [self._levels[-1]] * self._max_runs:
+            self._merge_last(self._max_runs)
 
     def _merge_last(self, count: int) -> None:
         """The last runs, of one level, become one."""
@@ -108,43 +116,12 @@ class ExternalSorter:
         self._levels.append(level)
 
     def _sorted_waiting(self) -> Iterator[Block]:
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if not waiting:
-            return iter(())
-        whole = joined(waiting)
-        waiting.clear()
-        return self._cut(iter((whole.sorted(),)))
+        waiting, self._waiting = self._waiting, WaitingRecords()
+        return self._cut(iter((waiting.joined().sorted(),))) if len(waiting) else iter(())
 
     def _cut(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """The same records in blocks of a good size."""
         for block in blocks:
-            rows = max(1, min(_MOST_BLOCK_ROWS, self._block_bytes * len(block) // _bytes_of(block)))
+            rows = max(1, min(_MOST_BLOCK_ROWS, self._block_bytes * len(block) // bytes_of(block)))
             for start in range(0, len(block), rows):
-                yield block.slice(start, min(start + rows, len(block)))
-
-
-def _bytes_of(block: Block) -> int:
-    size, columns = estimated_bytes(block.chunk), block.chunk.columns
-    if columns is not None:
-        size += sum(field.accept(_ARROW_BYTES) for field in columns.fields)
-    if has_objects(block.chunk):
-        size = size * _OBJECT_FACTOR + len(block) * _OBJECT_BYTES * (2 if columns is None else len(columns.fields))
-    return max(1, size + block.codes.nbytes + (0 if block.stamps is None else block.stamps.nbytes))
-
-
-def _frame_bytes(block: Block) -> int:
-    columns = block.chunk.columns
-    return _BLOCK_BYTES + (0 if columns is None else _FIELD_BYTES * len(columns.fields))
-
-
-class _ArrowBytes(ColumnVisitor[int]):
-    """What ``estimated_bytes`` does not see."""
-
-    def visit_any(self, column: Column) -> int:
-        return 0
-
-    def visit_arrow(self, column: ArrowColumn) -> int:
-        return int(column.array.nbytes)
-
-
-_ARROW_BYTES: Final = _ArrowBytes()
+                yield block.slice(start, min(start + rows, len(block))).trimmed()

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from flowlet.records import MIN_TIMESTAMP, Chunk
-from flowlet.sorted_input.sort_codes import alike
+from flowlet.sorted_input.sort_codes import Codes, alike, as_bytes, concatenated, sortable
 from flowlet.sorted_input.sorted_block import Block
 from flowlet.sorted_input.sorted_merge import merge_steps
 
@@ -41,19 +41,30 @@ def key_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
         yield from _runs_of_many(inputs)
 
 
-def open_runs(blocks: Iterable[Block]) -> Iterator[KeyRun]:
-    """The records of one input; a run ends only where a key may go on in the next block, so it has many keys."""
-    last: Any = None
-    for block in blocks:
-        if not len(block):
-            continue
-        start = int(block.key_starts()[-1])
-        begins_key = _is_new(block, last)
-        if start:
-            yield KeyRun(0, block.chunk.slice(0, start), begins_key)
-            begins_key = True
-        yield KeyRun(0, block.chunk.slice(start, len(block)), begins_key)
-        last = block
+def open_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
+    """The records of all inputs; a run ends only where a key may go on in the next block, so it has many keys.
+
+    Of several inputs the runs of the same keys follow each other, those of the first input first, whatever the timestamps.
+    """
+    last: Codes | None = None
+    for parts in merge_steps(inputs):
+        codes = alike([part.codes for _, part in parts])
+        comparable = [sortable(each) for each in codes]
+        first = min(range(len(codes)), key=lambda number: comparable[number][0])
+        final = max(range(len(codes)), key=lambda number: comparable[number][-1])
+        begins_key = last is not None and _differ(codes[first][:1], last)
+        last = codes[final][-1:]
+        greatest = comparable[final][-1]
+        starts = [int(np.searchsorted(each, greatest, "left")) for each in comparable]
+        for (number, part), start in zip(parts, starts, strict=True):
+            if start:
+                yield KeyRun(number, part.chunk.slice(0, start), begins_key)
+                begins_key = False
+        begins_key |= any(starts)
+        for (number, part), start in zip(parts, starts, strict=True):
+            if start < len(part):
+                yield KeyRun(number, part.chunk.slice(start, len(part)), begins_key)
+                begins_key = False
 
 
 def _runs_of_one(blocks: Iterable[Block]) -> Iterator[KeyRun]:
@@ -72,25 +83,27 @@ def _runs_of_one(blocks: Iterable[Block]) -> Iterator[KeyRun]:
 
 def _is_new(block: Block, before: Block | None) -> bool:
     """Whether the first key of a block is another than the last one of the block before."""
-    if before is None:
-        return False
-    ours, last = alike([block.codes[:1], before.codes[-1:]])
-    return bool(ours[0] != last[0])
+    return before is not None and _differ(block.codes[:1], before.codes[-1:])
+
+
+def _differ(code: Codes, other: Codes) -> bool:
+    return bool(as_bytes(code)[0] != as_bytes(other)[0])
 
 
 def _runs_of_many(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
     last: Block | None = None
     for parts in merge_steps(inputs):
-        codes = np.concatenate(alike([part.codes for _, part in parts]))
+        merged = concatenated(alike([part.codes for _, part in parts]))
         stamps = np.concatenate([np.full(len(part), MIN_TIMESTAMP) if part.stamps is None else part.stamps for _, part in parts])
         owners = np.repeat(np.arange(len(parts)), [len(part) for _, part in parts])
-        rows = np.lexsort((owners, stamps, codes))
-        codes, owners = codes.take(rows), owners.take(rows)
+        rows = np.lexsort((owners, stamps, sortable(merged)))
+        merged, owners = merged.take(rows), owners.take(rows)
+        codes = sortable(merged)
         is_other_key = np.concatenate(([False], codes[1:] != codes[:-1]))
         starts = np.flatnonzero(np.concatenate(([True], is_other_key[1:] | (owners[1:] != owners[:-1])))).tolist()
         cursors = [0] * len(parts)
         chunks = [_to_cut(part.chunk, len(starts)) for _, part in parts]
-        step = Block(chunks[0], codes)
+        step = Block(chunks[0], merged)
         begins_key = _is_new(step, last)
         last = step
         for start, stop in zip(starts, [*starts[1:], len(codes)], strict=True):

@@ -1,6 +1,7 @@
 """What keys are sorted by: for each key a code, equal exactly for the same key.
 
 Hot path, per column: integers and short texts become codes in numpy; other values one by one, those of a dictionary once per value.
+Where keys come again and again, a run numbers them first (``KeyNumbering``), and each key gets its code once.
 
 Side:       pure.
 Invariants: two codes are equal exactly if their keys are the same (``flowlet.keys.exact_keys``); of a key longer than 60 bytes up to
@@ -13,6 +14,7 @@ import datetime
 import decimal
 import hashlib
 import struct
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,8 +23,10 @@ from numpy.typing import NDArray
 from flowlet.columns import CodedColumn, Column, ColumnVisitor, ConstantColumn, ListColumn, ShortTextColumn
 from flowlet.columns.short_texts import PACKED16_BYTES
 from flowlet.keys.exact_keys import exact_key
+from flowlet.sorted_input.ranked_codes import RankedCodes, try_unify
 
-Codes = NDArray[Any]  # uint64, or bytes of one width
+CodeArray = NDArray[Any]  # uint64, or bytes of one width
+Codes = CodeArray | RankedCodes
 
 _INT, _TEXT, _BYTES, _OTHER = b"\x01", b"\x02", b"\x03", b"\x04"
 _INT_WIDTH: Final = 9  # the tag and 64 bits
@@ -35,12 +39,12 @@ _pack_int: Final = struct.Struct(">cQ").pack
 _pack_head: Final = struct.Struct(">cI").pack
 
 
-def column_codes(keys: Column) -> Codes:
+def column_codes(keys: Column) -> CodeArray:
     """The codes of a column of keys."""
     return keys.accept(_CODES)
 
 
-def list_codes(keys: list[Any]) -> Codes:
+def list_codes(keys: list[Any]) -> CodeArray:
     """The codes of a list of keys.
 
     Raises:
@@ -54,11 +58,18 @@ def list_codes(keys: list[Any]) -> Codes:
             pass
     if kinds == {str}:
         return np.array([_framed(_TEXT, key.encode("utf-8", "surrogatepass")) for key in keys])
-    return np.array([_code(key) for key in keys], "S") if keys else np.empty(0, np.uint64)
+    return exact_codes(map(exact_key, keys)) if keys else np.empty(0, np.uint64)
 
 
-def as_bytes(codes: Codes) -> Codes:
+def exact_codes(keys: Iterable[Any]) -> CodeArray:
+    """The codes of exact keys, as bytes; there is at least one."""
+    return np.array([_code(key) for key in keys], "S")
+
+
+def as_bytes(codes: Codes) -> CodeArray:
     """The same codes as bytes, to compare them with such."""
+    if isinstance(codes, RankedCodes):
+        return codes.to_bytes_array()
     if codes.dtype.kind == "S":
         return codes
     wide = np.empty((len(codes), _INT_WIDTH), np.uint8)
@@ -67,13 +78,46 @@ def as_bytes(codes: Codes) -> Codes:
     return wide.view(f"S{_INT_WIDTH}")[:, 0]
 
 
-def alike(codes: list[Codes]) -> list[Codes]:
-    """The same codes, all as numbers or all as bytes."""
-    return codes if all(each.dtype.kind == "u" for each in codes) else [as_bytes(each) for each in codes]
+def alike(codes: Sequence[Codes]) -> list[Codes]:
+    """The same codes, all as numbers, as ranks in one table, or as bytes."""
+    arrays = [each for each in codes if not isinstance(each, RankedCodes)]
+    if not arrays:
+        unified = try_unify([each for each in codes if isinstance(each, RankedCodes)])
+        if unified is not None:
+            return [*unified]
+    elif len(arrays) == len(codes) and all(each.dtype.kind == "u" for each in arrays):
+        return [*arrays]
+    return [as_bytes(each) for each in codes]
 
 
-class _CodesOfColumn(ColumnVisitor[Codes]):
-    def visit_any(self, column: Column) -> Codes:
+def sortable(codes: Codes) -> CodeArray:
+    """What is in the order of the codes, and equal where they are."""
+    return codes.ranks if isinstance(codes, RankedCodes) else codes
+
+
+def concatenated(codes: Sequence[Codes]) -> Codes:
+    """Codes that are alike as one; there is at least one."""
+    array = np.concatenate([sortable(each) for each in codes])
+    first = codes[0]
+    return RankedCodes(array, first.table, first.names) if isinstance(first, RankedCodes) else array
+
+
+def place_of(codes: Codes, code: bytes) -> tuple[int, int]:
+    """Where the code stands in sorted ones: its first place, and that behind its last one."""
+    if isinstance(codes, RankedCodes):
+        low, stop = np.searchsorted(codes.table, code, "left"), np.searchsorted(codes.table, code, "right")
+        return int(np.searchsorted(codes.ranks, low, "left")), int(np.searchsorted(codes.ranks, stop, "left"))
+    wanted: Any = code
+    if codes.dtype.kind == "u":
+        wide = code.ljust(_INT_WIDTH, b"\0")  # numpy leaves NULs at the end out
+        if wide[:1] != _INT or len(wide) != _INT_WIDTH:
+            return len(codes), len(codes)  # every number is before every other code
+        wanted = codes.dtype.type(int.from_bytes(wide[1:], "big"))
+    return int(np.searchsorted(codes, wanted, "left")), int(np.searchsorted(codes, wanted, "right"))
+
+
+class _CodesOfColumn(ColumnVisitor[CodeArray]):
+    def visit_any(self, column: Column) -> CodeArray:
         numbers = column.numbers()
         if numbers is None or numbers.kind.is_instant or numbers.array.dtype.kind != "i":
             return list_codes(column.to_list())
@@ -82,17 +126,17 @@ class _CodesOfColumn(ColumnVisitor[Codes]):
         values, are_valid = numbers.array.tolist(), numbers.is_valid.tolist()
         return list_codes([value if is_valid else None for value, is_valid in zip(values, are_valid, strict=True)])
 
-    def visit_list(self, column: ListColumn) -> Codes:
+    def visit_list(self, column: ListColumn) -> CodeArray:
         return list_codes(column.values)
 
-    def visit_constant(self, column: ConstantColumn) -> Codes:
+    def visit_constant(self, column: ConstantColumn) -> CodeArray:
         return np.repeat(list_codes([column.value]), len(column))
 
-    def visit_coded(self, column: CodedColumn) -> Codes:
+    def visit_coded(self, column: CodedColumn) -> CodeArray:
         used, places = np.unique(column.codes, return_inverse=True)
         return list_codes(column.names.values_of(used)).take(places)
 
-    def visit_short_texts(self, column: ShortTextColumn) -> Codes:
+    def visit_short_texts(self, column: ShortTextColumn) -> CodeArray:
         characters = np.ascontiguousarray(column.packed16).view(np.uint8).reshape(-1, PACKED16_BYTES)
         wide = np.zeros((len(column), _HEAD + PACKED16_BYTES), np.uint8)
         wide[:, 0] = _TEXT[0]
@@ -105,8 +149,7 @@ class _CodesOfColumn(ColumnVisitor[Codes]):
 _CODES: Final = _CodesOfColumn()
 
 
-def _code(key: Any) -> bytes:
-    exact = exact_key(key)
+def _code(exact: Any) -> bytes:
     match exact:
         case int() if -_LARGEST - 1 <= exact <= _LARGEST:
             return _pack_int(_INT, exact & _MASK)

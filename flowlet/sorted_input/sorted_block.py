@@ -4,7 +4,7 @@ Hot path, per block: numpy sorts codes, columns are taken by position.
 
 Side:       pure.
 Invariants: a block has a code, and perhaps a timestamp, for each record; records are in columns wherever those of a chunk were, unless
-            blocks with different columns are joined.
+            blocks with records of different kinds are joined.  Keys with ``RankedCodes.names`` that are a field are there as these ranks.
 Source:     Flink ``SortingDataInput``, ``KeyAndValueSerializer``, ``FixedLengthByteKeyComparator``: by key, then by timestamp.
 """
 
@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import try_concatenate
+from flowlet.columns import CodedColumn, Column, Columns, columns_of, concatenated
+from flowlet.kernels.stable_order import stable_order
 from flowlet.records import MIN_TIMESTAMP, Chunk, Int64Array
-from flowlet.sorted_input.sort_codes import Codes, alike
+from flowlet.sorted_input import sort_codes
+from flowlet.sorted_input.ranked_codes import RankedCodes
+from flowlet.sorted_input.sort_codes import CodeArray, Codes, alike, as_bytes, sortable
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,14 @@ class Block:
             return self
         return Block(self.chunk.slice(start, stop), self.codes[start:stop], None if self.stamps is None else self.stamps[start:stop])
 
+    def trimmed(self) -> "Block":
+        """The same records of at least one key, without the codes of others."""
+        codes = self.codes
+        if not isinstance(codes, RankedCodes):
+            return self
+        trimmed = codes.trimmed() if codes.is_worthwhile() else as_bytes(codes)
+        return Block(with_key_codes(self.chunk, trimmed), trimmed, self.stamps)
+
     def take(self, rows: NDArray[np.intp]) -> "Block":
         """The records of these rows, in this order."""
         stamps = None if self.stamps is None else self.stamps.take(rows)
@@ -48,22 +59,28 @@ class Block:
 
     def sorted(self) -> "Block":
         """By code, then by timestamp; equal ones stay in their order."""
-        rows = order_of(self.codes, self.stamps)
+        rows = order_of(sortable(self.codes), self.stamps)
         return self if rows is None else self.take(rows)
 
     def key_starts(self) -> NDArray[np.intp]:
         """The row of each record whose key is another than that of the record before; the block is sorted and not empty."""
-        return np.concatenate(([0], np.flatnonzero(self.codes[1:] != self.codes[:-1]) + 1))
+        codes = sortable(self.codes)
+        return np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
 
 
-def order_of(codes: Codes, stamps: Int64Array | None) -> NDArray[np.intp] | None:
+def order_of(codes: CodeArray, stamps: Int64Array | None) -> NDArray[np.intp] | None:
     """The rows by code, then by timestamp, then by position; None if they are in this order already."""
-    if stamps is None:
-        if not len(codes) or bool((codes[1:] >= codes[:-1]).all()):
-            return None
-        return np.argsort(codes, kind="stable")
-    by_time = np.argsort(stamps, kind="stable")
-    return by_time.take(np.argsort(codes.take(by_time), kind="stable"))
+    by_time = None if stamps is None else stable_order(stamps)
+    if by_time is None:
+        return _order_of_codes(codes)
+    by_code = _order_of_codes(codes.take(by_time))
+    return by_time if by_code is None else by_time.take(by_code)
+
+
+def _order_of_codes(codes: CodeArray) -> NDArray[np.intp] | None:
+    if codes.dtype.kind == "u":
+        return stable_order(codes)
+    return None if bool((codes[1:] >= codes[:-1]).all()) else np.argsort(codes, kind="stable")
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -73,8 +90,26 @@ def joined(blocks: Sequence[Block]) -> Block:
     stamps = None
     if any(block.stamps is not None for block in blocks):
         stamps = np.concatenate([_stamps_of(block) for block in blocks])
-    codes = np.concatenate(alike([block.codes for block in blocks]))
-    return Block(joined_chunks([block.chunk for block in blocks], stamps), codes, stamps)
+    codes = alike([block.codes for block in blocks])
+    chunks = _in_columns([block.chunk for block in blocks])
+    chunks = [with_key_codes(chunk, own) for chunk, own in zip(chunks, codes, strict=True)]
+    return Block(joined_chunks(chunks, stamps), sort_codes.concatenated(codes), stamps)
+
+
+def with_key_codes(chunk: Chunk, codes: Codes) -> Chunk:
+    """The same records; where the key is a field, its column has the ranks of the codes."""
+    columns = chunk.columns
+    if columns is None or columns.key_position is None or not isinstance(codes, RankedCodes) or codes.names is None:
+        return chunk
+    return Chunk.of_columns(with_key_column(columns, CodedColumn(codes.ranks, codes.names)), chunk.timestamp_array)
+
+
+def with_key_column(columns: Columns, keys: Column) -> Columns:
+    """The same records of a known key field, in this representation."""
+    fields = list(columns.fields)
+    assert columns.key_position is not None, "the key is a field"
+    fields[columns.key_position] = keys
+    return columns.with_fields(tuple(fields)).with_key_position(columns.key_position)
 
 
 def _stamps_of(block: Block) -> Int64Array:
@@ -87,7 +122,7 @@ def joined_chunks(chunks: list[Chunk], stamps: Int64Array | None) -> Chunk:
     if len(chunks) == 1:
         return chunks[0]
     tables = [chunk.columns for chunk in chunks if chunk.columns is not None]
-    columns = try_concatenate(tables) if len(tables) == len(chunks) else None
+    columns = concatenated(tables) if len(tables) == len(chunks) else None
     if columns is not None:
         return Chunk.of_columns(columns, stamps)
     listed = Chunk(list(chain.from_iterable(chunk.values for chunk in chunks)), None if stamps is None else stamps.tolist())
@@ -95,6 +130,35 @@ def joined_chunks(chunks: list[Chunk], stamps: Int64Array | None) -> Chunk:
     if None not in keys:
         listed.keys = list(chain.from_iterable(each for each in keys if each is not None))
     return listed
+
+
+def _in_columns(chunks: list[Chunk]) -> list[Chunk]:
+    """The same records: where most are in columns, all, if they are of one kind; a few records travel in a list."""
+    like = next((chunk.columns for chunk in chunks if chunk.columns is not None), None)
+    num_listed = sum(len(chunk) for chunk in chunks if chunk.columns is None)
+    if like is None or not num_listed or num_listed * 2 > sum(map(len, chunks)):
+        return chunks
+    found: list[Chunk] = []
+    for chunk in chunks:
+        columns = _columns_like(chunk, like)
+        if columns is None:
+            return chunks
+        found.append(chunk if columns is chunk.columns else Chunk.of_columns(columns, chunk.timestamp_array))
+    return found
+
+
+def _columns_like(chunk: Chunk, like: Columns) -> Columns | None:
+    """The columns of a chunk; of a list those with the key in the same place, if it is there."""
+    if chunk.columns is not None:
+        return chunk.columns
+    columns, place, keys = columns_of(chunk.values), like.key_position, chunk.keys
+    if columns is None or place is None or keys is None or place >= len(columns.fields):
+        return None
+    # Equal texts, and equal integers, are the same key; others are not looked at.
+    kinds = set(map(type, keys))
+    field = columns.fields[place].to_list()
+    is_key = kinds in ({str}, {int}) and set(map(type, field)) == kinds and field == keys
+    return columns.with_key_position(place) if is_key else None
 
 
 def _keys_of(chunk: Chunk) -> list[Any] | None:

@@ -8,16 +8,14 @@ Source:     Flink ``MergeIterator``, which compares single records.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from flowlet.records import MIN_TIMESTAMP
-from flowlet.sorted_input.sort_codes import as_bytes
+from flowlet.sorted_input.sort_codes import as_bytes, place_of
 from flowlet.sorted_input.sorted_block import Block, joined
 
 _Bound = tuple[bytes, int, int]  # code, timestamp, number of the run
-_NUMBER_BYTES, _NUMBER_TAG = 9, 1  # of ``sort_codes.as_bytes``
 
 
 class _Cursor:
@@ -52,23 +50,11 @@ class _Cursor:
 
     def _num_until(self, block: Block, bound: _Bound) -> int:
         code, stamp, number = bound
-        wanted: Any = code
-        if block.codes.dtype.kind == "u":
-            wanted = _number(code, block)
-            if wanted is None:  # every number is before every other code
-                return len(block)
-        start = int(np.searchsorted(block.codes, wanted, "left"))
-        stop = int(np.searchsorted(block.codes, wanted, "right"))
+        start, stop = place_of(block.codes, code)
         takes_equal = self.number <= number
         if block.stamps is None:
             return stop if takes_equal or stamp > MIN_TIMESTAMP else start
         return start + int(np.searchsorted(block.stamps[start:stop], stamp, "right" if takes_equal else "left"))
-
-
-def _number(code: bytes, block: Block) -> Any:
-    """The code as a number, as it stands in a block of numbers; None if it is none."""
-    wide = code.ljust(_NUMBER_BYTES, b"\0")
-    return block.codes.dtype.type(int.from_bytes(wide[1:], "big")) if wide[0] == _NUMBER_TAG and len(wide) == _NUMBER_BYTES else None
 
 
 def merge_steps(runs: Sequence[Iterable[Block]]) -> Iterator[list[tuple[int, Block]]]:

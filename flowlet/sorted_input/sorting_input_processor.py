@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
+from flowlet.columns import Column, ListColumn
 from flowlet.io.input_processor import ChainHead, InputProcessor
 from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.key_runs import KeyRun, key_runs, open_runs
-from flowlet.sorted_input.sort_codes import Codes, column_codes, list_codes
-from flowlet.sorted_input.sorted_block import Block
 
 KeyFunction = Callable[[Any], Any]
 _ENDS: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)
@@ -45,7 +44,7 @@ class SortedInput:
     def process_chunk(self, chunk: Chunk) -> None:
         """Keep the records until all inputs have ended."""
         if len(chunk):
-            self.sorter.add(Block(chunk, self._codes_of(chunk), chunk.timestamp_array))
+            self.sorter.add_chunk(chunk, self._keys_of(chunk))
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Nothing: event time has no meaning before records are sorted."""
@@ -57,15 +56,15 @@ class SortedInput:
         """Pass it on."""
         self._head.process_latency_marker(marker)
 
-    def _codes_of(self, chunk: Chunk) -> Codes:
+    def _keys_of(self, chunk: Chunk) -> Column:
         columns = chunk.columns
         if columns is not None and columns.key_position is not None:
-            return column_codes(columns.fields[columns.key_position])
+            return columns.fields[columns.key_position]
         if chunk.key_column is not None:
-            return column_codes(chunk.key_column)
+            return chunk.key_column
         if columns is None and chunk.keys is not None:
-            return list_codes(chunk.keys)
-        return list_codes([self._key_of(record) for record in chunk.records()])
+            return ListColumn(chunk.keys)
+        return ListColumn([self._key_of(record) for record in chunk.records()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,8 @@ class SortingInputProcessor:
     Args:
         inputs: in the order of the head's.
         end_keys: called when the keys that were handed over have ended; None: nothing happens at the end of a key.
-        must_end_singly: asked when the records are handed over: whether ``end_keys`` must be called for each single key.
+        must_end_singly: asked when the records are handed over: whether ``end_keys`` must be called for each single key, or records of
+            several inputs must meet in the order of their timestamps.
     """
 
     def __init__(self, inputs: Sequence[TaskInput], end_keys: Callable[[], None] | None, must_end_singly: Callable[[], bool]) -> None:
@@ -192,8 +192,8 @@ class SortingInputProcessor:
 
     def _runs(self) -> Iterator[KeyRun]:
         blocks = [each.collected.sorter.sorted_blocks() for each in self._inputs if each.collected is not None]
-        are_open = len(blocks) == 1 and (self._end_keys is None or not self._must_end_singly())
-        return open_runs(blocks[0]) if are_open else key_runs(blocks)
+        are_open = not self._must_end_singly() or (len(blocks) == 1 and self._end_keys is None)
+        return open_runs(blocks) if are_open else key_runs(blocks)
 
     @property
     def is_available(self) -> bool:

@@ -17,15 +17,18 @@ from typing import Final
 
 import numpy as np
 
+from flowlet.columns import ConstantColumn
 from flowlet.errors import FlowletError
 from flowlet.io.chunk_content import ChunkContent
 from flowlet.records import Chunk
+from flowlet.serde.column_format import MAX_FIELDS
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import ElementLimits
-from flowlet.sorted_input.sorted_block import Block, joined_chunks
+from flowlet.sorted_input.code_bytes import codes_of_bytes, codes_to_bytes
+from flowlet.sorted_input.ranked_codes import RankedCodes
+from flowlet.sorted_input.sorted_block import Block, joined_chunks, with_key_codes, with_key_column
 
-_HEADER: Final = struct.Struct(">QQI")  # bytes of the records, number of records, width of a code (0: numbers)
-_NUMBER: Final = np.dtype(np.uint64)
+_HEADER: Final = struct.Struct(">QQQ")  # bytes of the codes and of the records, number of records
 
 
 class SpilledRun:
@@ -67,17 +70,16 @@ class SpilledRun:
         deserializer = ElementDeserializer(name=f"{self._name}, a sorted run in a file", limits=self._limits)
         position = 0
         while position < self.num_bytes:
-            num_bytes, num_rows, width = _HEADER.unpack(self._read(_HEADER.size, position))
+            num_bytes_of_codes, num_bytes, num_rows = _HEADER.unpack(self._read(_HEADER.size, position))
             position += _HEADER.size
-            dtype = np.dtype(f"S{width}") if width else _NUMBER
-            codes = np.frombuffer(self._read(num_rows * dtype.itemsize, position), dtype)
-            position += codes.nbytes
+            codes = codes_of_bytes(self._read(num_bytes_of_codes, position), num_rows)
+            position += num_bytes_of_codes
             chunks = [each for each in deserializer.feed(memoryview(self._read(num_bytes, position))) if isinstance(each, Chunk)]
             position += num_bytes
             stamps = chunks[0].timestamp_array if len(chunks) == 1 else None
             if len(chunks) > 1 and chunks[0].has_timestamps:
                 stamps = np.concatenate([each.timestamp_array for each in chunks if each.timestamp_array is not None])
-            yield Block(joined_chunks(chunks, stamps), codes, stamps)
+            yield Block(with_key_codes(joined_chunks(chunks, stamps), codes), codes, stamps)
         self.close()
 
     def close(self) -> None:
@@ -85,10 +87,9 @@ class SpilledRun:
         self._close()
 
     def _write(self, block: Block) -> None:
-        codes = np.ascontiguousarray(block.codes)
-        records = ChunkContent(block.chunk, 1).to_bytes()
-        width = codes.dtype.itemsize if codes.dtype.kind == "S" else 0
-        data = b"".join((_HEADER.pack(len(records), len(block), width), codes.tobytes(), records))
+        codes = codes_to_bytes(block.codes)
+        records = ChunkContent(_without_coded_keys(block), 1).to_bytes()
+        data = b"".join((_HEADER.pack(len(codes), len(records), len(block)), codes, records))
         with self._translated():
             view = memoryview(data)
             while len(view):
@@ -113,6 +114,18 @@ class SpilledRun:
             raise FlowletError(
                 f"{self._name}: an input that is sorted by key cannot be kept in a file in {self._directory}: {error}"
             ) from error
+
+
+def _without_coded_keys(block: Block) -> Chunk:
+    """The records, with another value in the place of keys that come back with their codes."""
+    chunk, codes = block.chunk, block.codes
+    columns = chunk.columns
+    if columns is None or columns.key_position is None or not isinstance(codes, RankedCodes) or codes.names is None:
+        return chunk
+    # Tuples of more fields come back in a list.
+    if len(columns.fields) > MAX_FIELDS:
+        return chunk
+    return Chunk.of_columns(with_key_column(columns, ConstantColumn(0, len(chunk))), chunk.timestamp_array)
 
 
 def _unnamed_file(directory: str) -> int:

@@ -241,7 +241,13 @@ class HeapKeyedStateBackend:
         """Does nothing: each checkpoint has the whole state."""
 
     def close(self) -> None:
-        """Does nothing: the heap has no files."""
+        """Let go of all entries; those that a snapshot is still copying stay until it has ended.
+
+        The task that used them is in cycles of references, and the collector of cycles may not run for hours while other tasks run.
+        """
+        for table in self._tables.values():
+            if not table.is_copying:
+                table.forget_keys()
 
     def check_invariants(self) -> None:
         """Assert the invariants of the tables."""

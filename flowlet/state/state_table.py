@@ -113,9 +113,14 @@ class StateTable:
         key = self.key_context.current_key
         self.drop(key if type(key) in PLAIN else self.exact(key))
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether a copy is under way."""
+        return self._is_copying
+
     def forget_keys(self) -> None:
         """Drop all entries; no copy is under way."""
-        assert not self._is_copying, "jobs in BATCH mode take no snapshots"
+        assert not self._is_copying, "a copy would miss them"
         self.entries.clear()
         self._user_keys.clear()
         self._order = []

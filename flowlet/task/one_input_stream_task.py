@@ -221,8 +221,10 @@ def _do_nothing() -> None:
 
 
 def _must_end_singly(head: StreamOperator) -> bool:
-    """Whether each single key must be ended before the next one begins."""
+    """Whether each single key must be ended before the next one begins, the records of all inputs by timestamp."""
     if head.ends_keys_singly is not None:
         return head.ends_keys_singly
+    if sum(each is not None for each in head.sorted_inputs) > 1:
+        return True
     timers, states = head.ctx.timers, head.ctx.keyed_state
     return (timers is not None and timers.is_used) or (states is not None and states.is_used)

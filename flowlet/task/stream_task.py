@@ -92,6 +92,7 @@ class StreamTask(ABC):
         self._edge_functions = EdgeFunctions(chain, environment.outputs, self._chain.contexts)
         self._chain.on_mark_passed = environment.report_mark
         self._phase = _Phase.PROCESSING  # Written by the task thread.
+        self._has_reported_end = False  # Written by the task thread.
         self._recovery: InputRecovery | None = None  # Task thread only; what is left of the data in flight to begin with.
         self._is_closed = False  # Written by the task thread: whether operators were, or are being, closed.
         self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed)
@@ -357,6 +358,9 @@ class StreamTask(ABC):
             and checkpoints is not None
             and checkpoints.waits_for_final_checkpoint(is_wanted=config.are_taken_after_finish and config.are_periodic)
         ):
+            if not self._has_reported_end:
+                self._has_reported_end = True
+                config.report_end()
             self._wait(controller, checkpoints.final_checkpoint, WaitKind.IDLE, "the final checkpoint")
             return
         self._phase = _Phase.DONE

@@ -49,6 +49,7 @@ class Checkpointing:
     are_periodic: bool = True  # False: only savepoints are taken, and no task waits for one
     shared_files: SharedFiles | None = None  # of incremental checkpoints; None: there is no storage
     max_concurrent: int = 1  # how many the JobManager has under way at a time
+    report_end: Callable[[], None] = lambda: None  # nothing is left but the last checkpoint; called once, on the task thread
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from flowlet.rpc.control_messages import TaskDeploymentDescriptor
 from flowlet.serde.deploy_blobs import DeploymentError
 from flowlet.shipping.job_file_cache import Delivery, JobFileCache, JobPaths
 from flowlet.tm.shipped_folders import SHIPPED_FOLDERS
+from flowlet.tm.shipped_modules import SHIPPED_MODULES
 from netstack.eventloop import EventLoopThread
 
 _PART_TIMEOUT_S: Final = 60.0  # of a part of a mebibyte; the request itself ends after 30
@@ -61,5 +62,8 @@ def files_of_task(
             raise
         except (FlowletError, OSError) as error:
             raise DeploymentError(f"the files of job {descriptor.job_name!r} are not ready: {error}") from error
-        stack.enter_context(SHIPPED_FOLDERS.in_use(paths, descriptor.job_name, descriptor.code.modules))
+        modules = SHIPPED_MODULES.read(paths.modules) if paths.modules is not None else {}
+        SHIPPED_FOLDERS.check_sources(modules, descriptor.job_name)
+        stack.enter_context(SHIPPED_MODULES.in_use(modules, descriptor.job_name))
+        stack.enter_context(SHIPPED_FOLDERS.in_use(paths, descriptor.job_name, modules))
         yield paths

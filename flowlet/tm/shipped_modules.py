@@ -18,7 +18,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final
 
-from flowlet.rpc.control_messages import ModuleSource
+import msgspec
+
+from flowlet.rpc.module_sources import ModuleSource, unpack_modules
 from flowlet.serde.deploy_blobs import DeploymentError
 
 Modules = Mapping[str, ModuleSource]
@@ -35,15 +37,31 @@ class _Version:
 class ShippedModules(importlib.abc.MetaPathFinder):
     """A finder of modules that jobs have brought.
 
-    Threading: any thread.  The lock is a leaf: nothing is imported while it is held.
+    Threading: any thread.  Both locks are leaves: nothing is imported while one is held.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._versions: dict[str, _Version] = {}  # by the part of the name before the first dot
+        self._reading = threading.Lock()
+        self._last_read: tuple[Path, Modules] | None = None  # Guarded by _reading.
 
     def __repr__(self) -> str:
         return f"<ShippedModules {sorted(self._versions)}>"
+
+    def read(self, file: Path) -> Modules:
+        """The modules in a file that came with a job.  The tasks of a job share them: the last file is read once.
+
+        Raises:
+            DeploymentError: the file is none of modules.
+        """
+        with self._reading:
+            if self._last_read is None or self._last_read[0] != file:
+                try:
+                    self._last_read = file, unpack_modules(file.read_bytes())
+                except msgspec.DecodeError as error:
+                    raise DeploymentError(f"the modules of the job are not readable: {error}") from error
+            return self._last_read[1]
 
     def brings(self, name: str) -> bool:
         """Whether a job has brought the module of that name, or one above it."""

@@ -46,8 +46,6 @@ from flowlet.tm.job_files import JobFiles, files_of_task
 from flowlet.tm.latency.busy_tasks import BusyTasks
 from flowlet.tm.main_objects import MAIN_OBJECTS
 from flowlet.tm.process_model import TaskScheduling, apply_task_scheduling
-from flowlet.tm.shipped_folders import SHIPPED_FOLDERS
-from flowlet.tm.shipped_modules import SHIPPED_MODULES
 from flowlet.tm.task_checkpointing import CheckpointServices, TaskCheckpointing
 from flowlet.tm.task_deployment import create_task_from_descriptor, owner_name
 from netstack.environment import NetworkEnvironment
@@ -318,13 +316,8 @@ class Task:
             self._end(None)
 
     def _execute(self) -> None:
-        code = self.descriptor.code
-        MAIN_OBJECTS.use(code.main_objects)
-        SHIPPED_FOLDERS.check_sources(code.modules, self.descriptor.job_name)
-        with (
-            SHIPPED_MODULES.in_use(code.modules, self.descriptor.job_name),
-            files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set) as paths,
-        ):
+        MAIN_OBJECTS.use(self.descriptor.code.main_objects)
+        with files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set) as paths:
             self._run_stream_task(paths)
 
     def _run_stream_task(self, paths: JobPaths) -> None:

@@ -40,6 +40,7 @@ from flowlet.rpc.control_messages import (
     CheckpointDurations,
     CheckpointOrder,
     CheckpointReport,
+    FinalCheckpointAwaited,
     RestoredState,
     RestoredVertex,
     StateHandle,
@@ -162,6 +163,7 @@ class TaskCheckpointing:
             are_periodic=settings.is_periodic,
             shared_files=_shared_files(own, storage),
             max_concurrent=settings.max_concurrent,
+            report_end=partial(self._send, FinalCheckpointAwaited(descriptor.attempt)),
         )
 
     def _storage_of(self, restored: RestoredState | None) -> StateFiles | None:

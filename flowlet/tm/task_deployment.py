@@ -44,25 +44,29 @@ class LoopTimer:
     """One call after a delay, on the loop thread.
 
     Threading: created and cancelled on any thread; ``cancel`` does not wait for a call that has begun.
+    Ownership: lets go of the callback, whose owner usually holds this timer, once it was called or cancelled.
     """
 
     __slots__ = ("_callback", "_handle", "_is_cancelled", "_loop")
 
     def __init__(self, loop: EventLoopThread, delay_s: float, callback: Callable[[], None]) -> None:
         self._loop = loop
-        self._callback = callback
+        self._callback: Callable[[], None] | None = callback  # Loop thread only.
         self._is_cancelled = False  # Set by any thread; read by the loop thread.
         self._handle: asyncio.TimerHandle | None = None  # Loop thread only.
         loop.execute_threadsafe(self._arm, delay_s)
 
     def _arm(self, delay_s: float) -> None:
-        if not self._is_cancelled:
+        if self._is_cancelled:
+            self._callback = None
+        else:
             self._handle = self._loop.loop.call_later(delay_s, self._fire)
 
     def _fire(self) -> None:
         self._handle = None
-        if not self._is_cancelled:
-            self._callback()
+        callback, self._callback = self._callback, None
+        if callback is not None and not self._is_cancelled:
+            callback()
 
     def cancel(self) -> None:
         """Prevent the call if it has not begun."""
@@ -73,6 +77,7 @@ class LoopTimer:
             return  # the loop has ended, and its timers with it
 
     def _disarm(self) -> None:
+        self._callback = None
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

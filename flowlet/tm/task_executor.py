@@ -16,6 +16,7 @@ from functools import partial
 
 from flowlet.common.settings.job_settings import CANCELLATION_TIMEOUT_OPTION
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.rpc.background_call import close_in_background
 from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
@@ -176,7 +177,7 @@ class TaskExecutor:
             await asyncio.gather(self._session, return_exceptions=True)  # waits for the cancelled session; ended by its next steps
         if not self._snapshot_pool.close(_POOL_STOP_S):
             _log.warning("a checkpoint is still being written; its thread ends after that", tm=self.tm_id)
-        self._files.close()
+        await close_in_background(self._files.close, f"files of {self.tm_id}")
         await self._network.close()
         return stuck
 
@@ -303,12 +304,13 @@ class TaskExecutor:
     async def session_lost(self, reason: str) -> None:
         """Cancel all tasks: the JobManager has failed their jobs.  Returns when they have ended: until then their slots are not free."""
         self.is_registered.clear()
-        all_results, self._results = self._results, {}
-        for results in all_results.values():
-            self._release(results)
         for task in await self._cancel_all(_LOST_SESSION_GRACE_S):
             _log.warning("a task of a lost JobManager holds up the next registration", task=task.describe_stuck(), reason=reason)
             await task.ended.wait()  # waits for a stuck task; ended by its watchdog
+        # Only now: tasks read results until they end, and one that finishes before it hears of the cancel leaves its own.
+        all_results, self._results = self._results, {}
+        for results in all_results.values():
+            self._release(results)
 
     # ---------------------------------------------------------------- the tasks' reports
 

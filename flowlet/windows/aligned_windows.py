@@ -144,9 +144,10 @@ class AlignedWindows:
         kept = self._contents.kept()
         if kept is not None:
             self._in_state.add(cell)
-            return kept
-        self._register(key, self._window(cell[1])[0])
-        return None
+        # A window that is kept for late records may have had its end, and gets it again after a restart: the watermark is lower then.
+        if kept is None or self._lateness_ms:
+            self._register(key, self._window(cell[1])[0])
+        return kept
 
     # -- cells and the state
 

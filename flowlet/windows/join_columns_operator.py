@@ -4,11 +4,12 @@ Hot path, per chunk and per watermark.
 
 Side:       task.
 Source:     Flink ``WindowOperator`` with a ``CoGroupFunction``.
-Invariants: results of a watermark are emitted before it.
+Invariants: results of a watermark are emitted before it; in BATCH mode with the end of their keys.
 """
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 from flowlet.chain.state_share import StateShare
 from flowlet.columns import Columns
@@ -18,7 +19,7 @@ from flowlet.kernels.windows.column_inputs import ColumnInputs
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnarJoin, ColumnJoin
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.user_function import UserFunctionOperator
-from flowlet.records import Chunk, Watermark
+from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.windows.window_columns_operator import checked_timestamps
 from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
 
@@ -30,6 +31,8 @@ class JoinColumnsOperator(UserFunctionOperator, TwoInputStreamOperator):
         join: what is joined.
         name: for people.
     """
+
+    ends_keys_singly: ClassVar[bool | None] = False
 
     def __init__(self, join: ColumnJoin, *, name: str = "Join") -> None:
         super().__init__(name)
@@ -53,9 +56,18 @@ class JoinColumnsOperator(UserFunctionOperator, TwoInputStreamOperator):
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Emit the rows of the windows that end here, then the watermark."""
-        for joined in self._rows.fire(watermark.timestamp):
-            self.output.collect(Chunk.of_columns(columns_of_batch(joined.batch), joined.ends_ms - 1))
+        self._fire(watermark.timestamp)
         super().process_watermark(watermark)
+
+    def end_keys(self) -> None:
+        """With sorted inputs: emit all rows of the keys so far, and forget them."""
+        super().end_keys()
+        self._fire(MAX_TIMESTAMP)
+        self._rows = ColumnarJoin(self._join)  # for which no row is late
+
+    def _fire(self, time_ms: int) -> None:
+        for joined in self._rows.fire(time_ms):
+            self.output.collect(Chunk.of_columns(columns_of_batch(joined.batch), joined.ends_ms - 1))
 
     def close(self) -> None:
         """Let the rows go."""

@@ -4,12 +4,12 @@ Hot path, per chunk and per watermark.
 
 Side:       task.
 Source:     Flink ``WindowOperator``; its ``numLateRecordsDropped``.
-Invariants: results of a watermark are emitted before it.
+Invariants: results of a watermark are emitted before it.  In BATCH mode windows end with their keys, and the clock ends none.
 """
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAg
 from flowlet.kernels.windows.pane_windows import EmittedWindows
 from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP
 from flowlet.operators.record_batches import ToColumnsOperator, slices
-from flowlet.records import Chunk, Watermark
+from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.timers.time_api import TimerHandle
 from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
 
@@ -55,11 +55,17 @@ class WindowColumnsOperator(ToColumnsOperator):
         aggregation: what is computed.
         schema: of the rows, a ``pyarrow.Schema``.
         late_tag: the side output of rows that are too late; None: they are counted and dropped.
+        is_batch: whether windows wait for the end of their keys, or of the input if it is not sorted.
         name: for people.
     """
 
-    def __init__(self, aggregation: WindowedAggregation, schema: Any, late_tag: str | None = None, *, name: str = "Window") -> None:
+    ends_keys_singly: ClassVar[bool | None] = False
+
+    def __init__(
+        self, aggregation: WindowedAggregation, schema: Any, late_tag: str | None = None, *, is_batch: bool = False, name: str = "Window"
+    ) -> None:
         super().__init__(schema, name=name)
+        self._is_batch = is_batch
         self._aggregation = aggregation
         self._late_tag = late_tag
         self._windows = ColumnarWindows(aggregation)
@@ -108,6 +114,21 @@ class WindowColumnsOperator(ToColumnsOperator):
             self._fire(watermark.timestamp)
         super().process_watermark(watermark)
 
+    def end_keys(self) -> None:
+        """With a sorted input: emit all windows of the keys so far, and forget them."""
+        super().end_keys()
+        self._end_windows()
+
+    def finish(self) -> None:
+        """In BATCH mode, emit windows by the clock that the end of no key has ended."""
+        if self._is_batch:
+            self._end_windows()
+        super().finish()
+
+    def _end_windows(self) -> None:
+        self._fire(MAX_TIMESTAMP)
+        self._windows = ColumnarWindows(self._aggregation)  # for which no row is late
+
     def _inputs(self, chunk: Chunk) -> ColumnInputs:
         columns = self._columns(chunk) if chunk.columns is None else chunk.columns
         if self._aggregation.shape.is_event_time:
@@ -146,7 +167,7 @@ class WindowColumnsOperator(ToColumnsOperator):
     # -- the clock
 
     def _set_timer(self) -> None:
-        if self._aggregation.shape.is_event_time or self._timer is not None:
+        if self._is_batch or self._aggregation.shape.is_event_time or self._timer is not None:
             return
         end = self._windows.next_end()
         if end is not None:

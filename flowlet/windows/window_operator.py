@@ -305,6 +305,8 @@ class WindowOperator(UserFunctionOperator):
         """The end of an aligned window, after which nothing is kept."""
         assert self._aligned is not None, "the caller checked that"
         window, aligned = timer.namespace, self._aligned
+        if timer.timestamp != window.max_timestamp():
+            return  # Restored from a program with another trigger or lateness.
         contents = self._called(window, lambda: aligned.take(timer.key, window))
         self._function_context.current_window = window
         if contents is not None:

@@ -1,12 +1,14 @@
-"""Where the buffers of a blocking subpartition lie: a file, read back through buffers of its own or mapped into memory.
+"""Where the buffers of a blocking partition lie: one file, read back through buffers of its own or mapped into memory.
 
 Side:       shared.  One thread writes; each reader belongs to one thread, and is closed while nobody polls it; buffers are recycled by
             any.
-Invariants: a header stands before each buffer, and what a reader looks at next is known from its header before it is read; a file-backed
-            reader has two buffers, so it reads on only when one of them came home, and says so to whoever waits.
+Invariants: the subpartitions of a partition share one file and so one descriptor; each has regions of its own in it, and no buffer spans
+            two regions.  A header stands before each buffer, and what a reader looks at next is known from its header before it is read;
+            a file-backed reader has two buffers, so it reads on only when one of them came home, and says so to whoever waits.
 Units:      sizes and positions in bytes.
 Errors:     the file system's, as ``ResourceBrokenError`` with the path.
-Source:     Flink ``BoundedData``, ``FileChannelBoundedData``, ``FileChannelMemoryMappedBoundedData``, ``BufferReaderWriterUtil``.
+Source:     Flink ``BoundedData``, ``FileChannelBoundedData``, ``FileChannelMemoryMappedBoundedData``, ``BufferReaderWriterUtil``;
+            one file with regions as ``PartitionedFile`` of its sort-merge shuffle.
             Headers are private to this module: u16 data type, u16 compressed, u32 size, big endian.
 Absent:     a store that is written through the mapping, and direct transfer from file to socket.
 """
@@ -16,7 +18,8 @@ import mmap
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum, unique
 from pathlib import Path
 from struct import Struct
@@ -29,6 +32,9 @@ from netstack.errors import ResourceBrokenError
 from netstack.wire.messages import DataType
 
 NUM_READ_BUFFERS: Final = 2  # Flink's: one on its way while the next is read
+REGION_BYTES: Final = (
+    1024 * 1024
+)  # so a reader goes forward for 1 MiB; what is left of a region is a hole, which takes no disk; not measured
 _HEADER: Final = Struct(">HHI")
 
 
@@ -60,8 +66,11 @@ class BoundedDataReader(Protocol):
 class BoundedData(Protocol):
     """All buffers of one subpartition: written once, then read any number of times."""
 
-    path: Path
     num_bytes: int
+
+    @property
+    def path(self) -> Path:
+        """The file that they lie in."""
 
     @property
     def is_readable(self) -> bool:
@@ -77,7 +86,7 @@ class BoundedData(Protocol):
         """A reader at the beginning; ``on_room`` is called when a buffer came home that it was waiting for."""
 
     def close(self) -> None:
-        """Delete the file; called once, when nobody reads or writes any more."""
+        """Give the file up; called once, when nobody reads or writes any more."""
 
 
 @unique
@@ -88,74 +97,160 @@ class BoundedDataKind(Enum):
     MMAP = "mmap"
 
 
-class _BoundedFile:
-    """The writing half of both kinds."""
+class BoundedDataFile:
+    """The file of one partition, and which part of it is whose.
 
-    def __init__(self, directory: Path, *, is_named: bool = True) -> None:
+    Threading: the task thread writes and reserves; any thread reads, and leaves.
+    Ownership: the file goes when all users have left.
+
+    Args:
+        directory: where it is made.
+        num_users: how many stores lie in it.
+        is_named: a file without a name is gone however the process ends.
+
+    Raises:
+        ResourceBrokenError: the file cannot be made.
+    """
+
+    def __init__(self, directory: Path, num_users: int = 1, *, is_named: bool = True) -> None:
         with _translated(directory):
-            self._fd, path = tempfile.mkstemp(prefix="netstack-", suffix=".channel", dir=directory)
+            self._fd, path = tempfile.mkstemp(prefix="netstack-", suffix=".partition", dir=directory)
             if not is_named:
                 os.unlink(path)
         self.path = Path(path)
         self._is_named = is_named
-        self.num_bytes = 0
-        self.max_buffer_bytes = 0
+        self._num_reserved = 0  # Written by the task thread.
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._num_users = num_users
+        self._map: mmap.mmap | None = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.path}, {self.num_bytes} bytes>"
+        return f"<BoundedDataFile {self.path}, {self._num_reserved} bytes reserved, {self._num_users} users>"
 
     @property
     def is_readable(self) -> bool:
         """Whether the file is still there; one without a name stays as long as it is open."""
         return not self._is_named or self.path.exists()
 
-    def write(self, buffer: NetworkBuffer) -> None:
-        """Append a copy of ``buffer``, which stays the caller's."""
-        header = _HEADER.pack(buffer.data_type, buffer.is_compressed, buffer.size)
-        parts: list[bytes | memoryview] = [header, buffer.view]
-        num_left = len(header) + buffer.size
-        self.num_bytes += num_left
-        self.max_buffer_bytes = max(self.max_buffer_bytes, buffer.size)
+    def reserve(self, num_bytes: int) -> "Region":
+        """A region that holds at least ``num_bytes``."""
+        region = Region(self._num_reserved, max(num_bytes, REGION_BYTES))
+        self._num_reserved += region.capacity
+        return region
+
+    def write(self, position: int, parts: list[bytes | memoryview], num_bytes: int) -> None:
+        """Write all ``num_bytes`` of ``parts`` at ``position``."""
         with _translated(self.path):
             while True:
-                num_written = os.writev(self._fd, parts)
-                num_left -= num_written
-                if num_left == 0:
+                num_written = os.pwritev(self._fd, parts, position)
+                num_bytes -= num_written
+                if num_bytes == 0:
                     return
+                position += num_written
                 parts = _behind(parts, num_written)
 
-    def close(self) -> None:
-        """Delete the file."""
+    def read(self, position: int, parts: list[memoryview | bytearray]) -> int:
+        """Fill ``parts`` from ``position``; how many bytes there were."""
+        with _translated(self.path):
+            return os.preadv(self._fd, parts, position)
+
+    def mapping(self, num_bytes: int) -> memoryview:
+        """At least the first ``num_bytes`` of the file, mapped into memory."""
+        with self._lock, _translated(self.path):
+            if self._map is None or len(self._map) < num_bytes:
+                # Readers keep the map before alive, whose views they have.
+                self._map = mmap.mmap(self._fd, os.fstat(self._fd).st_size, access=mmap.ACCESS_READ)
+            return memoryview(self._map)
+
+    def leave(self) -> None:
+        """One user less; the last one unmaps the file (or leaves that to the last buffer that is still in use) and deletes it."""
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users:
+                return
+            mapped, self._map = self._map, None
         with _translated(self.path):
             os.close(self._fd)
             if self._is_named:
                 self.path.unlink(missing_ok=True)
+        if mapped is not None:
+            with contextlib.suppress(BufferError):
+                mapped.close()
 
 
-class FileBoundedData(_BoundedFile):
-    """A file that readers copy out of."""
+@dataclass(slots=True)
+class Region:
+    """A part of the file that belongs to one subpartition."""
+
+    start: int
+    capacity: int
+    num_bytes: int = 0  # how many are written
+
+
+class _RegionsOfFile:
+    """The writing half of both kinds."""
+
+    def __init__(self, file: BoundedDataFile) -> None:
+        self._file = file
+        self._regions: list[Region] = []  # Written by the task thread, read by others after ``finish_write``.
+        self.num_bytes = 0
+        self.max_buffer_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}, {self.num_bytes} bytes in {len(self._regions)} regions>"
+
+    @property
+    def path(self) -> Path:
+        """The file, which other subpartitions may share."""
+        return self._file.path
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the file is still there; one without a name stays as long as it is open."""
+        return self._file.is_readable
+
+    def write(self, buffer: NetworkBuffer) -> None:
+        """Append a copy of ``buffer``, which stays the caller's."""
+        header = _HEADER.pack(buffer.data_type, buffer.is_compressed, buffer.size)
+        num_bytes = len(header) + buffer.size
+        region = self._regions[-1] if self._regions else None
+        if region is None or region.num_bytes + num_bytes > region.capacity:
+            region = self._file.reserve(num_bytes)
+            self._regions.append(region)
+        self._file.write(region.start + region.num_bytes, [header, buffer.view], num_bytes)
+        region.num_bytes += num_bytes
+        self.num_bytes += num_bytes
+        self.max_buffer_bytes = max(self.max_buffer_bytes, buffer.size)
 
     def finish_write(self) -> None:
         """Nothing to do: readers read the same file."""
 
+    def close(self) -> None:
+        """Leave the file, which is deleted when all its subpartitions have left."""
+        self._file.leave()
+
+
+class FileBoundedData(_RegionsOfFile):
+    """Regions of a file that readers copy out of."""
+
     def create_reader(self, on_room: Callable[[], None]) -> "FileReader":
         """A reader with buffers of its own."""
-        return FileReader(self._fd, self.path, self.max_buffer_bytes, on_room)
+        return FileReader(self._file, self._regions, self.max_buffer_bytes, on_room)
 
 
 class FileReader:
-    """Reads a file buffer by buffer, with the header of the next one behind each."""
+    """Reads regions buffer by buffer, with the header of the next one behind each."""
 
-    def __init__(self, fd: int, path: Path, buffer_bytes: int, on_room: Callable[[], None]) -> None:
-        self._fd = fd
-        self._path = path
+    def __init__(self, file: BoundedDataFile, regions: Sequence[Region], buffer_bytes: int, on_room: Callable[[], None]) -> None:
+        self._file = file
         self._on_room = on_room
-        self._position = 0
+        self._place = _Place(regions)
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._free = [MemorySegment(memoryview(bytearray(buffer_bytes))) for _ in range(NUM_READ_BUFFERS)]
         self._is_starved = False
-        self.next: NextBuffer | None = self._read(None, 0)
+        self.next: NextBuffer | None = self._read()
 
     @property
     def has_room(self) -> bool:
@@ -175,7 +270,7 @@ class FileReader:
                 return None
             segment = self._free.pop()
         try:
-            self.next = self._read(segment.view[: found.size], found.size)
+            self.next = self._read(segment.view[: found.size])
         except BaseException:
             self.recycle(segment)
             raise
@@ -193,51 +288,46 @@ class FileReader:
         """Read no more."""
         self.next = None
 
-    def _read(self, payload: memoryview | None, size: int) -> NextBuffer | None:
-        """Fill ``payload``, and parse the header behind it."""
+    def _read(self, payload: memoryview | None = None) -> NextBuffer | None:
+        """Fill ``payload``, and parse the header behind it: in one call if it lies in the same region."""
+        place, size = self._place, 0 if payload is None else len(payload)
+        parts: list[memoryview | bytearray] = [payload] if payload else []
+        following = place.header_behind(size)
+        if following is None:
+            self._fill(place, parts, size)
+            return None
         header = bytearray(_HEADER.size)
-        parts: list[memoryview | bytearray] = [header] if payload is None or size == 0 else [payload, header]
-        with _translated(self._path):
-            num_bytes = os.preadv(self._fd, parts, self._position)
-        if num_bytes not in (size, size + _HEADER.size):
-            raise ResourceBrokenError(f"{self._path} ends in the middle of a buffer, at byte {self._position + num_bytes}")
-        self._position += num_bytes
-        return _parse(header) if num_bytes > size else None
+        if following.index == place.index:
+            self._fill(place, [*parts, header], size + len(header))
+        else:
+            self._fill(place, parts, size)
+            self._fill(following, [header], len(header))
+        self._place = following.behind(len(header))
+        return _parse(header)
+
+    def _fill(self, place: "_Place", parts: list[memoryview | bytearray], num_bytes: int) -> None:
+        if not parts:
+            return
+        num_read = self._file.read(place.position, parts)
+        if num_read != num_bytes:
+            raise ResourceBrokenError(f"{self._file.path} ends in the middle of a buffer, at byte {place.position + num_read}")
 
 
-class MmapBoundedData(_BoundedFile):
-    """A file that is mapped into memory when it is complete; readers see the mapping itself."""
-
-    def __init__(self, directory: Path, *, is_named: bool = True) -> None:
-        super().__init__(directory, is_named=is_named)
-        self._map: mmap.mmap | None = None
-
-    def finish_write(self) -> None:
-        """Map what was written."""
-        with _translated(self.path):
-            self._map = mmap.mmap(self._fd, self.num_bytes, access=mmap.ACCESS_READ)
+class MmapBoundedData(_RegionsOfFile):
+    """Regions of a file that is mapped into memory for its readers, who see the mapping itself."""
 
     def create_reader(self, on_room: Callable[[], None]) -> "MmapReader":
         """A reader of the mapping."""
-        assert self._map is not None, "the data is complete"
-        return MmapReader(memoryview(self._map))
-
-    def close(self) -> None:
-        """Unmap (or leave that to the last buffer that is still in use) and delete the file."""
-        super().close()
-        if self._map is not None:
-            with contextlib.suppress(BufferError):
-                self._map.close()
-            self._map = None
+        return MmapReader(self._file.mapping(max(region.start + region.num_bytes for region in self._regions)), self._regions)
 
 
 class MmapReader:
     """Walks over a mapping; its buffers are views of it, and keep it alive."""
 
-    def __init__(self, view: memoryview) -> None:
+    def __init__(self, view: memoryview, regions: Sequence[Region]) -> None:
         self._view = view
-        self._position = 0
-        self.next: NextBuffer | None = self._read_header()
+        self._place = _Place(regions)
+        self.next: NextBuffer | None = self._read_header(0)
 
     @property
     def has_room(self) -> bool:
@@ -249,9 +339,9 @@ class MmapReader:
         found = self.next
         if found is None:
             return None
-        segment = MemorySegment(self._view[self._position : self._position + found.size])
-        self._position += found.size
-        self.next = self._read_header()
+        start = self._place.position
+        segment = MemorySegment(self._view[start : start + found.size])
+        self.next = self._read_header(found.size)
         return NetworkBuffer(segment, FREEING_RECYCLER, found.size, found.data_type, is_compressed=found.is_compressed)
 
     def close(self) -> None:
@@ -259,20 +349,43 @@ class MmapReader:
         self.next = None
         self._view = memoryview(b"")
 
-    def _read_header(self) -> NextBuffer | None:
-        start = self._position
-        self._position += _HEADER.size
-        return _parse(self._view[start : self._position]) if start < len(self._view) else None
+    def _read_header(self, num_bytes_before: int) -> NextBuffer | None:
+        place = self._place.header_behind(num_bytes_before)
+        if place is None:
+            return None
+        self._place = place.behind(_HEADER.size)
+        return _parse(self._view[place.position : self._place.position])
 
 
-def create_bounded_data(kind: BoundedDataKind, directory: Path, *, is_named: bool = True) -> BoundedData:
-    """An empty store in a new file of ``directory``; a file without a name is gone however the process ends.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """How far a reader has come through its regions."""
 
-    Raises:
-        ResourceBrokenError: the file cannot be made.
-    """
+    regions: Sequence[Region]
+    index: int = 0
+    offset: int = 0
+
+    @property
+    def position(self) -> int:
+        """The same in the file."""
+        return self.regions[self.index].start + self.offset
+
+    def header_behind(self, num_bytes: int) -> "_Place | None":
+        """Where the header behind ``num_bytes`` of this region stands; None if they are the last."""
+        offset = self.offset + num_bytes
+        if self.index < len(self.regions) and offset < self.regions[self.index].num_bytes:
+            return _Place(self.regions, self.index, offset)
+        return _Place(self.regions, self.index + 1) if self.index + 1 < len(self.regions) else None
+
+    def behind(self, num_bytes: int) -> "_Place":
+        """The place ``num_bytes`` further in this region."""
+        return _Place(self.regions, self.index, self.offset + num_bytes)
+
+
+def create_bounded_data(kind: BoundedDataKind, file: BoundedDataFile) -> BoundedData:
+    """An empty store in ``file``, of which it is one user."""
     store = MmapBoundedData if kind is BoundedDataKind.MMAP else FileBoundedData
-    return store(directory, is_named=is_named)
+    return store(file)
 
 
 def _parse(header: bytearray | memoryview) -> NextBuffer:
@@ -295,4 +408,4 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ResourceBrokenError(f"the data of a blocking subpartition in {path}: {error}") from error
+        raise ResourceBrokenError(f"the data of a blocking partition in {path}: {error}") from error

@@ -50,6 +50,8 @@ class Place:
 class ChaosCluster:
     """Life cycle: a context manager; inside, all processes run and know each other.  Threading: one thread."""
 
+    job_manager: Process
+
     def __init__(self, folder: Path, plan: ClusterPlan) -> None:
         self.folder = folder
         self._plan = plan
@@ -114,7 +116,9 @@ class ChaosCluster:
     # ---------------------------------------------------------------- processes
 
     def start_job_manager(self) -> None:
-        """Start it, at the same port as the one before; returns when it listens."""
+        """Start it, at the same port as the one before, which has ended; returns when it listens."""
+        if self._num_started:
+            self.job_manager.close()
         options = ["--port", str(self.port), "--job-store", str(self.folder / "jobs")]
         options += [part for address in self._advertised for part in ("--advertise", address)]
         self.job_manager = self._start("-m", "flowlet.jm", *options, name="jm")

@@ -62,9 +62,13 @@ class Advance:
 
 @dataclass(frozen=True)
 class Restart:
-    """A snapshot, and a restart from it with another number of subtasks."""
+    """A snapshot, and a restart from it with another number of subtasks.
+
+    ``lag``: how far behind the former watermark the first one is; None: there is none before the next one of the case.
+    """
 
     parallelism: int
+    lag: int | None = 0
 
 
 Step = Records | Advance | Restart
@@ -97,7 +101,7 @@ KEYS: tuple[Any, ...] = ("a", "b", 7, ("c", 1), None)
 
 def random_case(seed: int) -> Case:
     """The case of a seed."""
-    rng = random.Random(seed)
+    rng, lags = random.Random(seed), random.Random(f"lags of {seed}")
     assigner = _assigner(rng)
     trigger = _trigger(rng, assigner)
     evictor = _evictor(rng) if rng.random() < 0.2 else None
@@ -112,7 +116,7 @@ def random_case(seed: int) -> Case:
         rng.random() < 0.85,
         rng.random() < 0.02,
         rng.choice((1, 1, 1, 2, 3)),
-        _steps(rng, num_keys=rng.randint(1, len(KEYS)), has_clock=assigner.domain == PROCESSING or trigger.domain == PROCESSING),
+        _steps(rng, lags, num_keys=rng.randint(1, len(KEYS)), has_clock=assigner.domain == PROCESSING or trigger.domain == PROCESSING),
     )
 
 
@@ -156,7 +160,7 @@ def _evictor(rng: random.Random) -> Evictor:
     return Evictor(rng.choice(("count", "time", "delta")), rng.randint(0, 4), rng.random() < 0.4)
 
 
-def _steps(rng: random.Random, *, num_keys: int, has_clock: bool) -> tuple[Step, ...]:
+def _steps(rng: random.Random, lags: random.Random, *, num_keys: int, has_clock: bool) -> tuple[Step, ...]:
     steps: list[Step] = []
     newest, watermark, clock, next_id = 0, -100, 0, 0
     disorder = rng.choice((0, 2, 10, 30))
@@ -175,7 +179,7 @@ def _steps(rng: random.Random, *, num_keys: int, has_clock: bool) -> tuple[Step,
             clock += rng.randint(0, 12)
             steps.append(Advance(PROCESSING, clock))
         if rng.random() < 0.12:
-            steps.append(Restart(rng.choice((1, 2, 3))))
+            steps.append(Restart(rng.choice((1, 2, 3)), lags.choice((0, 0, 0, lags.randint(1, 20), None))))
     if has_clock:
         steps.append(Advance(PROCESSING, clock + 60))
     steps.append(Advance(EVENT, MAX_WATERMARK))

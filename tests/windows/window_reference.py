@@ -4,14 +4,15 @@ A window holds the list of its records.  Functions are applied to that list when
 
 Side:       pure.
 Source:     Flink's documentation of windows, and PyFlink 2.3: the timestamps of results, and that a window gets no end at a record
-            that evaluates it while it is empty.
+            that evaluates it while it is empty.  Flink ``InternalTimerServiceImpl``: after a restart there is no watermark, and the first
+            one fires what is due.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.windows.window_cases import EVENT, MAX_WATERMARK, PROCESSING, Advance, Case, Records
+from tests.windows.window_cases import EVENT, MAX_WATERMARK, PROCESSING, Advance, Case, Records, Restart
 
 NO_WATERMARK = -(2**63)
 Span = tuple[Any, ...]  # ("time", start, end), ("count", number) or ("global",)
@@ -64,8 +65,8 @@ class Reference:
                         self._on_record(record[0] if self.case.is_keyed else 0, record, timestamp)
                 case Advance():
                     self._advance(step.domain, step.time)
-                case _:
-                    pass  # a restart changes nothing
+                case Restart():
+                    self._restart(step.lag)
         return self.outcome
 
     # ---------------------------------------------------------------- time
@@ -80,6 +81,12 @@ class Reference:
             timer = min(due, key=lambda each: each[0])  # of equal ones the first
             self.timers[domain].remove(timer)
             self._on_timer(domain, *timer)
+
+    def _restart(self, lag: int | None) -> None:
+        """Watermarks are no state: the sources give them again, and timers that are due fire with the first one."""
+        watermark, self.times[EVENT] = self.times[EVENT], NO_WATERMARK
+        if watermark != NO_WATERMARK and lag is not None:
+            self._advance(EVENT, watermark - lag)
 
     def _register(self, domain: str, time: int, key: Any, span: Span) -> None:
         if (time, key, span) not in self.timers[domain]:

@@ -58,6 +58,7 @@ class WindowRun:
                 case Restart():
                     snapshots = [harness.snapshot() for harness in self.harnesses]
                     self._take_results()
+                    self.watermark = None if step.lag is None or self.watermark is None else self.watermark - step.lag
                     self.harnesses = self._started(step.parallelism, snapshots)
         self._take_results()
         return self.outcome

@@ -12,12 +12,12 @@ from flowlet.windows.window_columns_operator import WindowColumnsOperator
 ColumnStep = SelectColumnsTransformation | WindowColumnsTransformation | JoinColumnsTransformation
 
 
-def operator_on_columns(step: ColumnStep, name: str) -> StreamOperator:
+def operator_on_columns(step: ColumnStep, name: str, *, is_batch: bool) -> StreamOperator:
     """The operator that does what a transformation says."""
     match step:
         case SelectColumnsTransformation():
             return SelectColumnsOperator(step.positions, step.schema, name=name)
         case WindowColumnsTransformation():
-            return WindowColumnsOperator(step.aggregation, step.schema, step.late_tag, name=name)
+            return WindowColumnsOperator(step.aggregation, step.schema, step.late_tag, is_batch=is_batch, name=name)
         case JoinColumnsTransformation():
             return JoinColumnsOperator(step.function, name=name)

@@ -10,6 +10,7 @@ Rules:      the first trigger comes one interval after all attempts run.  A trig
             way, or while the minimum pause lasts, waits; further ones do not queue up behind it.  The pause begins when a checkpoint ends.
             One that is wanted before its time is triggered at once; but between it and another one lies the pause, a tenth of the interval
             or a second, and the time that the other one took.
+            The last one is wanted as soon as all unfinished tasks wait for it; Flink lets them wait for the interval.
             The timeout also covers the writing of the manifest.
             A complete checkpoint fails all older ones on their way: they are subsumed.
             Tasks that had finished at the trigger count as acknowledged.  If one finishes later without having taken part, the
@@ -59,6 +60,7 @@ from flowlet.rpc.control_messages import (
     CheckpointAcknowledged,
     CheckpointCompleted,
     CheckpointDeclined,
+    FinalCheckpointAwaited,
     TriggerCheckpoint,
 )
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
@@ -106,6 +108,7 @@ class CheckpointCoordinator:
         self._savepoints: list[SavepointRequest] = []  # that wait for their turn, while a run may take one
         self._written: dict[int, str] = {}  # ids whose manifest is being written, with the location of a savepoint
         self._litter: dict[int, str] = {}  # failed since the run began, as above: a TaskManager may still write to them
+        self._awaited: dict[bytes, int] = {}  # by attempt that waits for its last checkpoint: the lowest id that it may have
         self._last_end_ms: int | None = None
         self._last_duration_ms = 0  # of the last complete one
         self._last_completed = -1
@@ -188,6 +191,8 @@ class CheckpointCoordinator:
                 self._acknowledged(event)
             case CheckpointDeclined():
                 self._declined(event)
+            case FinalCheckpointAwaited(attempt):
+                self._final_awaited(attempt)
             case ManifestWritten(manifest):
                 self._manifest_written(manifest)
             case ManifestFailed(checkpoint_id, message):
@@ -214,6 +219,7 @@ class CheckpointCoordinator:
         finished = [task for attempt, task in event.attempts.items() if attempt not in unfinished]
         starting = {each for each in unfinished if states.get(each) is not ExecutionState.RUNNING}
         run = self._run = _Run(unfinished, dict(event.attempts), starting, finished)
+        self._awaited = {attempt: least_id for attempt, least_id in self._awaited.items() if attempt in unfinished}
         if finished and not self._settings.after_tasks_finish:
             self._stop_triggering(run)
         self._start_triggering(run)
@@ -259,6 +265,20 @@ class CheckpointCoordinator:
                 self._fail(pending, CheckpointFailure(_Reason.TASK_FINISHED.name, _Reason.TASK_FINISHED.value, subtask))
         if not run.unfinished or not self._settings.after_tasks_finish:
             self._stop_triggering(run)
+        self._want_last(run)
+
+    def _final_awaited(self, attempt: bytes) -> None:
+        run = self._run
+        if run is None or attempt not in run.unfinished:
+            self.num_ignored += 1
+            return
+        self._awaited[attempt] = self._next_id
+        self._want_last(run)
+
+    def _want_last(self, run: _Run) -> None:
+        """If all that is left is to wait: unless a checkpoint was triggered since the last task began to."""
+        least_ids = [self._awaited.get(each, 0) for each in run.unfinished]
+        run.is_wanted |= bool(least_ids) and min(least_ids) > 0 and max(least_ids) == self._next_id
 
     def _start_triggering(self, run: _Run) -> None:
         if run.starting or run.is_over or run.next_trigger_ms is not None or self._interval_ms is None:

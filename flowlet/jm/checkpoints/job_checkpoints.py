@@ -53,6 +53,7 @@ from flowlet.rpc.control_messages import (
     CheckpointCompleted,
     CheckpointOrder,
     CheckpointReport,
+    FinalCheckpointAwaited,
     JobGraphMessage,
     RestoredState,
     StateHandle,
@@ -236,11 +237,11 @@ class JobCheckpoints:
         self._handle(AttemptChanged(attempt, state))
 
     def report(self, tm_id: str, message: CheckpointReport) -> bool:
-        """A task acknowledges or declines; False if no such checkpoint is pending, or the task does not run there."""
+        """A task acknowledges, declines or waits; False if no such checkpoint is pending, or the task does not run there."""
         coordinator = self._coordinator
         if coordinator is None or self._locations.get(message.attempt) != tm_id:
             return False
-        is_pending = message.checkpoint_id in coordinator.pending_ids
+        is_pending = isinstance(message, FinalCheckpointAwaited) or message.checkpoint_id in coordinator.pending_ids
         if isinstance(message, CheckpointAcknowledged):
             self._shared.name(message.checkpoint_id, _paths(message.shared))
         self._handle(message)

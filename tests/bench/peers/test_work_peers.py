@@ -100,6 +100,7 @@ def test_names_of_flowlet_are_answered_by_pyflink(tmp_path: Path) -> None:
         "flowlet/common/time.py": "from pyflink.common.time import *\n",
         "flowlet/common/watermark_strategy.py": "from pyflink.common.watermark_strategy import *\n",
         "flowlet/datastream/__init__.py": "from pyflink.datastream import *\n",
+        "flowlet/datastream/functions.py": "from pyflink.datastream.functions import *\n",
         "flowlet/datastream/state.py": "from pyflink.datastream.state import *\n",
         "flowlet/datastream/window.py": "from pyflink.datastream.window import *\n",
     }

@@ -3,7 +3,10 @@
 Source: Flink ``SubtaskCheckpointCoordinatorTest``, ``AsyncCheckpointRunnable`` in ``StreamTaskTest``.
 """
 
-from collections.abc import Callable
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -353,6 +356,49 @@ def test_lost_channel_state_is_declined() -> None:
 
     assert fixture.reasons == [(1, REASON.SUBSUMED)]
     assert fixture.chain.discarded == ["op"]
+
+
+class State:
+    """What an operator keeps."""
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Nothing but reference counting frees objects."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("end", ["aligned", "inputs last", "pool last", "aborted", "subsumed"])
+def test_nothing_keeps_the_state_of_an_ended_checkpoint(end: str) -> None:
+    """A TaskManager's collector of cycles runs so rarely that the state of a thousand checkpoints would wait for it."""
+    fixture = Fixture()
+    states: list[weakref.ref[State]] = []
+
+    def finish() -> State:
+        state = State()
+        states.append(weakref.ref(state))
+        return state
+
+    fixture.chain.on_finish = finish
+    with without_collector():
+        fixture.take(aligned(1) if end == "aligned" else unaligned(1))
+        if end == "pool last":
+            fixture.coordinator.complete_inputs(1)
+        fixture.run_pool()
+        if end == "inputs last":
+            fixture.coordinator.complete_inputs(1)
+        if end == "aborted":
+            fixture.coordinator.notify_checkpoint_aborted(1)
+        if end == "subsumed":
+            fixture.take(unaligned(2))
+        assert fixture.responder.acknowledged_ids == ([] if end in ("aborted", "subsumed") else [1])
+        fixture.responder.acknowledged.clear()
+
+        assert [each() for each in states] == [None]
 
 
 def test_closed_operators_decline() -> None:

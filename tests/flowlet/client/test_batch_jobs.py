@@ -1,12 +1,15 @@
 """Jobs in BATCH mode: stages, sorted inputs, one key after the other."""
 
 import random
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from flowlet.common import Configuration, Types, WatermarkStrategy
+from flowlet.common import Configuration, Duration, Time, Types, WatermarkStrategy
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
     BroadcastProcessFunction,
@@ -16,6 +19,7 @@ from flowlet.datastream import (
     StreamExecutionEnvironment,
 )
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from flowlet.datastream.window import EventTimeSessionWindows, TumblingEventTimeWindows, TumblingProcessingTimeWindows
 from flowlet.errors import ConfigError
 
 Pair = tuple[str, int]
@@ -206,3 +210,51 @@ def test_a_batch_job_gives_the_last_results_of_a_streaming_job(seed: int) -> Non
 
     assert len(final) == len({key for key, _ in final})
     assert dict(final) == dict(collected(step(streaming.from_collection(pairs).key_by(first))))
+
+
+NUM_ROWS = 1_500
+TABLE = pa.table(
+    {
+        "k": pa.array([f"key {row * row % 97}" for row in range(NUM_ROWS)]),
+        "n": pa.array([row % 101 for row in range(NUM_ROWS)]),
+        "ts": pa.array([row * 7919 % NUM_ROWS for row in range(NUM_ROWS)], pa.timestamp("ms")),
+    }
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{"execution.sorted-inputs.memory": "64 kb"}, {"execution.sorted-inputs.enabled": "false"}], ids=["sorted", "not sorted"]
+)
+def test_windows_and_joins_of_columns_are_those_of_a_loop(options: dict[str, str]) -> None:
+    """Rows that come in no order of time; none is late."""
+    rows = [(row["k"], row["n"], round(row["ts"].timestamp() * 1_000)) for row in TABLE.to_pylist()]
+    stream = batch(options, parallelism=2).from_arrow(TABLE).with_event_time("ts", Duration.of_millis(1))
+    tumbling = TumblingEventTimeWindows.of(Time.milliseconds(100))
+    steps = [
+        stream.key_by("k").window(tumbling).agg(total=("n", "sum"), count="count"),
+        stream.key_by("k").window(EventTimeSessionWindows.with_gap(Time.days(1))).agg(total=("n", "sum"), count="count"),
+        stream.key_by("k").window(TumblingProcessingTimeWindows.of(Time.days(1))).agg(total=("n", "sum"), count="count"),
+        stream.window_all(tumbling).agg(count="count"),
+        stream.join(stream).where("k").equal_to("k").window(tumbling).select(n=("left", "n"), m=("right", "n")),
+    ]
+
+    def counted(number: int, row: Any) -> tuple[Any, ...]:
+        return number, *(value for name, value in row.as_dict().items() if not name.startswith("window_"))
+
+    named = [step.map(partial(counted, number)) for number, step in enumerate(steps)]
+    found: list[list[Any]] = [[] for _ in steps]
+    for number, *values in collected(named[0].union(*named[1:])):
+        found[number].append(tuple(values))
+
+    cells, keys, windows = defaultdict[Any, list[int]](list), defaultdict[str, list[int]](list), Counter[int]()
+    for key, value, stamp in rows:
+        cells[key, stamp // 100].append(value)
+        keys[key].append(value)
+        windows[stamp // 100] += 1
+    assert Counter(found[0]) == Counter((key, sum(values), len(values)) for (key, _), values in cells.items())
+    assert Counter(found[1]) == Counter((key, sum(values), len(values)) for key, values in keys.items())
+    totals = {key: (sum(total for name, total, _ in found[2] if name == key)) for key in keys}  # the day may change meanwhile
+    assert totals == {key: sum(values) for key, values in keys.items()}
+    assert Counter(found[3]) == Counter((count,) for count in windows.values())
+    assert Counter(found[4]) == Counter((key, one, other) for (key, _), values in cells.items() for one in values for other in values)

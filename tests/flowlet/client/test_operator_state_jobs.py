@@ -59,6 +59,13 @@ def surviving(folder: Path) -> StreamExecutionEnvironment:
     return env
 
 
+def test_a_bounded_job_does_not_wait_for_the_next_interval(tmp_path: Path) -> None:
+    """Its last checkpoint is triggered when all tasks wait for it, not after an hour."""
+    env = surviving(tmp_path).enable_checkpointing(3_600_000)
+
+    assert sorted(ran(env.from_collection([1, 2, 3]).key_by(lambda value: value).map(lambda value: 10 * value))) == [10, 20, 30]
+
+
 class Numbers(SourceFunction, CheckpointedFunction, CheckpointListener):
     """Numbers from 0 on; fails once, when it has gone on behind a complete checkpoint that has a third of them."""
 

@@ -10,9 +10,8 @@ from types import ModuleType
 import pytest
 
 from flowlet.client import program_code
-from flowlet.client.program_code import NeededCode, main_objects, modules_beside, user_code
+from flowlet.client.program_code import NeededCode, ProgramCode, main_objects, modules_beside
 from flowlet.errors import JobSubmissionError
-from flowlet.rpc.control_messages import UserCode
 
 Program = Callable[..., ModuleType]
 
@@ -126,4 +125,4 @@ def test_classes_and_functions_of_the_main_module_are_shipped_one_by_one(program
 
 
 def test_a_cluster_in_the_process_needs_no_code() -> None:
-    assert user_code(NeededCode.NOTHING) == UserCode()
+    assert program_code.program_code(NeededCode.NOTHING) == ProgramCode()

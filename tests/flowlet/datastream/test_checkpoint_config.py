@@ -191,6 +191,22 @@ def test_a_batch_job_takes_no_checkpoints(mode: RuntimeExecutionMode) -> None:
     assert settings.checkpoints is None
 
 
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.AUTOMATIC, RuntimeExecutionMode.STREAMING])
+def test_a_batch_job_of_a_cluster_needs_no_directory_for_checkpoints(mode: RuntimeExecutionMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes none; a STREAMING job is refused as before."""
+    monkeypatch.setenv("FLOWLET_JOBMANAGER", "127.0.0.1:6123")
+
+    def prepare(environment: StreamExecutionEnvironment) -> None:
+        environment.enable_checkpointing(1000).set_runtime_mode(mode)
+
+    if mode is RuntimeExecutionMode.STREAMING:
+        with pytest.raises(JobGraphError, match="checkpoints of a job on a cluster need a directory"):
+            settings_of(prepare)
+    else:
+        with pytest.warns(UserWarning, match="checkpoints and savepoints are not taken in BATCH mode"):
+            assert settings_of(prepare).checkpoints is None
+
+
 def test_a_batch_job_starts_from_no_savepoint() -> None:
     def prepare(environment: StreamExecutionEnvironment) -> None:
         environment.configure(Configuration.from_dict({"execution.state-recovery.path": "/savepoints/one"}))

@@ -44,6 +44,7 @@ class Cluster:
         order = RegionOrder.of([(), (), (0, 1), (0, 1), (2, 3), (2, 3)])
         strategy = FixedDelay(attempts, 0)
         self.graph = ExecutionGraph.create(vertices, 0, strategy, regions, order, fails_as_one=fails_as_one)
+        self.now_ms = 1
         self.lost: list[str] = []
         self.kept: set[bytes] = set()  # of attempts that have finished and were not released
         self.due: list[tuple[int, ...]] = []  # restarts to come
@@ -51,7 +52,7 @@ class Cluster:
         self.num_deployed = 0
 
     def handle(self, event: Event) -> list[Effect]:
-        effects = self.graph.handle(event, 1)
+        effects = self.graph.handle(event, self.now_ms)
         self.graph.check_invariants()
         for effect in effects:
             match effect:
@@ -217,6 +218,43 @@ def test_a_consumer_that_notices_first_does_not_cost_a_second_restart() -> None:
     assert [run.root.exception_type for run in cluster.graph.failed_runs] == ["TaskManagerLost"]
     cluster.restart()
     assert cluster.deploy() == ["source 1"]
+
+
+def test_consumers_that_start_again_before_a_loss_is_known_cost_no_further_restart() -> None:
+    """A TaskManager that stands still answers nothing for seconds, and all consumers fail, some of them several times."""
+    cluster = Cluster(attempts=1)
+    cluster.deploy()
+    cluster.finish("source 0", "source 1")
+    cluster.deploy()
+
+    for broken in ("middle 0", "middle 1", "middle 0"):
+        cluster.report(broken, ExecutionState.FAILED, failure("netstack.errors.ConnectError"))
+        cluster.restart()
+        assert cluster.deploy() == [broken]
+    cluster.lose("tm-1-0")
+
+    assert cluster.graph.status is JobStatus.RESTARTING
+    assert [run.root.exception_type for run in cluster.graph.failed_runs] == ["TaskManagerLost"]
+    cluster.report("middle 0", ExecutionState.CANCELED)
+    cluster.report("middle 1", ExecutionState.CANCELED)
+    cluster.restart()
+    assert cluster.deploy() == ["source 1"]
+
+
+def test_a_connection_that_stays_broken_costs_restarts() -> None:
+    """After the time in which a loss would have become known, the failure counts again."""
+    cluster = Cluster(attempts=1)
+    cluster.deploy()
+    cluster.finish("source 0", "source 1")
+    cluster.deploy()
+    cluster.report("middle 0", ExecutionState.FAILED, failure("netstack.errors.ConnectError"))
+    cluster.restart()
+    cluster.deploy()
+
+    cluster.now_ms += 10_000
+    cluster.report("middle 0", ExecutionState.FAILED, failure("netstack.errors.ConnectError"))
+
+    assert cluster.graph.status is JobStatus.FAILING
 
 
 def test_a_job_whose_results_the_client_reads_starts_again_as_a_whole() -> None:

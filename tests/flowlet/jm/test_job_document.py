@@ -212,4 +212,24 @@ def test_metrics_of_users_have_flinks_names() -> None:
         }.items()
     ]
     assert chosen == [{"id": "1.Sink.g.hits", "value": 3}]
+
+
+def test_operators_of_one_name_in_a_chain_are_numbered() -> None:
+    """Else the last one would hide the others."""
+    operators = [OperatorMetrics("Map", str(number) * 32, number, 0, 0, 0, [], 0) for number in range(3)]
+    document = job_document(running(sink_1=TaskMetrics(operators=operators)), 2_500)
+
+    found = vertex_metrics_document(document, SINK_ID, [])
+
+    assert found is not None
+    assert [each for each in found if str(each["id"]).endswith("numRecordsIn")] == [
+        {"id": "1.Map.numRecordsIn", "value": 0},
+        {"id": "1.Map#2.numRecordsIn", "value": 1},
+        {"id": "1.Map#3.numRecordsIn", "value": 2},
+    ]
+
+
+def test_there_are_no_metrics_of_an_unknown_vertex() -> None:
+    document = job_document(running(), 2_500)
+
     assert vertex_metrics_document(document, "f" * 32, []) is None

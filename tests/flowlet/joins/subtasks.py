@@ -74,7 +74,8 @@ class Subtasks:
     def num_kept(self) -> int:
         """The number of keys that have state of any name, counted for each name."""
         backends: list[Any] = [harness.environment.keyed_state for harness in self._harnesses]
-        return sum(len(backend.keys_of(name)) for backend in backends for name in ("LEFT_BUFFER", "RIGHT_BUFFER"))
+        names = [side + rest for side in ("LEFT_BUFFER", "RIGHT_BUFFER") for rest in ("", "_MORE")]
+        return sum(len(backend.keys_of(name)) for backend in backends for name in names)
 
     def _started(self, subtask: int, parallelism: int, snapshots: Sequence[bytes]) -> OperatorHarness:
         place = SubtaskPlace(subtask, parallelism, MAX_PARALLELISM)

@@ -173,3 +173,20 @@ def test_metrics_over_the_limit_work_and_are_not_shown() -> None:
 def test_a_name_is_a_text_of_bounded_length(name: object) -> None:
     with pytest.raises(FlowletError, match="name"):
         MetricRegistry().group.counter(name)  # type: ignore[arg-type]  # that is the point
+
+
+def test_small_numbers_of_numpy_do_not_wrap_around() -> None:
+    """A function may count the values of an array, whose sums have eight bits."""
+    registry = MetricRegistry()
+    group = registry.group
+    counter, meter, distribution = group.counter("c"), group.meter("m"), group.distribution("d")
+
+    for _ in range(3):
+        counter.inc(np.uint8(200))  # type: ignore[arg-type]  # as above
+        meter.mark_event(np.int8(100))  # type: ignore[arg-type]  # as above
+        distribution.update(np.int8(100))  # type: ignore[arg-type]  # as above
+    counter.dec(np.uint8(250))  # type: ignore[arg-type]  # as above
+
+    (shown,) = [each for each in registry.values() if each.name == "d"]
+    assert (counter.get_count(), meter.get_count(), shown.sum) == (350, 300, 300)
+    assert (type(counter.get_count()), type(meter.get_count())) == (int, int)

@@ -89,6 +89,7 @@ def test_archives_lie_in_the_working_directory_which_belongs_to_its_job_and_goes
         assert one.working_directory is not None
         assert (one.working_directory / "data.zip" / "a.txt").read_text() == "one"
         assert (one.working_directory / "deep" / "er" / "a.txt").read_text() == "one"
+        assert (one.working_directory / "deep" / "er" / "a.txt").stat().st_mode & 0o777 == 0o600
     assert not one.working_directory.exists()
 
 
@@ -111,10 +112,11 @@ def test_cached_files_are_found_by_name(cache: JobFileCache, tmp_path: Path) -> 
     with cache.in_use(files, "job", sender.delivery) as paths:
         assert paths.cached["model"].read_bytes() == b"m"
         assert paths.cached["model"].name == "model.bin"
-        assert paths.cached["tool"].stat().st_mode & 0o777 == 0o700
-        assert paths.cached["model"].stat().st_mode & 0o777 == 0o600
+        assert paths.cached["tool"].stat().st_mode & 0o777 == 0o500
+        assert paths.cached["model"].stat().st_mode & 0o777 == 0o400
     with cache.in_use(ShippedFiles(cached=[CachedFile("all", folder)]), "job", sender.delivery) as paths:
         assert (paths.cached["all"] / "a.txt").read_text() == "one"
+        assert (paths.cached["all"] / "a.txt").stat().st_mode & 0o777 == 0o400
 
 
 def test_a_part_that_was_changed_on_its_way_is_refused_and_fetched_again_by_the_next_task(cache: JobFileCache) -> None:

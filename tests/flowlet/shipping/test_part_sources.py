@@ -10,6 +10,7 @@ import pytest
 from flowlet.common.settings.dependency_settings import ArchivePath, CachedPath, DependencySettings
 from flowlet.errors import JobSubmissionError
 from flowlet.rpc import shipped_files
+from flowlet.rpc.module_sources import ModuleSource, unpack_modules
 from flowlet.rpc.shipped_files import PART_BYTES, check_shipped_files
 from flowlet.shipping import part_sources
 from flowlet.shipping.part_sources import pack
@@ -45,6 +46,17 @@ def test_a_folder_has_the_same_digests_whenever_it_is_packed_and_leaves_compiled
         (tmp_path / "archive").write_bytes(one.part(digest))
     assert one.files.python_files[0].is_folder
     assert zipfile.ZipFile(tmp_path / "archive").namelist() == ["a.py", "b.py"]
+
+
+def test_the_modules_beside_a_program_are_one_file_whose_digest_depends_on_them_alone() -> None:
+    modules = {"a": ModuleSource("/home/ann/a.py", b"A = 1"), "b": ModuleSource("/home/ann/b/__init__.py", b"", is_package=True)}
+
+    with pack(DependencySettings(), modules) as one, pack(DependencySettings(), dict(reversed(modules.items()))) as two:
+        assert one.files == two.files
+        assert one.files.modules is not None
+        content = b"".join(map(one.part, one.files.modules.parts))
+    check_shipped_files(one.files)
+    assert unpack_modules(content) == modules
 
 
 def test_links_to_files_are_followed_and_those_to_folders_above_are_not(tmp_path: Path) -> None:
@@ -92,6 +104,22 @@ def test_files_that_are_too_large_are_refused(tmp_path: Path, monkeypatch: pytes
         pack(DependencySettings(python_files=(str(tmp_path / "a"), str(tmp_path / "a"))))
     with pytest.raises(JobSubmissionError, match="'b' has more than 1000 bytes"):
         pack(DependencySettings(python_files=(str(tmp_path / "b"),)))
+
+
+def test_a_folder_that_is_too_large_is_not_packed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its archive ends at the limit; a folder that no TaskManager unpacks is not even begun."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a").write_bytes(os.urandom(2 * 1024 * 1024))
+    settings = DependencySettings(python_files=(str(folder),))
+    monkeypatch.setattr(part_sources, "MAX_JOB_FILE_BYTES", 1000)
+    monkeypatch.setattr(part_sources.PackedFiles, "_hashed", None)  # comes when the archive is complete
+
+    with pytest.raises(JobSubmissionError, match="'data' has more than 1000 bytes"):
+        pack(settings)
+    os.truncate(folder / "a", 8 * 1024**3 + 1)  # a hole, which would be read for a minute
+    with pytest.raises(JobSubmissionError, match="has more than 8589934592 bytes, which no TaskManager unpacks: put large data where"):
+        pack(settings)
 
 
 def test_a_file_that_changes_on_its_way_is_an_error(tmp_path: Path) -> None:

@@ -176,6 +176,35 @@ def test_open_runs_end_where_a_key_may_go_on() -> None:
     first, second = block_of([1, 1, 2, 3], 0), block_of([3, 3], 4)
     third = block_of([4, 5], 6)
 
-    runs = [(run.begins_key, [key for key, _ in run.chunk.values]) for run in open_runs([first, second, third])]
+    runs = [(run.begins_key, [key for key, _ in run.chunk.values]) for run in open_runs([[first, second, third]])]
 
     assert runs == [(False, [1, 1, 2]), (True, [3]), (False, [3, 3]), (True, [4]), (True, [5])]
+
+
+@pytest.mark.slow
+@given(chunks=records_of_chunks, budget=st.sampled_from([TINY, LARGE]), num_inputs=st.integers(1, 3))
+@settings(deadline=None, max_examples=40)
+def test_open_runs_of_several_inputs_end_where_a_key_may_go_on(chunks: list[list[tuple[Any, int]]], budget: int, num_inputs: int) -> None:
+    """No key has records before and after the begin of another key, and each input keeps its order."""
+    sorters = [ExternalSorter(budget) for _ in range(num_inputs)]
+    for number, chunk in enumerate(chunk for chunk in chunks if chunk):
+        sorters[number % num_inputs].add(block_of([key for key, _ in chunk], number * 100, [stamp for _, stamp in chunk]))
+
+    stretches: list[list[Any]] = []
+    found: list[list[Record]] = [[] for _ in sorters]
+    for run in open_runs([sorter.sorted_blocks() for sorter in sorters]):
+        if run.begins_key or not stretches:
+            stretches.append([])
+        stretches[-1] += [key for key, _ in run.chunk.values]
+        found[run.input_index] += run.chunk.values
+
+    keys = [{sort_key(key) for key in stretch} for stretch in stretches]
+    assert sum(map(len, keys)) == len(set().union(*keys))
+    orders = [[sort_key(key) for key, _ in records] for records in found]
+    assert orders == [sorted(order) for order in orders]
+    assert sorted(map(repr, chain.from_iterable(keys_of(found)))) == sorted(repr(key) for key, _ in chain.from_iterable(chunks))
+
+
+def keys_of(inputs: list[list[Record]]) -> list[list[Any]]:
+    """Of each record."""
+    return [[key for key, _ in records] for records in inputs]

@@ -1,6 +1,8 @@
 """Keyed state against a dictionary per key, and what its snapshots hold."""
 
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -493,3 +495,42 @@ def test_a_restart_may_let_entries_begin_or_cease_to_expire(kind: str) -> None:
     assert content_of(state, kind) == content
     assert content_of(third.state(describe(kind)), kind) == content
     assert not content_of(fourth.state(expiring(describe(kind))), kind)
+
+
+class Kept:
+    """A value."""
+
+
+def test_a_closed_back_end_keeps_no_value() -> None:
+    """The states that functions hold, and so the task, may live until the collector of cycles runs."""
+    running = Backend()
+    running.at("k")
+    state = running.state(describe("value"))
+    value = Kept()
+    state.update(value)
+    reference = weakref.ref(value)
+    del value
+
+    gc.disable()
+    try:
+        running.backend.close()
+        running.backend.close()
+        assert reference() is None
+    finally:
+        gc.enable()
+    assert state.value() is None
+
+
+def test_a_snapshot_that_is_copied_still_survives_the_close() -> None:
+    """As the last one of a task that ends."""
+    running = Backend()
+    running.at("k")
+    running.state(describe("value")).update([1])
+    finish = running.backend.snapshot()
+    assert finish is not None
+
+    running.backend.close()
+
+    restored = Backend(range(MAX_PARALLELISM), finish())
+    restored.at("k")
+    assert restored.state(describe("value")).value() == [1]

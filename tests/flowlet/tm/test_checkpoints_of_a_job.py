@@ -32,7 +32,6 @@ from flowlet.rpc.control_messages import (
     CheckpointAcknowledged,
     CheckpointCompleted,
     CheckpointDeclined,
-    CheckpointReport,
     DeployTask,
     InputChannelDescriptor,
     InputGateDescriptor,
@@ -133,7 +132,7 @@ class JobManager:
     def __init__(self) -> None:
         self.protection = AuthenticatingServer(SECRET)
         self.states: dict[bytes, list[ExecutionState]] = {}
-        self.reports: list[CheckpointReport] = []
+        self.reports: list[CheckpointAcknowledged | CheckpointDeclined] = []
         self.data_port = 0
         self.finished: set[Name] = set()  # of the present run
         self._run = -1

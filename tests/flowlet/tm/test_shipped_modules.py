@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.rpc.control_messages import ModuleSource
+from flowlet.rpc.module_sources import ModuleSource, pack_modules
 from flowlet.serde.deploy_blobs import DeploymentError
 from flowlet.tm.shipped_modules import ShippedModules
 
@@ -115,3 +115,22 @@ def test_a_new_module_renews_those_that_refer_to_it(shipped: ShippedModules) -> 
     for version in (1, 2):
         with shipped.in_use(user | rules(f"VERSION = {version}"), "job"):
             assert version == importlib.import_module("user_of_shipping").VERSION
+
+
+def test_the_tasks_of_a_job_share_the_modules_that_they_read(shipped: ShippedModules, tmp_path: Path) -> None:
+    """Each would hold the program once more otherwise."""
+    for name in ("one", "other"):
+        (tmp_path / name).write_bytes(pack_modules(rules(f"NAME = {name!r}")))
+
+    first, second = shipped.read(tmp_path / "one"), shipped.read(tmp_path / "one")
+    other = shipped.read(tmp_path / "other")
+
+    assert first is second
+    assert first == rules("NAME = 'one'")
+    assert other == rules("NAME = 'other'")
+
+
+def test_a_file_that_has_no_modules_is_an_error(shipped: ShippedModules, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"VERSION = 1")
+    with pytest.raises(DeploymentError, match="the modules of the job are not readable"):
+        shipped.read(tmp_path / "file")

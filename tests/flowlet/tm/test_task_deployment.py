@@ -1,7 +1,9 @@
 """From a descriptor to a task: everything or nothing; and timers that any thread may set."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -212,6 +214,37 @@ async def test_a_cancelled_timer_does_not_fire(loop: EventLoopThread) -> None:
         await later.wait()
 
     assert fired == []
+
+
+@pytest.mark.parametrize("end", ["fired", "cancelled", "never armed"])
+async def test_a_timer_that_has_ended_lets_go_of_its_callback(loop: EventLoopThread, end: str) -> None:
+    """Callbacks usually hold their timer, and the collector of cycles runs rarely."""
+    has_ended = asyncio.Event()
+
+    class Holder:
+        def __init__(self) -> None:
+            self.timer = LoopTimer(loop, 60 if end == "cancelled" else 0.001, self.fire)
+
+        def fire(self) -> None:
+            assert end == "fired"
+            has_ended.set()
+
+    gc.disable()
+    try:
+        holder = Holder()
+        if end == "cancelled":
+            await asyncio.sleep(0)  # armed meanwhile
+        if end != "fired":
+            holder.timer.cancel()
+            loop.execute_threadsafe(has_ended.set)
+        reference = weakref.ref(holder)
+        del holder
+        async with asyncio.timeout(PATIENCE_S):
+            await has_ended.wait()
+        await asyncio.sleep(0)  # the callback has returned
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 async def test_the_timers_of_checkpoints_count_in_milliseconds_and_can_be_cancelled(loop: EventLoopThread) -> None:

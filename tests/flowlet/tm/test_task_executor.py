@@ -15,15 +15,18 @@ from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.rpc.control_messages import CancelTask
 from flowlet.rpc.http import RpcClient
+from flowlet.shipping.job_file_cache import JobFileCache
 from flowlet.tm.jobmanager_connection import ReconnectConfig
 from flowlet.tm.latency import latency_policy
 from flowlet.tm.latency.busy_tasks import BusyTasks, TaskLoad
 from flowlet.tm.latency.latency_policy import LatencyPolicy
+from flowlet.tm.task import Task
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import ConfigError
 from netstack.eventloop import EventLoopThread
+from netstack.ids import ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.security import SecurityConfig
 from tests.flowlet.client.jobs import endless_shuffle, hold, mapped, reached, released, word_count
 from tests.waiting import PATIENCE_S
@@ -272,6 +275,33 @@ async def test_it_does_not_offer_the_slot_of_a_task_that_does_not_end(cluster: C
         await lost
 
 
+async def test_results_of_a_lost_job_manager_are_released_when_all_tasks_have_ended(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a task that had finished before it heard of the cancel, too: nobody would release them later."""
+    results = ResultPartitionID(IntermediateResultPartitionID(bytes(20)), ExecutionAttemptID(bytes(40)))
+    monkeypatch.setattr("flowlet.tm.task_executor.blocking_results", lambda _: [results])
+    monkeypatch.setattr(Task, "cancel", lambda _: released["late"].set())  # too late
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+    running: list[int] = []
+
+    def release(partition_id: ResultPartitionID, cause: BaseException | None) -> None:
+        if partition_id == results:
+            running.append(len(executor.heartbeat().tasks))
+
+    monkeypatch.setattr(executor._network.partition_manager, "release", release)
+    job = to_message(mapped([1], lambda value: hold("late", value))[0])
+    await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
+    await until_reached("late")
+
+    async with asyncio.timeout(PATIENCE_S):
+        await executor.session_lost("a test")
+
+    assert running == [0]
+
+
 @pytest.mark.slow
 async def test_a_task_whose_thread_died_without_a_word_fails_its_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trace function that a user's function has set ends threads before their first line."""
@@ -293,6 +323,19 @@ async def test_a_task_whose_thread_died_without_a_word_fails_its_job(cluster: Cl
 
     assert document is not None
     assert "its thread ended without a report" in document["failure"]["message"]
+
+
+async def test_the_files_of_jobs_are_removed_on_another_thread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large folder takes seconds, in which the loop would stand still."""
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(JobFileCache, "close", lambda _: threads.append(threading.current_thread()))
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+
+    await executor.stop(PATIENCE_S)
+
+    assert [each.name for each in threads] == ["files of tm-1"]
 
 
 async def test_it_says_why_it_ends_and_its_jobs_get_that_as_their_cause(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnJoin, Joine
 from flowlet.kernels.windows.columnar_windows import WindowedAggregation
 from flowlet.kernels.windows.window_aggregates import WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
-from flowlet.records import Chunk, Watermark
+from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.windows.join_columns_operator import JoinColumnsOperator
 from flowlet.windows.window_columns_operator import WindowColumnsOperator
 from tests.flowlet.operators.harness import Harness
@@ -32,10 +32,16 @@ def chunk(*rows: Given) -> Chunk:
 
 
 def operator(
-    shape: WindowShape = TUMBLING, *aggregates: WindowAggregate, lateness_ms: int = 0, late_tag: str | None = None, key: str | None = "k"
+    shape: WindowShape = TUMBLING,
+    *aggregates: WindowAggregate,
+    lateness_ms: int = 0,
+    late_tag: str | None = None,
+    key: str | None = "k",
+    is_batch: bool = False,
 ) -> WindowColumnsOperator:
     key_type = None if key is None else pa.string()
-    return WindowColumnsOperator(WindowedAggregation(shape, aggregates or (TOTAL,), key, key_type, lateness_ms), SCHEMA, late_tag)
+    aggregation = WindowedAggregation(shape, aggregates or (TOTAL,), key, key_type, lateness_ms)
+    return WindowColumnsOperator(aggregation, SCHEMA, late_tag, is_batch=is_batch)
 
 
 def totals(harness: Harness) -> list[tuple[Any, ...]]:
@@ -188,6 +194,39 @@ def test_a_sum_of_several_batches_is_exact_or_fails() -> None:
     assert totals(harness) == [("a", 2**63 - 1), ("b", 2**63 - 1)]
 
 
+@pytest.mark.parametrize("shape", [TUMBLING, AlignedWindows(10, 5), SessionWindows(7)])
+def test_windows_of_sorted_rows_end_with_their_keys(shape: WindowShape) -> None:
+    """Nothing is kept of the keys before, so no row of a later key is late, however old it is."""
+    harness = Harness(operator(shape, is_batch=True))
+
+    harness.operator.process_chunk(chunk(("a", 1, 100), ("a", 2, 103), ("b", 5, 200)))
+    harness.operator.end_keys()
+    found = set(totals(harness))
+    harness.operator.process_chunk(chunk(("c", 7, 1)))
+    harness.operator.end_keys()
+    harness.operator.end_keys()
+    harness.operator.process_watermark(Watermark(MAX_TIMESTAMP))
+
+    assert found == {("a", 3), ("b", 5)}
+    assert totals(harness)[-1] == ("c", 7)
+    assert {key for key, _ in totals(harness)} == {"a", "b", "c"}
+    assert harness.operator.ctx.counters.num_late_records_dropped == 0
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_windows_by_the_clock_end_with_their_keys_or_the_input_in_batch_mode(is_sorted: bool) -> None:
+    """As the timers of functions: whatever the clock shows; without ``is_batch`` the end of the input drops them, as in Flink."""
+    harness = Harness(operator(AlignedWindows(10, 10, is_event_time=False), is_batch=True))
+
+    harness.operator.process_chunk(chunk(("a", 1, None), ("a", 2, None)))
+    if is_sorted:
+        harness.operator.end_keys()
+    harness.operator.process_watermark(Watermark(MAX_TIMESTAMP))
+    harness.operator.finish()
+
+    assert (totals(harness), harness.clock.registered) == ([("a", 3)], [])
+
+
 def test_state_of_other_windows_is_refused() -> None:
     before = Harness(operator())
     before.operator.process_chunk(chunk(("a", 1, 3)))
@@ -230,6 +269,22 @@ def test_a_join_waits_for_the_watermarks_of_both_sides() -> None:
     assert harness.output.elements[-1] == Watermark(9)
     assert harness.operator.ctx.counters.num_late_records_dropped == 1
     harness.operator.close()
+
+
+def test_a_join_of_sorted_rows_ends_with_their_keys() -> None:
+    """The rows of the keys before are forgotten."""
+    harness = Harness(join_operator())
+    left, right = harness.operator.inputs()
+
+    left.process_chunk(chunk(("a", 1, 103), ("b", 2, 104)))
+    right.process_chunk(chunk(("a", 10, 105)))
+    harness.operator.end_keys()
+    left.process_chunk(chunk(("c", 3, 1)))
+    right.process_chunk(chunk(("c", 30, 1)))
+    harness.operator.end_keys()
+
+    assert [(row["k"], row["x"], row["y"]) for row in harness.output.values] == [("a", 1, 10), ("b", 2, None), ("c", 3, 30)]
+    assert harness.operator.ctx.counters.num_late_records_dropped == 0
 
 
 def test_a_join_goes_on_from_its_snapshot() -> None:

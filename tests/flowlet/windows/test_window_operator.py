@@ -9,6 +9,7 @@ from flowlet.common import Time
 from flowlet.datastream import AggregateFunction, OutputTag, ProcessWindowFunction
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.datastream.window import (
+    ContinuousEventTimeTrigger,
     CountTrigger,
     CountTumblingWindowAssigner,
     EventTimeSessionWindows,
@@ -326,4 +327,58 @@ def test_snapshots_hold_what_is_kept_outside_of_the_state() -> None:
     after.process_watermark(9)
 
     assert sorted(after.values) == [("a", 11), ("b", 2)]
+    after.close()
+
+
+def restarted(spec: WindowSpec, before: OneInputOperatorHarness) -> OneInputOperatorHarness:
+    """A harness with the state of another one, which ends."""
+    snapshot = before.snapshot()
+    before.close()
+    after = OneInputOperatorHarness(WindowOperator(spec, first))
+    after.initialize_state(snapshot)
+    after.open()
+    return after
+
+
+def test_a_window_that_is_kept_for_late_records_ends_again_after_a_restart() -> None:
+    """The watermark is lower then, so records that were late are not."""
+    before = opened(tumbling(combine=summed, allowed_lateness_ms=50))
+    before.process_chunk([("a", 1)], [4])
+    before.process_watermark(30)
+    assert before.records == [StreamRecord(("a", 1), 9)]
+
+    after = restarted(tumbling(combine=summed, allowed_lateness_ms=50), before)
+    after.process_chunk([("a", 2)], [5])
+    after.process_watermark(9)
+
+    assert after.records == [StreamRecord(("a", 3), 9)]
+    after.close()
+
+
+def test_a_timer_of_a_trigger_that_the_program_no_longer_has_is_no_end_of_a_window() -> None:
+    """It is restored with the state; the trigger of today does nothing at it."""
+    before = opened(tumbling(100, combine=summed, trigger=ContinuousEventTimeTrigger.of(Time.milliseconds(10))))
+    before.process_chunk([("a", 1)], [4])
+
+    after = restarted(tumbling(100, combine=summed), before)
+    after.process_watermark(50)
+    assert after.records == []
+    after.process_chunk([("a", 2)], [60])
+    after.process_watermark(99)
+
+    assert after.records == [StreamRecord(("a", 3), 99)]
+    after.close()
+
+
+def test_a_timer_of_a_lateness_that_the_program_no_longer_has_is_no_end_of_a_window() -> None:
+    """The window ended before; it does not give its result again."""
+    before = opened(tumbling(combine=summed, allowed_lateness_ms=50))
+    before.process_chunk([("a", 1)], [4])
+    before.process_watermark(30)
+    assert before.records == [StreamRecord(("a", 1), 9)]
+
+    after = restarted(tumbling(combine=summed), before)
+    after.process_watermark(100)
+
+    assert after.records == []
     after.close()

@@ -1,10 +1,15 @@
 """``BoundedBlockingResultPartition``: the scenarios of Flink's tests of partitions in files."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
+from netstack.partition.bounded_data import BoundedDataKind
 from netstack.partition.result_partition_manager import ResultPartitionManager
+from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from tests.netstack.partition.doubles import SEGMENT as SIZE
 from tests.netstack.partition.doubles import RecordingListener, partition_id_of
 
@@ -53,3 +58,48 @@ def test_flush_bounded_blocking_result_partition(tmp_path: Path) -> None:
     partition.release()
     network.destroy()
     assert network.num_available == network.num_total
+
+
+@pytest.mark.parametrize("kind", list(BoundedDataKind))
+def test_a_partition_holds_one_descriptor(kind: BoundedDataKind, tmp_path: Path) -> None:
+    """SortMergeResultPartition's role: 64 producers with 64 consumers need no 4,096 files, neither while they write nor later.
+
+    A mapping holds another one.
+    """
+    network = NetworkBufferPool(80, SIZE)
+    pool = network.create_buffer_pool(owner="map", num_required=65, max_buffers=70)
+    before = num_descriptors()
+    partition = BoundedBlockingResultPartition(partition_id_of(), 64, pool, "map", tmp_path, kind=kind, has_named_file=False)
+    for _ in range(3):
+        for index in range(64):
+            partition.emit_record(bytes([index]) * SIZE, index)
+    counts = [num_descriptors() - before]
+    partition.finish()
+    partition.close()
+    counts.append(num_descriptors() - before)
+
+    views = [partition.create_subpartition_view(index, RecordingListener()) for index in range(64)]
+    contents = [first_content(view) for view in views]
+    counts.append(num_descriptors() - before)
+    for view in views:
+        view.release()
+    partition.release()
+    network.destroy()
+
+    assert contents == [bytes([index]) * SIZE for index in range(64)]
+    assert counts == [1, 1, 1 if kind is BoundedDataKind.FILE else 2]
+    assert num_descriptors() == before
+
+
+def first_content(view: ResultSubpartitionView) -> bytes:
+    """What ``view`` gives first."""
+    found = view.next_buffer()
+    assert found is not None
+    content = bytes(found.buffer.view)
+    found.buffer.recycle()
+    return content
+
+
+def num_descriptors() -> int:
+    """Of this process."""
+    return len(os.listdir("/dev/fd"))

@@ -15,6 +15,7 @@ from netstack.errors import LocalProtocolError, PartitionNotFoundError, Resource
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
 from netstack.partition.bounded_data import (
+    BoundedDataFile,
     BoundedDataKind,
     BoundedDataReader,
     FileBoundedData,
@@ -381,7 +382,7 @@ class Single:
 
     def __init__(self, directory: Path) -> None:
         self.parent, self.arena = RecordingParent(), Arena()
-        self.data = create_bounded_data(BoundedDataKind.FILE, directory)
+        self.data = create_bounded_data(BoundedDataKind.FILE, BoundedDataFile(directory))
         self.subpartition = BoundedBlockingSubpartition(0, self.parent, self.data)
 
     def consumer(self) -> BufferConsumer:

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceBrokenError
-from netstack.partition.bounded_data import NUM_READ_BUFFERS, BoundedData, BoundedDataKind, BoundedDataReader, create_bounded_data
+from netstack.partition.bounded_data import (
+    NUM_READ_BUFFERS,
+    BoundedData,
+    BoundedDataFile,
+    BoundedDataKind,
+    BoundedDataReader,
+    create_bounded_data,
+)
 from netstack.wire.messages import DataType
 
 KINDS = pytest.mark.parametrize("kind", list(BoundedDataKind))
@@ -26,6 +33,11 @@ SOME: list[Written] = [
 
 def nothing() -> None:
     """Nobody waits."""
+
+
+def store(kind: BoundedDataKind, directory: Path) -> BoundedData:
+    """One with a file of its own."""
+    return create_bounded_data(kind, BoundedDataFile(directory))
 
 
 def write(data: BoundedData, buffers: Sequence[Written]) -> None:
@@ -50,7 +62,7 @@ def read(reader: BoundedDataReader) -> list[Written]:
 @KINDS
 def test_write_and_read(kind: BoundedDataKind, tmp_path: Path) -> None:
     """BoundedDataTestBase.testWriteAndReadData: readers do not move each other; the file goes in the end."""
-    data = create_bounded_data(kind, tmp_path)
+    data = store(kind, tmp_path)
     write(data, SOME)
     outer = data.create_reader(nothing)
     first = outer.next_buffer()
@@ -68,7 +80,7 @@ def test_write_and_read(kind: BoundedDataKind, tmp_path: Path) -> None:
 @given(contents=st.lists(st.binary(max_size=300), min_size=1, max_size=20))
 def test_any_sizes_come_back(kind: BoundedDataKind, contents: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
     """BoundedDataTestBase.testWriteAndReadDataAcrossRegions: whatever the sizes."""
-    data = create_bounded_data(kind, tmp_path_factory.mktemp("bounded"))
+    data = store(kind, tmp_path_factory.mktemp("bounded"))
     buffers = [(DataType.DATA_BUFFER, False, content) for content in contents]
     write(data, buffers)
 
@@ -77,9 +89,34 @@ def test_any_sizes_come_back(kind: BoundedDataKind, contents: list[bytes], tmp_p
 
 
 @KINDS
+@pytest.mark.parametrize("region_bytes", [30, 1000])
+def test_stores_share_a_file_in_regions(kind: BoundedDataKind, region_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written in turns, each gives its own back; a buffer larger than a region has one for itself; the file goes with the last."""
+    monkeypatch.setattr("netstack.partition.bounded_data.REGION_BYTES", region_bytes)
+    file = BoundedDataFile(tmp_path, 3)
+    stores = [create_bounded_data(kind, file) for _ in range(3)]
+    expected: list[list[Written]] = [[], [], []]
+    for number in range(40):
+        index = number * number % 3
+        expected[index].append((DataType.DATA_BUFFER, False, bytes([number]) * number))
+        write(stores[index], expected[index][-1:])
+    for index in range(3):
+        expected[index].append((DataType.END_OF_PARTITION, False, b"\0\0\0\0"))
+        write(stores[index], expected[index][-1:])
+
+    found = [read(each.create_reader(nothing)) for each in stores]
+    num_files = []
+    for each in stores:
+        num_files.append(len(list(tmp_path.iterdir())))
+        each.close()
+
+    assert (found, num_files, list(tmp_path.iterdir())) == (expected, [1, 1, 1], [])
+
+
+@KINDS
 def test_buffers_outlive_reader_and_data(kind: BoundedDataKind, tmp_path: Path) -> None:
     """A buffer on its way to the network stays readable when the partition is gone."""
-    data = create_bounded_data(kind, tmp_path)
+    data = store(kind, tmp_path)
     write(data, SOME)
     reader = data.create_reader(nothing)
     buffer = reader.next_buffer()
@@ -94,7 +131,7 @@ def test_buffers_outlive_reader_and_data(kind: BoundedDataKind, tmp_path: Path) 
 
 def test_a_file_reader_waits_for_its_buffers(tmp_path: Path) -> None:
     """FileChannelBoundedDataTest.testReadNextBuffer / testRecycleBufferForNotifyingSubpartitionView: told when one comes home, once."""
-    data, told = create_bounded_data(BoundedDataKind.FILE, tmp_path), []
+    data, told = store(BoundedDataKind.FILE, tmp_path), []
     write(data, SOME)
     reader = data.create_reader(lambda: told.append("room"))
     buffers = [reader.next_buffer() for _ in range(NUM_READ_BUFFERS)]
@@ -111,12 +148,12 @@ def test_a_file_reader_waits_for_its_buffers(tmp_path: Path) -> None:
 
 def test_writes_in_pieces_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that takes less than it was given gets the rest."""
-    data, whole = create_bounded_data(BoundedDataKind.FILE, tmp_path), os.writev
+    data, whole = store(BoundedDataKind.FILE, tmp_path), os.pwritev
 
-    def write_three(fd: int, parts: Sequence[bytes | memoryview]) -> int:
-        return whole(fd, [b"".join(parts)[:3]])
+    def write_three(fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:
+        return whole(fd, [b"".join(parts)[:3]], position)
 
-    monkeypatch.setattr("netstack.partition.bounded_data.os.writev", write_three)
+    monkeypatch.setattr("netstack.partition.bounded_data.os.pwritev", write_three)
     write(data, SOME)
     monkeypatch.undo()
 
@@ -131,20 +168,20 @@ def fail(*_: object) -> int:
 @KINDS
 def test_errors_name_the_file(kind: BoundedDataKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file system's trouble is not ours: ResourceBrokenError with the path."""
-    data = create_bounded_data(kind, tmp_path)
-    monkeypatch.setattr("netstack.partition.bounded_data.os.writev", fail)
+    data = store(kind, tmp_path)
+    monkeypatch.setattr("netstack.partition.bounded_data.os.pwritev", fail)
 
     with pytest.raises(ResourceBrokenError, match=rf"{tmp_path}.*no space left"):
         write(data, SOME)
     with pytest.raises(ResourceBrokenError, match="No such file"):
-        create_bounded_data(kind, tmp_path / "nowhere")
+        store(kind, tmp_path / "nowhere")
     data.close()
 
 
 @pytest.mark.parametrize("cut", [lambda size: size - 1, lambda size: size - 4 - 9], ids=["in a buffer", "in a header"])
 def test_a_cut_file_is_noticed(cut: Callable[[int], int], tmp_path: Path) -> None:
     """No reader takes half a buffer for a whole one; its read buffer is not lost."""
-    data = create_bounded_data(BoundedDataKind.FILE, tmp_path)
+    data = store(BoundedDataKind.FILE, tmp_path)
     write(data, SOME)
     os.truncate(data.path, cut(data.num_bytes))
     reader = data.create_reader(nothing)

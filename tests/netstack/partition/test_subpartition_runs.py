@@ -16,7 +16,7 @@ from netstack.buffer.network_buffer import NetworkBuffer, recycle_segments
 from netstack.buffer.segment_consumer import SegmentConsumer
 from netstack.errors import ResourceBrokenError
 from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
-from netstack.partition.bounded_data import BoundedDataKind, create_bounded_data
+from netstack.partition.bounded_data import BoundedDataFile, BoundedDataKind, create_bounded_data
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
 from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
@@ -487,7 +487,7 @@ def test_data_that_cannot_be_copied_takes_no_buffers_along() -> None:
 def test_a_disk_that_is_full_in_the_middle_closes_every_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_good: int) -> None:
     """Those that were written, the one that was not, and those behind it."""
     pool, parent = Pool(), RecordingParent()
-    data = create_bounded_data(BoundedDataKind.FILE, tmp_path)
+    data = create_bounded_data(BoundedDataKind.FILE, BoundedDataFile(tmp_path))
     subpartition = BoundedBlockingSubpartition(0, parent, data)
     num_left = num_good
 

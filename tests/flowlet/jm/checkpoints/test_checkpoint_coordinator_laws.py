@@ -37,6 +37,7 @@ from flowlet.rpc.control_messages import (
     CheckpointAcknowledged,
     CheckpointCompleted,
     CheckpointDeclined,
+    FinalCheckpointAwaited,
     TriggerCheckpoint,
 )
 from flowlet.storage.manifest import CheckpointManifest
@@ -124,6 +125,11 @@ class Checkpoints(RuleBasedStateMachine):
     @rule()
     def want(self) -> None:
         self._handle(CheckpointWanted())
+
+    @precondition(lambda self: self.subtasks)
+    @rule(data=st.data())
+    def await_the_last(self, data: st.DataObject) -> None:
+        self._handle(FinalCheckpointAwaited(data.draw(st.sampled_from(sorted(self.subtasks)))))
 
     @rule(duration_ms=st.integers(0, 500))
     def stall(self, duration_ms: int) -> None:
