@@ -3,7 +3,7 @@
 Side:       pure.
 Invariants: every number is assigned once, in ascending order; memory does not grow with the sequence.
 Rules:      a single reader gets everything at once.  Several get half of a fair share of what is left, so a fast reader gets more and none
-            is left with much at the end; the last splits have a 256th of a fair share of the whole, but ``LEAST_SPLIT`` numbers if that is
+            is left with much at the end; the last splits have a 64th of a fair share of the whole, but ``LEAST_SPLIT`` numbers if that is
             more, and an eighth of the share if that is less.  Whatever a reader gets is above all that it had, so event time that follows
             the numbers does not go back.
 Source:     Flink ``NumberSequenceSource``, ``IteratorSourceEnumerator``; guided self-scheduling as in ``file_enumerator`` (Flink cuts into
@@ -70,7 +70,7 @@ class NumberSplitEnumerator:
         if self._num_readers == 1:
             return num_left
         num_numbers = self.numbers.end - self.numbers.start
-        least = max(LEAST_SPLIT, _ceiling(num_numbers, 256 * self._num_readers))
+        least = max(LEAST_SPLIT, _ceiling(num_numbers, 64 * self._num_readers))
         return max(min(least, _ceiling(num_numbers, 8 * self._num_readers)), _ceiling(num_left, 2 * self._num_readers))
 
     def snapshot(self) -> bytes:
