@@ -78,13 +78,18 @@ def surface(root: str) -> dict[str, str]:
     for module in _modules(root):
         tail = module.__name__.removeprefix(f"{root}.")
         for name, value in vars(module).items():
-            if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
+            if name.startswith("_") or not _is_defined_in(module, getattr(value, "__module__", None)):
                 continue
             if inspect.isclass(value):
                 found.update((f"{tail} {member}", text) for member, text in _members(value, name))
             elif inspect.isfunction(value):
                 found[f"{tail} {name}"] = _parameters(value, is_bound=True)
     return found
+
+
+def _is_defined_in(module: ModuleType, owner: str | None) -> bool:
+    """Whether ``module`` defines what ``owner`` does; PyFlink's metrics are known by the name of their package."""
+    return owner in (module.__name__, f"{module.__name__}.metricbase")
 
 
 def _modules(root: str) -> Iterator[ModuleType]:

@@ -21,7 +21,7 @@ from tests.pyflink.compare import (
 )
 
 # What is met today, in per cent; these grow only.
-FLOORS = {MUST: 99.0, SHOULD: 86.0, JVM: 98.0, EXPORT: 95.0, "all": 93.0}
+FLOORS = {MUST: 99.0, SHOULD: 86.5, JVM: 98.0, EXPORT: 95.0, "all": 93.5}
 
 
 @pytest.fixture(scope="module")
