@@ -7,6 +7,7 @@ Source:     the slope is the median of those of all pairs of samples (Theil and 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from statistics import median
 from typing import Final
 
@@ -69,8 +70,13 @@ def sample(pid: int, at_s: float) -> Sample | None:
 
 
 def trend_of(name: str, samples: Sequence[Sample]) -> Trend | None:
-    """The trend after the warm-up; None: the process did not live for long enough."""
-    used = samples[int(len(samples) * WARM_UP_SHARE) :]
+    """The trend after the warm-up, which begins when the process has its tasks; None: it did not live for long enough.
+
+    A TaskManager that replaces another one may wait for tasks for most of its life.  It has them when it has as many threads as usual.
+    """
+    usual = median(each.threads for each in samples) if samples else 0
+    busy = list(dropwhile(lambda each: each.threads < usual, samples))
+    used = busy[int(len(busy) * WARM_UP_SHARE) :]
     if len(used) < 3:
         return None
     return Trend(

@@ -46,6 +46,27 @@ def test_what_is_allocated_in_the_warm_up_does_not_count() -> None:
     assert trend.grown(1.0) is None
 
 
+def test_a_process_that_waited_for_its_tasks_has_not_grown_when_it_got_them() -> None:
+    idle = [Sample(2.0 * number, 97.0, 20, 6) for number in range(60)]
+    busy = [Sample(120 + 2.0 * number, 120.0 + min(number, 10), 27, 15 if number % 7 else 10) for number in range(75)]
+
+    trend = trend_of("process", idle + busy)
+
+    assert trend is not None
+    assert trend.seconds < 150
+    assert trend.grown(5.0) is None
+
+
+def test_a_process_that_grows_with_its_tasks_is_found_although_it_waited() -> None:
+    idle = [Sample(2.0 * number, 97.0, 20, 6) for number in range(60)]
+    busy = [Sample(120 + 2.0 * number, 120.0 + number, 27, 15) for number in range(75)]
+
+    trend = trend_of("process", idle + busy)
+
+    assert trend is not None
+    assert trend.grown(24.0) is not None
+
+
 def test_descriptors_and_threads_are_compared_when_nothing_runs() -> None:
     idle, end = Sample(0.0, 100.0, 23, 12), Sample(900.0, 200.0, 30, 13)
 
