@@ -91,9 +91,10 @@ class AsyncSnapshot:
 
     def start(self, execute: Callable[[Callable[[], None]], object]) -> None:
         """Run the operators' parts with ``execute``, and wait for the in-flight data without blocking."""
+        future = self._channel_state  # the pool may end the snapshot meanwhile, which lets go of it
         execute(self._run)
-        if self._channel_state is not None:
-            self._channel_state.add_done_callback(self._on_channel_state)
+        if future is not None:
+            future.add_done_callback(self._on_channel_state)
 
     def cancel(self) -> bool:
         """Cancel the snapshot and discard its parts, on the thread that is running them if there is one; False if it had ended."""

@@ -1,6 +1,6 @@
 """Reads several sources one after the other: the runtime of a ``HybridSource``.
 
-Hot path, per chunk: one more call.
+Hot path, per chunk: one more call; chunks of small polls are not joined, as they are of a source alone that never waits.
 
 Side:       task.
 Invariants: one reader of one source is open at a time.  It is at its end before a split of a later source is given; so what a reader has
@@ -62,7 +62,7 @@ class SourcesInTurn(Source):
         Raises:
             StateRestoreError: the program has fewer sources than the checkpoint.
         """
-        newest = max((each.source for each in positions if each is not None), default=0)
+        newest = max((_checked(each).source for each in positions if each is not None), default=0)
         of_newest = [each.position if each is not None and each.source == newest else None for each in positions]
         source: Any = self._source(newest)
         return TurnPosition(newest, source.redistribute_positions(of_newest, share))
@@ -71,6 +71,15 @@ class SourcesInTurn(Source):
         if number >= len(self._sources):
             raise StateRestoreError(f"a hybrid source is at its source {number} in the checkpoint, and has {len(self._sources)} now")
         return self._sources[number]
+
+
+def _checked(position: TurnPosition) -> TurnPosition:
+    if not isinstance(position, TurnPosition):
+        kind = type(position).__name__
+        raise StateRestoreError(
+            f"the checkpoint has the position of a source that was no hybrid one ({kind}): give the hybrid source another uid"
+        )
+    return position
 
 
 class ReaderInTurn:
@@ -113,6 +122,8 @@ class ReaderInTurn:
         """Read these, too: of the present source, or of a later one, which begins with them."""
         source = splits[0].source
         if source != self._source:
+            # It is at its end; a restored task may wait for its future.
+            self._present.no_more_splits()
             self._close_present()
             self._source, self._restored = source, None
             self._is_answered = True
@@ -201,8 +212,8 @@ class ReaderInTurn:
         return TurnPosition(self._source, self._present.snapshot_position())
 
     def restore_position(self, position: TurnPosition) -> None:
-        """Go on there."""
-        self._source, self._restored = position.source, position.position
+        """Go on there.  Raises StateRestoreError: the position is of another source."""
+        self._source, self._restored = _checked(position).source, position.position
 
     def position_taken(self, checkpoint_id: int) -> None:
         """Tell the present source, if it wants to know; as the next two."""

@@ -51,6 +51,10 @@ class CopyingEntries:
         self._newest = self._copies[-1]
         self._kept = copy.kept if len(self._copies) == 1 else {}
 
+    def has_copies(self) -> bool:
+        """Whether a copy is under way; if not, ``on_end`` has been called."""
+        return bool(self._under_way())
+
     def get(self, exact: Any) -> Any:
         """What is kept for a key, for its state, which may hand it out or change it; None if there is nothing."""
         stored = self._entries.get(exact)

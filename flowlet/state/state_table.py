@@ -116,11 +116,11 @@ class StateTable:
     @property
     def is_copying(self) -> bool:
         """Whether a copy is under way."""
-        return self._is_copying
+        return self._is_copying and self._copying.has_copies()
 
     def forget_keys(self) -> None:
         """Drop all entries; no copy is under way."""
-        assert not self._is_copying, "a copy would miss them"
+        assert not self.is_copying, "a copy would miss them"
         self.entries.clear()
         self._user_keys.clear()
         self._order = []

@@ -58,11 +58,11 @@ def files_of_task(
     with ExitStack() as stack:
         try:
             paths = stack.enter_context(files.cache.in_use(shipped, descriptor.job_id, Delivery(fetch_part, check_cancelled)))
+            modules = SHIPPED_MODULES.read(paths.modules) if paths.modules is not None else {}
         except DeploymentError:
             raise
         except (FlowletError, OSError) as error:
             raise DeploymentError(f"the files of job {descriptor.job_name!r} are not ready: {error}") from error
-        modules = SHIPPED_MODULES.read(paths.modules) if paths.modules is not None else {}
         SHIPPED_FOLDERS.check_sources(modules, descriptor.job_name)
         stack.enter_context(SHIPPED_MODULES.in_use(modules, descriptor.job_name))
         stack.enter_context(SHIPPED_FOLDERS.in_use(paths, descriptor.job_name, modules))

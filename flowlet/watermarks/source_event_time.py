@@ -105,6 +105,7 @@ class SourceEventTime:
         self._allowed: AvailabilityFuture | None = None  # set while the source waits for its group
         self._parts = WatermarkMultiplexer(self._emitter)
         self._splits: dict[str, _Split] = {}
+        self._had_splits = False
         self._reader = reader if isinstance(reader, SplitReader) else None
         self._whole = self._stream_of(None, self._clock)  # for records of a reader without splits
         self._timers: list[TimerHandle] = []
@@ -159,6 +160,7 @@ class SourceEventTime:
     def _open_splits(self, names: Collection[str]) -> None:
         for name in names:
             if name not in self._splits:
+                self._had_splits = True
                 clock = PausableClock(self._clock)
                 self._splits[name] = _Split(clock, self._stream_of(name, clock))
                 if self.alignment is not None and isinstance(self._reader, PausableSplitReader):
@@ -189,7 +191,10 @@ class SourceEventTime:
     def _on_report_timer(self, timestamp_ms: int) -> None:
         assert self.alignment is not None, "the source is in a group"
         assert self._report is not None, "the JobManager listens"
-        self._report(self.alignment.sample())
+        sampled = self.alignment.sample()
+        # A reader that has read its splits, and waits for others or for the next source, must not be waited for.
+        has_nothing = self._reader is not None and self._had_splits and not self._reader.open_splits
+        self._report(MAX_TIMESTAMP if has_nothing else sampled)
         self._look_at_alignment()
 
     def finish(self) -> None:

@@ -15,7 +15,8 @@ class HybridSource(BuiltInSource):
     """Reads each source to its end, in all subtasks, and then the next one; made by ``HybridSource.builder``.
 
     The splits of a source are looked for when it begins: a ``FileSource`` reads the files that are there then, and a ``KafkaSource`` that
-    begins with the latest records begins there then.  Only the last source may be without an end.
+    begins with the latest records begins there then; but a ``SplitSource`` is asked for its splits when the program starts the job.
+    Only the last source may be without an end.
     """
 
     __slots__ = ("is_bounded", "sources")

@@ -62,6 +62,29 @@ def test_a_reader_says_that_it_has_finished_and_waits_for_the_next_source() -> N
     assert driven.poll() is None
 
 
+def test_a_restored_reader_with_nothing_left_wakes_its_task_for_the_next_source() -> None:
+    """The task waits on the former source's reader: the checkpoint was taken between the two."""
+    driven = Driven(position=TurnPosition(0, NumberPosition(())))
+    assert driven.poll() == []
+    future = driven.reader.available_future()
+    assert not future.is_done
+
+    driven.add(HybridSplit(1, NumberSplit(100, 102)))
+
+    assert future.is_done
+    assert driven.poll() == [100, 101]
+
+
+def test_a_position_of_a_source_that_was_no_hybrid_one_is_refused() -> None:
+    other: Any = NumberPosition(())
+    reader = NUMBERS.create_reader(0, 2)
+
+    with pytest.raises(StateRestoreError, match=r"that was no hybrid one \(NumberPosition\): give the hybrid source another uid"):
+        reader.restore_position(other)
+    with pytest.raises(StateRestoreError, match="that was no hybrid one"):
+        NUMBERS.redistribute_positions([None, other], StateShare(0, 1, 2, 1))
+
+
 def test_what_was_given_comes_before_the_end_of_its_source() -> None:
     driven = Driven()
     driven.add(HybridSplit(0, NumberSplit(0, 1_500)))

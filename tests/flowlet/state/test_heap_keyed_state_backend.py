@@ -501,7 +501,8 @@ class Kept:
     """A value."""
 
 
-def test_a_closed_back_end_keeps_no_value() -> None:
+@pytest.mark.parametrize("last", ["a record", "a checkpoint"])
+def test_a_closed_back_end_keeps_no_value(last: str) -> None:
     """The states that functions hold, and so the task, may live until the collector of cycles runs."""
     running = Backend()
     running.at("k")
@@ -510,6 +511,11 @@ def test_a_closed_back_end_keeps_no_value() -> None:
     state.update(value)
     reference = weakref.ref(value)
     del value
+    if last == "a checkpoint":
+        finish = running.backend.snapshot()
+        assert finish is not None
+        finish()
+        del finish
 
     gc.disable()
     try:

@@ -320,6 +320,21 @@ class TestAlignment:
         assert driver.reports[0] == 10
         assert driver.reports[-1] == MAX_TIMESTAMP
 
+    def test_a_source_that_has_read_its_splits_holds_nobody_back_until_it_gets_others(self) -> None:
+        """The second of two hybrid sources begins only when those that are held back have read the first one."""
+        driver = Driver(ALIGNED, Splits("a"))
+        driver.read(("a", 11))
+        driver.clock.advance(2 * INTERVAL_MS)
+
+        driver.reader.open_splits.clear()
+        driver.clock.advance(2 * INTERVAL_MS)
+        assert driver.reports == [10, MAX_TIMESTAMP]
+        driver.reader.open_splits.add("b")
+        driver.read(("b", 21))
+        driver.clock.advance(2 * INTERVAL_MS)
+
+        assert driver.reports == [10, MAX_TIMESTAMP, 20]
+
     def test_a_split_that_is_ahead_is_paused_alone(self) -> None:
         driver = Driver(ALIGNED.with_idleness(Duration.of_millis(100)), Splits("a", "b"))
         driver.operator.allow_watermark(100)
