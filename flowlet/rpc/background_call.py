@@ -44,6 +44,22 @@ def call_in_background(
 
 async def run_in_background(function: Callable[[], T], name: str) -> T:
     """The result of ``function``, which runs on a new thread; who waits for it in vain may be cancelled.  Raises what it raises."""
+    result = _begin(function, name)
+    return await result  # waits for another thread; ended by its end, or by whoever cancels the caller
+
+
+async def close_in_background(close: Callable[[], None], name: str) -> None:
+    """``close``, which may take as long as its file system, on a new thread; on this one while the interpreter ends and starts none."""
+    try:
+        closed = _begin(close, name)
+    except RuntimeError:  # of the start; what ``close`` raises comes with the future
+        close()
+        return
+    await closed  # waits for another thread; ended by its end, or by whoever cancels the caller
+
+
+def _begin(function: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Start the thread; RuntimeError: it cannot be started."""
     result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def set_result(value: T) -> None:
@@ -55,12 +71,4 @@ async def run_in_background(function: Callable[[], T], name: str) -> T:
             result.set_exception(error)
 
     call_in_background(function, set_result, set_exception, name)
-    return await result  # waits for another thread; ended by its end, or by whoever cancels the caller
-
-
-async def close_in_background(close: Callable[[], None], name: str) -> None:
-    """``close``, which may take as long as its file system, on a new thread; on this one while the interpreter ends and starts none."""
-    try:
-        await run_in_background(close, name)
-    except RuntimeError:
-        close()
+    return result

@@ -9,8 +9,9 @@ Source:     Flink ``CheckpointCoordinator``, ``CheckpointRequestDecider``, ``Pen
 Rules:      the first trigger comes one interval after all attempts run.  A trigger that is due while too many checkpoints are on their
             way, or while the minimum pause lasts, waits; further ones do not queue up behind it.  The pause begins when a checkpoint ends.
             One that is wanted before its time is triggered at once; but between it and another one lies the pause, a tenth of the interval
-            or a second, and the time that the other one took.
-            The last one is wanted as soon as all unfinished tasks wait for it; Flink lets them wait for the interval.
+            or a second, and the time that the other one took.  Behind one that failed the pause is the interval, or a second.
+            The last one is wanted as soon as all unfinished tasks wait for it; Flink lets them wait for the interval.  It is wanted again
+            if it fails, or if a run begins in which all wait: a task reports only once that it waits.
             The timeout also covers the writing of the manifest.
             A complete checkpoint fails all older ones on their way: they are subsumed.
             Tasks that had finished at the trigger count as acknowledged.  If one finishes later without having taken part, the
@@ -112,6 +113,7 @@ class CheckpointCoordinator:
         self._last_end_ms: int | None = None
         self._last_duration_ms = 0  # of the last complete one
         self._last_completed = -1
+        self._last_failed = -1  # the highest id; savepoints count in neither
         self._counter = FailureCounter(settings.tolerable_failures)
         self._history = CheckpointHistory(topology)
         self._now_ms = 0
@@ -223,6 +225,7 @@ class CheckpointCoordinator:
         if finished and not self._settings.after_tasks_finish:
             self._stop_triggering(run)
         self._start_triggering(run)
+        self._want_last(run)
         if event.restored is not None:
             self._history.restored(event.restored, self._now_ms)
 
@@ -276,9 +279,10 @@ class CheckpointCoordinator:
         self._want_last(run)
 
     def _want_last(self, run: _Run) -> None:
-        """If all that is left is to wait: unless a checkpoint was triggered since the last task began to."""
+        """If all that is left is to wait: unless a checkpoint that serves all of them is complete or on its way."""
         least_ids = [self._awaited.get(each, 0) for each in run.unfinished]
-        run.is_wanted |= bool(least_ids) and min(least_ids) > 0 and max(least_ids) == self._next_id
+        taken = max([self._last_completed, *(each.checkpoint_id for each in self._pending.values() if each.savepoint is None)])
+        run.is_wanted |= bool(least_ids) and min(least_ids) > 0 and max(least_ids) > taken
 
     def _start_triggering(self, run: _Run) -> None:
         if run.starting or run.is_over or run.next_trigger_ms is not None or self._interval_ms is None:
@@ -319,9 +323,8 @@ class CheckpointCoordinator:
 
     def _early_ms(self) -> int:
         """When a checkpoint may be triggered before its time."""
-        pause_ms = max(
-            self._settings.min_pause_ms, min((self._interval_ms or 0) // _EARLY_SHARE, _MAX_EARLY_PAUSE_MS), self._last_duration_ms
-        )
+        share = _EARLY_SHARE if self._last_failed <= self._last_completed else 1
+        pause_ms = max(self._settings.min_pause_ms, min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS), self._last_duration_ms)
         return 0 if self._last_end_ms is None else self._last_end_ms + pause_ms
 
     def _has_room(self) -> bool:
@@ -461,10 +464,13 @@ class CheckpointCoordinator:
         if pending.phase is not Phase.SOURCES:
             self._call_off(pending)
         if pending.savepoint is None:
+            self._last_failed = max(self._last_failed, checkpoint_id)
             self._count(checkpoint_id, failure)
         else:
             where = "" if failure.subtask is None else f"{self._topology.describe(failure.subtask)}: "
             self._effects.append(SavepointFailed(pending.savepoint, f"{where}{failure.message}"))
+        if self._run is not None:
+            self._want_last(self._run)
 
     def _call_off(self, pending: PendingCheckpoint) -> None:
         """Tasks know of the checkpoint, and may have written state."""

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -64,6 +64,42 @@ def test_a_bounded_job_does_not_wait_for_the_next_interval(tmp_path: Path) -> No
     env = surviving(tmp_path).enable_checkpointing(3_600_000)
 
     assert sorted(ran(env.from_collection([1, 2, 3]).key_by(lambda value: value).map(lambda value: 10 * value))) == [10, 20, 30]
+
+
+class Unwilling:
+    """A value that no checkpoint can write until one was aborted."""
+
+    aborted: ClassVar[list[int]] = []
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        if not Unwilling.aborted:
+            raise OSError("not now")
+        return Unwilling, ()
+
+
+class KeepsUnwilling(KeyedProcessFunction, CheckpointListener):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.kept = runtime_context.get_state(ValueStateDescriptor("kept", Types.PICKLED_BYTE_ARRAY()))
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[int]:
+        self.kept.update(Unwilling())
+        yield value
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        pass
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        Unwilling.aborted.append(checkpoint_id)
+
+
+def test_a_bounded_job_whose_last_checkpoint_fails_tries_it_again_at_once(tmp_path: Path) -> None:
+    """A second later, not after an hour."""
+    env = surviving(tmp_path).enable_checkpointing(3_600_000)
+    env.get_checkpoint_config().set_tolerable_checkpoint_failure_number(1)
+    Unwilling.aborted.clear()
+
+    assert ran(env.from_collection([1]).key_by(lambda value: value).process(KeepsUnwilling())) == [1]
+    assert Unwilling.aborted == [1]
 
 
 class Numbers(SourceFunction, CheckpointedFunction, CheckpointListener):

@@ -4,7 +4,9 @@ import asyncio
 import threading
 from functools import partial
 
-from flowlet.rpc.background_call import call_in_background
+import pytest
+
+from flowlet.rpc.background_call import call_in_background, close_in_background
 from tests.waiting import PATIENCE_S
 
 
@@ -47,3 +49,41 @@ def test_a_loop_that_is_closed_by_then_is_not_told() -> None:
     thread.join(PATIENCE_S)
 
     assert not thread.is_alive()
+
+
+async def test_closing_runs_on_another_thread() -> None:
+    threads: list[int] = []
+
+    await close_in_background(lambda: threads.append(threading.get_ident()), "close")
+
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the pool is closed"), OSError("the disk is gone")])
+async def test_a_close_that_fails_is_not_called_again(error: Exception) -> None:
+    """RuntimeError is also what a thread raises that cannot be started; that of ``close`` is another matter."""
+    num_calls = 0
+
+    def close() -> None:
+        nonlocal num_calls
+        num_calls += 1
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        await close_in_background(close, "close")
+    assert num_calls == 1
+
+
+async def test_closing_runs_here_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is while the interpreter ends."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    threads: list[int] = []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    await close_in_background(lambda: threads.append(threading.get_ident()), "close")
+
+    assert threads == [threading.get_ident()]

@@ -29,7 +29,6 @@ from flowlet.rpc.control_messages import (
     CheckpointAcknowledged,
     CheckpointCompleted,
     CheckpointDeclined,
-    FinalCheckpointAwaited,
     StateHandle,
     TriggerCheckpoint,
 )
@@ -232,25 +231,6 @@ class TestPeriod:
         coordinated.complete(1)
         coordinated.handle(CheckpointWanted())
         assert (triggered(coordinated.at(399)), list(triggered(coordinated.at(400)))) == ({}, [2])
-
-    def test_the_last_one_comes_when_all_tasks_wait_for_it(self) -> None:
-        """A bounded job does not wait for the interval; one checkpoint serves all."""
-        coordinated = started(interval_ms=3_600_000)
-        s, t = attempt("s"), attempt("t")
-
-        assert triggered(coordinated.handle(FinalCheckpointAwaited(s))) == {}
-        assert list(triggered(coordinated.handle(FinalCheckpointAwaited(t)))) == [1]
-        coordinated.complete(1)
-        coordinated.change("s", FINISHED)
-        assert triggered(coordinated.at(3_599_999)) == {}
-        assert coordinated.handle(FinalCheckpointAwaited(s)) == []
-        assert list(triggered(coordinated.at(3_600_000))) == [2]
-
-    def test_the_last_one_comes_when_the_tasks_that_do_not_wait_have_finished(self) -> None:
-        coordinated = started(interval_ms=3_600_000)
-
-        assert triggered(coordinated.handle(FinalCheckpointAwaited(attempt("t")))) == {}
-        assert list(triggered(coordinated.change("s", FINISHED))) == [1]
 
     def test_the_interval_is_at_least_the_pause(self) -> None:
         coordinated = started(min_pause_ms=300)
