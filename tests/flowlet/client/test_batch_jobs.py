@@ -1,9 +1,11 @@
 """Jobs in BATCH mode: stages, sorted inputs, one key after the other."""
 
+import datetime
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -115,6 +117,40 @@ def test_two_keyed_inputs_meet_key_by_key() -> None:
     right = environment.from_collection([("b", 10), ("a", 20), ("c", 30)]).key_by(first)
 
     assert collected(left.connect(right).process(Joining())) == [("a", 1, 20), ("a", 3, 20), ("b", 2, 10)]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.date32()], ids=str)
+def test_a_key_of_instants_or_dates_meets_the_same_key_of_a_function(kind: Any) -> None:
+    """Both inputs are sorted by the value that the functions see, though the key of a column travels as a number."""
+    table = pa.table({"k": pa.array([datetime.date(2024, 1, 1 + row % 3) for row in range(48)]).cast(kind)})
+    environment = batch()
+    left, right = environment.from_arrow(table).key_by("k"), environment.from_arrow(table).key_by(itemgetter("k"))
+
+    found = collected(left.connect(right).process(Meeting()))
+
+    assert sorted(found) == [(str(value), (16, 16)) for value in table["k"].to_pylist()[:3]]
+
+
+class Meeting(KeyedCoProcessFunction):
+    """Counts the rows of each key on both sides."""
+
+    def open(self, ctx: Any) -> None:
+        self.counts = ctx.get_state(ValueStateDescriptor("counts", Types.PICKLED_BYTE_ARRAY()))
+
+    def process_element1(self, value: Any, ctx: Any) -> Iterator[Any]:
+        return self._added(ctx, 1, 0)
+
+    def process_element2(self, value: Any, ctx: Any) -> Iterator[Any]:
+        return self._added(ctx, 0, 1)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield str(ctx.get_current_key()), self.counts.value()
+
+    def _added(self, ctx: Any, left: int, right: int) -> Iterator[Any]:
+        counts = self.counts.value() or (0, 0)
+        self.counts.update((counts[0] + left, counts[1] + right))
+        ctx.timer_service().register_event_time_timer(1)
+        return iter(())
 
 
 class Rules(BroadcastProcessFunction):
