@@ -308,3 +308,21 @@ def test_windows_by_the_clock_are_not_late_for_windows_of_event_time(is_sorted: 
         found = collected(stream.to_records().map(len).window_all(clock).reduce(add).window_all(event_time).reduce(add))
 
     assert found == [10 if in_columns else 30]
+
+
+@pytest.mark.parametrize("option", ["execution.sorted-inputs.enabled", "execution.batch-state-backend.enabled"])
+@pytest.mark.parametrize("in_columns", [True, False], ids=["columns", "records"])
+def test_results_of_keys_that_end_with_the_input_are_not_late_for_windows(option: str, in_columns: bool) -> None:
+    """Without the default of either option they come at the end of the input, and still ahead of the last watermark."""
+    last = batch({option: "false"}).from_arrow(TABLE.slice(0, 300)).key_by("k").max("n").with_event_time("ts", Duration.of_millis(1))
+    event_time = TumblingEventTimeWindows.of(Time.days(9_000))
+    if in_columns:
+        found = collected(last.window_all(event_time).agg(n="count").map(itemgetter("n")))
+    else:
+        found = collected(last.to_records().map(one).window_all(event_time).reduce(add))
+
+    assert found == [len({row * row % 97 for row in range(300)})]
+
+
+def one(row: Any) -> int:
+    return 1
