@@ -68,6 +68,7 @@ from flowlet.graph.transformation import (
 )
 from flowlet.ingest.event_time import EventTimeColumn
 from flowlet.joins.interval_join_operator import IntervalJoinOperator
+from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.filter_operator import FilterOperator
 from flowlet.operators.flat_map_operator import FlatMapOperator
@@ -306,7 +307,9 @@ def _sorted_inputs(node: StreamNode, stream_graph: StreamGraph) -> tuple[Any, ..
     selectors: list[Any] = [None] * max(edge.input_id for edge in edges)
     for edge in edges:
         if isinstance(edge.partitioner, KeyGroups):
-            selectors[edge.input_id - 1] = edge.partitioner.key_selector
+            selector = edge.partitioner.key_selector
+            # Inputs with keys of a function and of a column meet: both are sorted by the value.
+            selectors[edge.input_id - 1] = ColumnValue(selector.name) if isinstance(selector, ColumnKey) else selector
     return tuple(selectors) if any(each is not None for each in selectors) else ()
 
 

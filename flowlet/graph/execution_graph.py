@@ -380,10 +380,10 @@ class ExecutionGraph:
             lost.append(self.executions[attempt])
         if lost:
             regions = sorted({self._region_of[execution.vertex.key] for execution in lost})
-            self._fail(regions, failure)
+            self._fail(regions, failure, is_loss=True)
             self._end_if_done(regions)
 
-    def _fail(self, regions: Sequence[int], failure: "FailureInfo") -> None:
+    def _fail(self, regions: Sequence[int], failure: "FailureInfo", *, is_loss: bool = False) -> None:
         match self.status:
             case JobStatus.CREATED:
                 self._record_failure(failure)
@@ -391,7 +391,7 @@ class ExecutionGraph:
             case JobStatus.RUNNING | JobStatus.RESTARTING:
                 begun = self._begun()
                 running = [region for region in self._involved(regions, begun) if region in begun and region not in self._restarts]
-                if running and (symptom := self._symptom_of(running, failure)) is not None:
+                if running and (symptom := self._symptom_of(running, failure, is_loss=is_loss)) is not None:
                     self._add_failure(failure, symptom.run)
                     self._begin_restart(running, symptom.run, symptom.failed_ms, symptom.delay_ms)
                 elif running:
@@ -436,14 +436,17 @@ class ExecutionGraph:
         if _is_unreachable(failure):
             self._unreached |= {region: self._restarts[region] for region in regions if self.order.producers[region]}
 
-    def _symptom_of(self, regions: Collection[int], failure: "FailureInfo") -> _Restart | None:
+    def _symptom_of(self, regions: Collection[int], failure: "FailureInfo", *, is_loss: bool) -> _Restart | None:
         """The restart of a region that could not read results before their loss was known: this failure is its cause, or the same again."""
-        lost = {each for region in regions for each in self.order.producers[region]} if _is_unreachable(failure) else set[int]()
+        if failure.suppresses_restarts:
+            return None
+        is_unreachable = _is_unreachable(failure)
+        lost = {each for region in regions for each in self.order.producers[region]} if is_unreachable else set[int]()
         for consumer in {consumer for region in lost.union(regions) for consumer in self.order.consumers[region]}:
             restart = self._restarts.get(consumer)
             if restart is not None and is_symptom(restart.run.root):
                 return restart
-            restart = self._unreached.get(consumer)
+            restart = self._unreached.get(consumer) if is_loss or is_unreachable else None  # other failures have causes of their own
             if restart is not None and is_symptom(restart.run.root) and self._now_ms - restart.failed_ms < _LOSS_KNOWN_AFTER_MS:
                 return replace(restart, failed_ms=self._now_ms)  # it has begun again meanwhile
         return None

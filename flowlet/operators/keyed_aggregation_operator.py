@@ -23,7 +23,7 @@ from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm, merged
 from flowlet.operators.copying import copy_values
 from flowlet.operators.keyed_operator import KeyedOperator
-from flowlet.records import MAX_TIMESTAMP, Chunk
+from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 
 FINAL_CHUNK_RECORDS: Final = 1_000
 FINAL_CHUNK_ROWS: Final = 16_384  # of columns
@@ -96,16 +96,25 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
                 stamps = part.timestamps
                 self.output.collect(Chunk(results, None if stamps is None else stamps[: len(results)]))
 
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Ahead of the last one, emit what ``emit_on_finish`` kept back, as Flink does: behind it the results would be late."""
+        if self._emit_on_finish and watermark.timestamp == MAX_TIMESTAMP:
+            self._end_results()
+        super().process_watermark(watermark)
+
     def end_keys(self) -> None:
         """With a sorted input: emit the results of the keys so far, and forget them."""
         super().end_keys()
+        self._end_results()
+
+    def _end_results(self) -> None:
         self.finish()
         # Before the records: what takes them over looks at the form.
         self._columnar = None if self._columnar is None else self._columnar.emptied()
         self._take_records([], [])
 
     def finish(self) -> None:
-        """Emit what ``emit_on_finish`` kept back; as Flink does, at the end of event time."""
+        """Emit the results of keys that ``emit_on_finish`` kept back and that have not ended."""
         if not self._emit_on_finish:
             return
         columns = None if self._columnar is None else self._columnar.columns()

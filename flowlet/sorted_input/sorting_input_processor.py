@@ -15,6 +15,7 @@ from typing import Any, Final
 from flowlet.columns import Column, ListColumn
 from flowlet.io.input_processor import ChainHead, InputProcessor
 from flowlet.io.multiple_input_selection_handler import InputStatus
+from flowlet.keys.column_key import ColumnValue
 from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.key_runs import KeyRun, key_runs, open_runs
@@ -29,13 +30,15 @@ class SortedInput:
 
     Args:
         sorter: gets the records.
-        key_of: of a record whose sender did not take the key.
+        key_selector: of records whose sender did not take the key.  With a ``ColumnValue`` the sender's keys are not used: they may be
+            numbers in the place of instants and dates.
         head: gets latency markers at once.
     """
 
-    def __init__(self, sorter: ExternalSorter, key_of: KeyFunction, head: ChainHead) -> None:
+    def __init__(self, sorter: ExternalSorter, key_selector: Any, head: ChainHead) -> None:
         self.sorter = sorter
-        self._key_of = key_of
+        self._key_of: KeyFunction = key_selector.get_key if hasattr(key_selector, "get_key") else key_selector
+        self._column = key_selector.name if isinstance(key_selector, ColumnValue) else None
         self._head = head
 
     def __repr__(self) -> str:
@@ -58,11 +61,14 @@ class SortedInput:
 
     def _keys_of(self, chunk: Chunk) -> Column:
         columns = chunk.columns
-        if columns is not None and columns.key_position is not None:
+        if self._column is not None:
+            if columns is not None and self._column in columns.field_names:
+                return columns.fields[columns.field_names.index(self._column)]
+        elif columns is not None and columns.key_position is not None:
             return columns.fields[columns.key_position]
-        if chunk.key_column is not None:
+        elif chunk.key_column is not None:
             return chunk.key_column
-        if columns is None and chunk.keys is not None:
+        elif columns is None and chunk.keys is not None:
             return ListColumn(chunk.keys)
         return ListColumn([self._key_of(record) for record in chunk.records()])
 
@@ -231,9 +237,3 @@ class SortingInputProcessor:
             return False
         others = [has_data for each, has_data in zip(self._inputs, self._has_data, strict=True) if not each.is_last]
         return not self._inputs[index].is_last or not any(others)
-
-
-def key_function(selector: Any) -> KeyFunction:
-    """The callable of a key selector."""
-    function: KeyFunction = selector.get_key if hasattr(selector, "get_key") else selector
-    return function

@@ -24,7 +24,7 @@ from flowlet.operators.input_selection import InputSelectable
 from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.records import CompletionMark
 from flowlet.sorted_input.external_sorter import ExternalSorter
-from flowlet.sorted_input.sorting_input_processor import SortedInput, SortingInputProcessor, TaskInput, key_function
+from flowlet.sorted_input.sorting_input_processor import SortedInput, SortingInputProcessor, TaskInput
 from flowlet.task.checkpoint_wiring import checkpointed_gates, keep_in_flight
 from flowlet.task.light_task import LightInput, LightTask, can_be_light
 from flowlet.task.stream_task import StreamTask
@@ -69,7 +69,7 @@ class GateFedStreamTask(StreamTask):
             collected, end = None, partial(self._chain.end_input, index + 1)
             if selector is not None:
                 sorter = ExternalSorter(budget_bytes, limits=self.environment.limits, name=self.name)
-                collected = SortedInput(sorter, key_function(selector), head_input)
+                collected = SortedInput(sorter, selector, head_input)
             processor = self._input_processor(index + 1, gates[index], head_input, collected=collected)
             inputs.append(TaskInput(processor, head_input, end, collected, is_last=index in head.inputs_read_last))
         return SortingInputProcessor(inputs, head.end_keys if batch.ends_keys else None, partial(_must_end_singly, head))

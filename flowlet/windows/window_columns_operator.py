@@ -4,7 +4,8 @@ Hot path, per chunk and per watermark.
 
 Side:       task.
 Source:     Flink ``WindowOperator``; its ``numLateRecordsDropped``.
-Invariants: results of a watermark are emitted before it.  In BATCH mode windows end with their keys, and the clock ends none.
+Invariants: results of a watermark are emitted before it.  In BATCH mode windows end with their keys, or ahead of the last watermark,
+            and the clock ends none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -112,6 +113,8 @@ class WindowColumnsOperator(ToColumnsOperator):
         """Emit the windows that end here, then the watermark."""
         if self._aggregation.shape.is_event_time:
             self._fire(watermark.timestamp)
+        elif self._is_batch and watermark.timestamp == MAX_TIMESTAMP:
+            self._end_windows()
         super().process_watermark(watermark)
 
     def end_keys(self) -> None:
@@ -120,7 +123,7 @@ class WindowColumnsOperator(ToColumnsOperator):
         self._end_windows()
 
     def finish(self) -> None:
-        """In BATCH mode, emit windows by the clock that the end of no key has ended."""
+        """In BATCH mode, emit windows by the clock of rows that came behind the last watermark."""
         if self._is_batch:
             self._end_windows()
         super().finish()

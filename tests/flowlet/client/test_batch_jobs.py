@@ -1,9 +1,11 @@
 """Jobs in BATCH mode: stages, sorted inputs, one key after the other."""
 
+import datetime
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import add, itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -115,6 +117,40 @@ def test_two_keyed_inputs_meet_key_by_key() -> None:
     right = environment.from_collection([("b", 10), ("a", 20), ("c", 30)]).key_by(first)
 
     assert collected(left.connect(right).process(Joining())) == [("a", 1, 20), ("a", 3, 20), ("b", 2, 10)]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.date32()], ids=str)
+def test_a_key_of_instants_or_dates_meets_the_same_key_of_a_function(kind: Any) -> None:
+    """Both inputs are sorted by the value that the functions see, though the key of a column travels as a number."""
+    table = pa.table({"k": pa.array([datetime.date(2024, 1, 1 + row % 3) for row in range(48)]).cast(kind)})
+    environment = batch()
+    left, right = environment.from_arrow(table).key_by("k"), environment.from_arrow(table).key_by(itemgetter("k"))
+
+    found = collected(left.connect(right).process(Meeting()))
+
+    assert sorted(found) == [(str(value), (16, 16)) for value in table["k"].to_pylist()[:3]]
+
+
+class Meeting(KeyedCoProcessFunction):
+    """Counts the rows of each key on both sides."""
+
+    def open(self, ctx: Any) -> None:
+        self.counts = ctx.get_state(ValueStateDescriptor("counts", Types.PICKLED_BYTE_ARRAY()))
+
+    def process_element1(self, value: Any, ctx: Any) -> Iterator[Any]:
+        return self._added(ctx, 1, 0)
+
+    def process_element2(self, value: Any, ctx: Any) -> Iterator[Any]:
+        return self._added(ctx, 0, 1)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield str(ctx.get_current_key()), self.counts.value()
+
+    def _added(self, ctx: Any, left: int, right: int) -> Iterator[Any]:
+        counts = self.counts.value() or (0, 0)
+        self.counts.update((counts[0] + left, counts[1] + right))
+        ctx.timer_service().register_event_time_timer(1)
+        return iter(())
 
 
 class Rules(BroadcastProcessFunction):
@@ -258,3 +294,35 @@ def test_windows_and_joins_of_columns_are_those_of_a_loop(options: dict[str, str
     assert totals == {key: sum(values) for key, values in keys.items()}
     assert Counter(found[3]) == Counter((count,) for count in windows.values())
     assert Counter(found[4]) == Counter((key, one, other) for (key, _), values in cells.items() for one in values for other in values)
+
+
+@pytest.mark.parametrize("is_sorted", ["true", "false"])
+@pytest.mark.parametrize("in_columns", [True, False], ids=["columns", "records"])
+def test_windows_by_the_clock_are_not_late_for_windows_of_event_time(is_sorted: str, in_columns: bool) -> None:
+    """Their results, which come at the end of the input, are ahead of the last watermark."""
+    stream: Any = batch({"execution.sorted-inputs.enabled": is_sorted}).from_arrow(TABLE.slice(0, 10))
+    clock, event_time = TumblingProcessingTimeWindows.of(Time.days(9_000)), TumblingEventTimeWindows.of(Time.days(9_000))
+    if in_columns:
+        found = collected(stream.window_all(clock).agg(n="count").window_all(event_time).agg(n=("n", "sum")).map(itemgetter("n")))
+    else:
+        found = collected(stream.to_records().map(len).window_all(clock).reduce(add).window_all(event_time).reduce(add))
+
+    assert found == [10 if in_columns else 30]
+
+
+@pytest.mark.parametrize("option", ["execution.sorted-inputs.enabled", "execution.batch-state-backend.enabled"])
+@pytest.mark.parametrize("in_columns", [True, False], ids=["columns", "records"])
+def test_results_of_keys_that_end_with_the_input_are_not_late_for_windows(option: str, in_columns: bool) -> None:
+    """Without the default of either option they come at the end of the input, and still ahead of the last watermark."""
+    last = batch({option: "false"}).from_arrow(TABLE.slice(0, 300)).key_by("k").max("n").with_event_time("ts", Duration.of_millis(1))
+    event_time = TumblingEventTimeWindows.of(Time.days(9_000))
+    if in_columns:
+        found = collected(last.window_all(event_time).agg(n="count").map(itemgetter("n")))
+    else:
+        found = collected(last.to_records().map(one).window_all(event_time).reduce(add))
+
+    assert found == [len({row * row % 97 for row in range(300)})]
+
+
+def one(row: Any) -> int:
+    return 1

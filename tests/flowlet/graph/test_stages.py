@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import pytest
 
 from flowlet.common.job_status import JobStatus
@@ -255,6 +256,43 @@ def test_a_connection_that_stays_broken_costs_restarts() -> None:
     cluster.report("middle 0", ExecutionState.FAILED, failure("netstack.errors.ConnectError"))
 
     assert cluster.graph.status is JobStatus.FAILING
+
+
+def test_a_failure_of_its_own_before_a_broken_connection_is_forgotten_costs_a_restart() -> None:
+    """The task reads nothing that was lost, and those that read its results broke down earlier."""
+    cluster = Cluster(attempts=1, fails_as_one=True)
+    cluster.deploy()
+    cluster.finish("source 0", "source 1")
+    cluster.deploy()
+    cluster.report("middle 0", ExecutionState.FAILED, failure("netstack.errors.ConnectError"))
+    cluster.report("middle 1", ExecutionState.CANCELED)
+    cluster.restart()
+    assert cluster.deploy() == ["source 0", "source 1"]
+
+    cluster.report("source 0", ExecutionState.FAILED, failure())
+
+    assert cluster.graph.status is JobStatus.FAILING
+    assert [run.root.exception_type for run in cluster.graph.failed_runs] == ["netstack.errors.ConnectError", "builtins.ValueError"]
+
+
+@pytest.mark.parametrize("has_begun_again", [False, True])
+def test_a_failure_that_is_final_ends_the_job_behind_a_broken_connection(has_begun_again: bool) -> None:
+    """Though it looks like the same loss again."""
+    cluster = Cluster()
+    cluster.deploy()
+    cluster.finish("source 0", "source 1")
+    cluster.deploy()
+    cluster.report("middle 0", ExecutionState.FAILED, failure("netstack.errors.ConnectError"))
+    if has_begun_again:
+        cluster.restart()
+        cluster.deploy()
+
+    final = msgspec.structs.replace(failure("netstack.errors.ConnectError"), suppresses_restarts=True)
+    cluster.report("middle 1", ExecutionState.FAILED, final)
+
+    assert cluster.graph.status in (JobStatus.FAILING, JobStatus.FAILED)
+    assert cluster.graph.failure is final
+    assert cluster.graph.why_no_restart == "it would fail in the same way"
 
 
 def test_a_job_whose_results_the_client_reads_starts_again_as_a_whole() -> None:

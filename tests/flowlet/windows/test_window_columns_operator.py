@@ -227,6 +227,21 @@ def test_windows_by_the_clock_end_with_their_keys_or_the_input_in_batch_mode(is_
     assert (totals(harness), harness.clock.registered) == ([("a", 3)], [])
 
 
+@pytest.mark.parametrize("key", ["k", None])
+def test_windows_by_the_clock_that_end_with_the_input_come_before_the_last_watermark(key: str | None) -> None:
+    """Behind it they would be late for windows of event time; rows that come behind it all the same are not lost."""
+    harness = Harness(operator(AlignedWindows(10, 10, is_event_time=False), key=key, is_batch=True))
+
+    harness.operator.process_chunk(chunk(("a", 1, None), ("a", 2, None)))
+    harness.operator.process_watermark(Watermark(MAX_TIMESTAMP))
+    first = [row["total"] for row in harness.output.values], harness.output.elements[-1]
+    harness.operator.process_chunk(chunk(("a", 4, None)))
+    harness.operator.finish()
+
+    assert first == ([3], Watermark(MAX_TIMESTAMP))
+    assert [row["total"] for row in harness.output.values] == [3, 4]
+
+
 def test_state_of_other_windows_is_refused() -> None:
     before = Harness(operator())
     before.operator.process_chunk(chunk(("a", 1, 3)))
