@@ -88,7 +88,7 @@ class ExternalSorter:
         last = self._sorted_waiting()
         if not self._runs:
             return last
-        return merged([*(run.blocks() for run in self._runs), last])
+        return _of_few_rows(merged([*(run.blocks() for run in self._runs), last]))
 
     def close(self) -> None:
         """Let records and files go; idempotent."""
@@ -124,3 +124,10 @@ class ExternalSorter:
         """The same records in blocks of a good size."""
         for block in blocks:
             yield from cut(block, self._block_bytes, _MOST_BLOCK_ROWS)
+
+
+def _of_few_rows(blocks: Iterator[Block]) -> Iterator[Block]:
+    """The same records; parts of a block share its table of codes, as they are handed over at once."""
+    for block in blocks:
+        for start in range(0, len(block), _MOST_BLOCK_ROWS):
+            yield block.slice(start, min(start + _MOST_BLOCK_ROWS, len(block)))
