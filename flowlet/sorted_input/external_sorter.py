@@ -14,10 +14,11 @@ from typing import Final
 from flowlet.columns import Column
 from flowlet.records import Chunk
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.sorted_input.block_cuts import cut
 from flowlet.sorted_input.sorted_block import Block
 from flowlet.sorted_input.sorted_merge import merged
 from flowlet.sorted_input.spilled_run import SpilledRun
-from flowlet.sorted_input.waiting_records import WaitingRecords, bytes_of
+from flowlet.sorted_input.waiting_records import WaitingRecords
 
 _MAX_RUNS: Final = 32  # of one level, are merged; Flink merges 128 at a time
 _NUM_LEVELS: Final = 2  # more need some thousand times the budget squared
@@ -87,7 +88,7 @@ class ExternalSorter:
         last = self._sorted_waiting()
         if not self._runs:
             return last
-        return merged([*(run.blocks() for run in self._runs), last])
+        return _of_few_rows(merged([*(run.blocks() for run in self._runs), last]))
 
     def close(self) -> None:
         """Let records and files go; idempotent."""
@@ -122,6 +123,11 @@ class ExternalSorter:
     def _cut(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """The same records in blocks of a good size."""
         for block in blocks:
-            rows = max(1, min(_MOST_BLOCK_ROWS, self._block_bytes * len(block) // bytes_of(block)))
-            for start in range(0, len(block), rows):
-                yield block.slice(start, min(start + rows, len(block))).trimmed()
+            yield from cut(block, self._block_bytes, _MOST_BLOCK_ROWS)
+
+
+def _of_few_rows(blocks: Iterator[Block]) -> Iterator[Block]:
+    """The same records; parts of a block share its table of codes, as they are handed over at once."""
+    for block in blocks:
+        for start in range(0, len(block), _MOST_BLOCK_ROWS):
+            yield block.slice(start, min(start + _MOST_BLOCK_ROWS, len(block)))

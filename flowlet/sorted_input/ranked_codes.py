@@ -6,6 +6,7 @@ Side:       pure.
 Invariants: the table rises; each rank is the place of a record's code in it, so ranks are in the order of the codes.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from flowlet.columns import NameTable
 
 _MAX_SHORT: Final = 1 << 16  # ranks below take two bytes
-
+_POINTER_BYTES: Final = 8
 _MIN_ROWS: Final = 4096  # of blocks with different tables: fewer are sorted by the codes themselves; not measured closely
 
 
@@ -40,6 +41,13 @@ class RankedCodes:
     def nbytes(self) -> int:
         """Of the ranks; the table is not counted."""
         return self.ranks.nbytes
+
+    def bytes_of_keys(self) -> NDArray[np.int64]:
+        """Of each code of the table: its own, and those of its name."""
+        own = self.table.itemsize
+        if self.names is None:
+            return np.full(len(self.table), own, np.int64)
+        return np.fromiter(map(sys.getsizeof, self.names.names), np.int64, len(self.table)) + (own + _POINTER_BYTES)
 
     def __getitem__(self, rows: slice) -> "RankedCodes":
         return RankedCodes(self.ranks[rows], self.table, self.names)

@@ -49,7 +49,8 @@ class Block:
         codes = self.codes
         if not isinstance(codes, RankedCodes):
             return self
-        trimmed = codes.trimmed() if codes.is_worthwhile() else as_bytes(codes)
+        ranked = codes.trimmed()
+        trimmed = ranked if ranked.is_worthwhile() else as_bytes(ranked)
         return Block(with_key_codes(self.chunk, trimmed), trimmed, self.stamps)
 
     def take(self, rows: NDArray[np.intp]) -> "Block":

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
+from flowlet.sorted_input import external_sorter
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.key_runs import key_runs, open_runs
 from flowlet.sorted_input.sort_codes import as_bytes, list_codes
@@ -119,6 +120,21 @@ def test_many_runs_are_merged_before_the_end(tmp_path: Path) -> None:
         assert sum(run.num_bytes for run in sorter._runs) < sorter.num_spilled_bytes or number < 2
 
     assert [key for key, _ in records_of(sorter.sorted_blocks())] == sorted([number % 7 for number in range(50)] + [9] * 50)
+
+
+@pytest.mark.parametrize("budget", [TINY, SMALL, LARGE])
+def test_blocks_have_a_bounded_number_of_rows(budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are merged of many runs."""
+    monkeypatch.setattr(external_sorter, "_MOST_BLOCK_ROWS", 50)
+    sorter = ExternalSorter(budget, str(tmp_path))
+    for number in range(0, 3_500, 500):
+        sorter.add(block_of_numbers([place * 7 % 500 for place in range(500)], number))
+
+    lengths = [len(block) for block in sorter.sorted_blocks()]
+    sorter.close()
+
+    assert sum(lengths) == 3_500
+    assert max(lengths) <= 50
 
 
 def test_many_small_blocks_take_no_more_memory_than_large_ones(tmp_path: Path) -> None:

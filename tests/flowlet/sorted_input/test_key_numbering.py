@@ -1,6 +1,7 @@
 """Numbers of keys, against a dictionary of exact keys."""
 
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,3 +106,24 @@ def test_size_grows_with_the_keys() -> None:
     once = numbering.estimated_bytes
     numbering.try_number(ListColumn(["a" * 10_000] * 5))
     assert numbering.estimated_bytes == once > 10_000
+
+
+@pytest.mark.parametrize(
+    "key_of",
+    [
+        lambda number: f"{number:04}".ljust(1000),
+        lambda number: f"{number:04}".ljust(500, "\u0394"),
+        lambda number: b"%04d" % number * 250,
+        lambda number: (f"{number:04}".ljust(1000), number),
+        lambda number: (number, ("a", f"{number:04}".ljust(1000))),
+        lambda number: 10**2400 + number,
+    ],
+    ids=["text", "wide text", "bytes", "tuple", "tuple in a tuple", "large integer"],
+)
+def test_what_keys_hold_counts(key_of: Callable[[int], Any]) -> None:
+    """A thousand bytes each, and a little more, wherever in the key they are."""
+    numbering = KeyNumbering()
+
+    numbering.try_number(ListColumn([key_of(number % 200) for number in range(600)] + [None]))
+
+    assert 200 * 1000 <= numbering.estimated_bytes <= 200 * 1500, numbering

@@ -28,6 +28,7 @@ from flowlet.records import Chunk
 from flowlet.sorted_input import key_numbering, ranked_codes, waiting_records
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.key_runs import key_runs, open_runs
+from flowlet.sorted_input.ranked_codes import RankedCodes
 from flowlet.sorted_input.sort_codes import as_bytes, list_codes
 from flowlet.sorted_input.sorted_block import Block
 from flowlet.sorted_input.waiting_records import WaitingRecords
@@ -168,6 +169,20 @@ def test_arrow_columns_stay_arrow_columns(monkeypatch: pytest.MonkeyPatch) -> No
     assert columns is not None
     assert columns.fields[0].arrow_array().type == pa.large_string()
     assert columns.fields[0].to_list() == ["a"] * 10 + ["b"] * 5 + [None] * 5
+
+
+def test_a_part_of_many_keys_keeps_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether ranks are worth it is a matter of the keys of the part."""
+    monkeypatch.setattr(key_numbering, "_MIN_ROWS", 1)
+    waiting = WaitingRecords(1 << 30)
+    chunk, keys = chunk_of("list", [f"key {number:03}" for number in range(200) for _ in range(4)], 0, None)
+    waiting.add_chunk(chunk, keys)
+
+    part = waiting.joined().sorted().slice(8, 20).trimmed()
+
+    assert isinstance(part.codes, RankedCodes)
+    assert part.codes.names is not None
+    assert part.codes.names.names == ["key 002", "key 003", "key 004"]
 
 
 def test_numbers_in_vain_are_given_up() -> None:
