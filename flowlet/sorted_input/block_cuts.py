@@ -2,7 +2,7 @@
 
 Hot path, per block: one binary search per cut.
 
-Side:       pure.
+Side:       task.
 Invariants: a part of more than one record has at most so many bytes, estimated; what it needs of the table of codes and names counts,
             however the keys are spread.
 """
