@@ -12,7 +12,6 @@ Invariants: runs in the heap are sorted by pane and not empty.  After each call 
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import count
 from typing import Final
 
 import numpy as np
@@ -33,7 +32,7 @@ class WaitingRows:
         self._recent: list[Run] = []  # unsorted
         self._num_recent = 0
         self._sorted: list[tuple[int, int, int, Run]] = []  # first pane, number, rows that the arrays of the run hold, run
-        self._order = count()
+        self._num_pushed = 0
         self._num_rows = 0
         self._first_recent = 0  # the first pane of the unsorted rows, if there are any
 
@@ -134,7 +133,8 @@ class WaitingRows:
             self._recent = [joined_runs(self._recent)]
 
     def _push(self, run: Run, num_held: int) -> None:
-        heappush(self._sorted, (int(run.starts[0]), next(self._order), num_held, run))
+        self._num_pushed += 1  # an order of runs that begin with the same pane
+        heappush(self._sorted, (int(run.starts[0]), self._num_pushed, num_held, run))
 
 
 def _copied(run: Run) -> Run:
