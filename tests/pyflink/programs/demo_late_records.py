@@ -15,10 +15,10 @@ class SecondField(TimestampAssigner):
 
 
 class OneByOne(AsyncFunction[tuple, tuple]):
-    """The records come with pauses, so that a watermark lies between them; the first pause lets the operators behind begin."""
+    """The records come with pauses, so that a watermark lies between them."""
 
     async def async_invoke(self, value: tuple) -> list[tuple]:
-        await asyncio.sleep(2 + value[2] * 0.5)
+        await asyncio.sleep(value[2] * 0.5)
         return [value]
 
 
