@@ -14,6 +14,7 @@ from netstack.wire.message_bytes import FRAME_HEADER, FRAME_HEADER_BYTES, MAGIC
 _UNSEALED_IDS: Final = frozenset({64, 65, 66, 67})  # of the handshake
 _WORK_IDS: Final = frozenset({0, 6})  # BufferResponse, AddCredit
 _DATA_OPCODES: Final = (1, 2)  # text, binary; not pings
+_UPGRADE: Final = b"upgrade: websocket"
 _HEAD_END: Final = b"\r\n\r\n"
 
 
@@ -91,7 +92,7 @@ class DataFrames(_Finder):
 
 
 class WebSocketFrames(_Finder):
-    """The head of an HTTP message, then frames of a WebSocket."""
+    """The head of an HTTP message, then frames of a WebSocket.  Another message of HTTP, such as a file of a job, has no frames."""
 
     _has_head: bool = False
 
@@ -101,6 +102,8 @@ class WebSocketFrames(_Finder):
             end = head.find(_HEAD_END)
             if end < 0:
                 return None
+            if _UPGRADE not in head[:end].lower():
+                return 0
             self._has_head = True
             self.is_work = False
             return end + len(_HEAD_END)

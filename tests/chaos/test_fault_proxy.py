@@ -13,7 +13,7 @@ from tests.chaos.frame_finder import WebSocketFrames
 from tests.chaos.link_plan import LinkFault, LinkFaultKind
 from tests.waiting import PATIENCE_S, spin_until
 
-HEAD = b"GET / HTTP/1.1\r\n\r\n"
+HEAD = b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"
 FRAME = b"\x82\x05hello"
 
 

@@ -13,7 +13,7 @@ from tests.chaos.frame_finder import DataFrames, FrameFinder, Part, WebSocketFra
 HELLO = encode(Hello(2, 2, 1, bytes(32)))
 CREDIT = encode(AddCredit(InputChannelID(bytes(16)), 3)) + bytes(SEAL_BYTES)
 CLOSE = encode(CloseRequest()) + bytes(SEAL_BYTES)
-HEAD = b"GET /rpc/taskmanager HTTP/1.1\r\nHost: here\r\n\r\n"
+HEAD = b"GET /rpc/taskmanager HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\n\r\n"
 SHORT = b"\x82\x85" + bytes(4) + b"12345"
 LONG = b"\x82\xfe\x01\x00" + bytes(4) + bytes(256)
 PING = b"\x89\x00"
@@ -65,3 +65,10 @@ def test_bytes_that_are_no_frames_pass_all_the_same() -> None:
     parts = [*finder.divide(b"GET / HTTP/1.1\r\n"), *finder.divide(b"more")]
 
     assert b"".join(part.data for part in parts) == b"GET / HTTP/1.1\r\nmore"
+
+
+def test_a_file_that_ends_like_the_beginning_of_a_frame_passes_whole() -> None:
+    """Its last bytes were kept back, and who fetched it waited."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab\x82\x7f"
+
+    assert b"".join(part.data for part in WebSocketFrames().divide(answer)) == answer
