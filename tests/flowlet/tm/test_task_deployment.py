@@ -204,9 +204,7 @@ async def test_a_cancelled_timer_does_not_fire(loop: EventLoopThread) -> None:
     never_armed = LoopTimer(loop, 0.001, lambda: fired.append(1))
     never_armed.cancel()
     armed = LoopTimer(loop, 0.02, lambda: fired.append(2))
-    is_armed = asyncio.Event()
-    loop.execute_threadsafe(is_armed.set)
-    await is_armed.wait()
+    await calls_are_made(loop)
     armed.cancel()
     armed.cancel()
     LoopTimer(loop, 0.03, later.set)
@@ -214,6 +212,14 @@ async def test_a_cancelled_timer_does_not_fire(loop: EventLoopThread) -> None:
         await later.wait()
 
     assert fired == []
+
+
+async def calls_are_made(loop: EventLoopThread) -> None:
+    """Wait until the loop has made the calls that it was given so far."""
+    are_made = asyncio.Event()
+    loop.execute_threadsafe(are_made.set)
+    async with asyncio.timeout(PATIENCE_S):
+        await are_made.wait()
 
 
 @pytest.mark.parametrize("end", ["fired", "cancelled", "never armed"])
@@ -233,7 +239,7 @@ async def test_a_timer_that_has_ended_lets_go_of_its_callback(loop: EventLoopThr
     try:
         holder = Holder()
         if end == "cancelled":
-            await asyncio.sleep(0)  # armed meanwhile
+            await calls_are_made(loop)  # armed
         if end != "fired":
             holder.timer.cancel()
             loop.execute_threadsafe(has_ended.set)
@@ -241,7 +247,7 @@ async def test_a_timer_that_has_ended_lets_go_of_its_callback(loop: EventLoopThr
         del holder
         async with asyncio.timeout(PATIENCE_S):
             await has_ended.wait()
-        await asyncio.sleep(0)  # the callback has returned
+        await calls_are_made(loop)  # the callback has returned
         assert reference() is None
     finally:
         gc.enable()
