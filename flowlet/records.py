@@ -116,6 +116,14 @@ class Chunk:
         """Whether the records have timestamps."""
         return self._timestamps is not None or self._timestamp_array is not None
 
+    def timestamp_bounds(self) -> tuple[int, int]:
+        """The lowest and the highest timestamp; there is at least one."""
+        array = self._timestamp_array
+        if array is not None:
+            return int(array.min()), int(array.max())
+        assert self._timestamps, "a chunk of records with timestamps"
+        return min(self._timestamps), max(self._timestamps)
+
     def copy(self) -> "Chunk":
         """A chunk with the same records; columns are shared."""
         if self.columns is not None:

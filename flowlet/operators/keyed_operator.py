@@ -13,6 +13,7 @@ from flowlet.chain.key_extractor import can_be_key, field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext
+from flowlet.columns import ArrayColumn
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.keys.exact_keys import exact_key, exact_keys
@@ -41,11 +42,19 @@ class KeyedInput:
         Raises:
             UserFunctionError: as ``keys``.
         """
+        return self.keys_and_exact(chunk)[0]
+
+    def keys_and_exact(self, chunk: Chunk) -> tuple[list[Any], list[Any]]:
+        """The key of each record, and a stand-in of each as ``exact_keys`` gives it: the same list, if the keys are their own stand-ins.
+
+        Raises:
+            UserFunctionError: as ``keys``.
+        """
         known = None if self._is_shown_column else _known_keys(chunk)
         if known is None:
-            return self.keys(chunk.values)
-        self.exact(known, chunk.values)
-        return known
+            keys = self.selected(chunk.values)
+            return keys, self.exact(keys, chunk)
+        return known, known if _has_plain_keys(chunk) else self.exact(known, chunk)
 
     def exact_keys_of(self, chunk: Chunk) -> list[Any]:
         """``exact_keys``, of keys that are asked for as ``keys_of`` asks.
@@ -54,7 +63,7 @@ class KeyedInput:
             UserFunctionError: as ``keys``.
         """
         known = _known_keys(chunk)
-        return self.exact_keys(chunk.values) if known is None else self.exact(known, chunk.values)
+        return self.exact_keys(chunk.values) if known is None else self.exact(known, chunk)
 
     def keys(self, values: list[Any]) -> list[Any]:
         """The key of each record, as the user knows it.
@@ -63,7 +72,7 @@ class KeyedInput:
             UserFunctionError: the selector failed, or gave something that cannot be a key.
         """
         keys = self.selected(values)
-        self.exact(keys, values)
+        self.exact(keys, Chunk(values))
         return keys
 
     def exact_keys(self, values: list[Any]) -> list[Any]:
@@ -72,7 +81,7 @@ class KeyedInput:
         Raises:
             UserFunctionError: as ``keys``.
         """
-        return self.exact(self.selected(values), values)
+        return self.exact(self.selected(values), Chunk(values))
 
     def write_key(self, code: LoopCode, record: str) -> str:
         """The statements that take the key of the record in a variable, for an operator that does not head its chain."""
@@ -94,8 +103,8 @@ class KeyedInput:
         except Exception as error:
             raise self._operator._failure(values, records) from error
 
-    def exact(self, keys: list[Any], values: list[Any]) -> list[Any]:
-        """The stand-ins of what was selected.
+    def exact(self, keys: list[Any], chunk: Chunk) -> list[Any]:
+        """The stand-ins of what was selected; the records of the chunk are looked at only for an error.
 
         Raises:
             UserFunctionError: something cannot be a key.
@@ -103,7 +112,7 @@ class KeyedInput:
         try:
             return exact_keys(keys)
         except KeyTypeError as error:
-            failed = next(record for key, record in zip(keys, values, strict=True) if not can_be_key(key))
+            failed = next(record for key, record in zip(keys, chunk.values, strict=True) if not can_be_key(key))
             raise UserFunctionError(self._operator.name, self._operator.ctx.subtask, preview(failed)) from error
 
 
@@ -185,6 +194,15 @@ class KeyedOperator(UserFunctionOperator):
     def _keys(self, values: list[Any]) -> list[Any]:
         """The exact key of each record."""
         return self._key_input.exact_keys(values)
+
+
+def _has_plain_keys(chunk: Chunk) -> bool:
+    """Whether the keys are a column of integers, so that none has to be looked at."""
+    columns = chunk.columns
+    if columns is None or columns.key_position is None:
+        return False
+    column = columns.fields[columns.key_position]
+    return isinstance(column, ArrayColumn) and column.array.dtype.kind in "iu"
 
 
 def _known_keys(chunk: Chunk) -> list[Any] | None:

@@ -4,8 +4,8 @@ While records are newer than the watermark, nothing can be evaluated.  So what a
 first record on.  It is written to the state before a snapshot, when there are too many, and before anything else reads it; a window that
 ends before that never touches the state.  Functions are called for each record, in the order of the stream.
 
-Hot path, per record: the start of its window, one probe and one store, and the call of the function; per window of a key an access of
-the state and a timer (bench: windows).
+Hot path, per record: one probe and one store, and the call of the function; the start of its window, if its chunk is not all in one; per
+window of a key an access of the state and a timer (bench: windows).
 
 Side:       task.
 Invariants: what a cell holds is newer than the state.  A window of a key that keeps something has its timers.  There are at most twice
@@ -13,17 +13,20 @@ Invariants: what a cell holds is newer than the state.  A window of a key that k
 Source:     Flink ``WindowOperator.processElement``, for ``EventTimeTrigger``.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator
 from typing import Any, Final
 
+from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.stream_operator import OperatorContext
 from flowlet.datastream.window.time_triggers import EventTimeTrigger
 from flowlet.datastream.window.window_assigners import SlidingEventTimeWindows, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP, TimeWindow
-from flowlet.keys.exact_keys import exact_key, exact_keys
+from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.namespaced_key import NamespacedKey
-from flowlet.timers.time_api import InternalTimerService, KeyContext
+from flowlet.records import Chunk
+from flowlet.timers.time_api import InternalTimerService
 from flowlet.windows.window_contents import CombinedContents, ListContents, WindowContents
 from flowlet.windows.window_states import WindowStates
 
@@ -31,8 +34,8 @@ _MISSING: Final = object()
 # Cells, or records in lists: a snapshot has to write so many to the state first, at 2 us each.  Not measured.
 _MAX_KEPT: Final = 50_000
 
-# An exact key, and the start of a window.
-Cell = tuple[Any, int]
+# The start of a window, and an exact key.
+Cell = tuple[int, Any]
 
 
 def are_aligned(spec: WindowSpec) -> bool:
@@ -49,11 +52,11 @@ class AlignedWindows:
         contents: what is kept of them.
         states: of the windows.
         timers: of the windows.
-        keys: the operator's current key.
+        ctx: of the operator, which has the current key.
     """
 
     def __init__(
-        self, spec: WindowSpec, contents: WindowContents, states: WindowStates, timers: InternalTimerService, keys: KeyContext
+        self, spec: WindowSpec, contents: WindowContents, states: WindowStates, timers: InternalTimerService, ctx: OperatorContext
     ) -> None:
         assigner: Any = spec.assigner
         self._size: int = assigner._size
@@ -63,113 +66,168 @@ class AlignedWindows:
         self._contents = contents
         self._context = states.key_context
         self._timers = timers
-        self._keys = keys
+        self._ctx = ctx
         self._combine = spec.combine
         self._aggregates = spec.aggregates
-        self._nothing = _MISSING if spec.aggregates else None  # Behind what the next record itself is kept: an accumulator may be None.
-        self._cells: dict[Cell, Any] = {}  # What is kept, or the records that the state has not got yet.
-        self._users: dict[Cell, Any] = {}  # The keys of cells as the user knows them.
+        # By start and exact key, what is kept, or the records that the state has not got yet.
+        self._cells = _CellsByStart()
+        self._num_cells = 0
+        self._users: dict[Cell, Any] = {}  # The keys of cells as the user knows them, where these are not the exact keys.
         self._in_state: set[Cell] = set()  # Cells whose window may have an entry in the state.
         self._num_listed = 0
         self._windows: dict[int, tuple[TimeWindow, Any]] = {}  # By start, with their exact keys.
+        self._loop = RecordLoop(ctx.operator_name, self._write_record, [])
+        self._common_starts: list[int] = []  # Of the windows of all records that a loop is given without timestamps.
+        self._user_keys: _UserKeys | None = None  # Of the records in the loop; None: these are their exact keys.
 
     def __repr__(self) -> str:
-        return f"<AlignedWindows: {len(self._cells)} cells>"
+        return f"<AlignedWindows: {self._num_cells} cells>"
 
     # -- records
 
-    def add(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any]) -> None:
+    def add(self, chunk: Chunk, keys: list[Any], exact: list[Any]) -> None:
         """Put records into their windows; all of them are newer than the watermark.
 
+        Args:
+            chunk: has timestamps.
+            keys: as the user knows them.
+            exact: the same list, if these are their own exact keys.
+
         Raises:
-            Exception: whatever the function raised, at the record that ``values`` gave last.
+            UserFunctionError: the function failed; names the record.
         """
-        exact, size = exact_keys(keys), self._piece_size()
+        size = self._piece_size()
         if len(keys) <= size:
-            self._add_piece(values, timestamps, keys, exact)
+            self._add_piece(chunk, keys, exact)
             return
-        for start in range(0, len(keys), size):
-            piece = slice(start, start + size)
-            self._add_piece(islice(values, size), timestamps[piece], keys[piece], exact[piece])
+        for number, part in enumerate(chunk.parts(size)):
+            piece = slice(number * size, (number + 1) * size)
+            users = keys[piece]
+            self._add_piece(part, users, users if exact is keys else exact[piece])
 
     def _piece_size(self) -> int:
         """How many records make at most as many cells as may be kept."""
         return max(1, _MAX_KEPT // -(-self._size // self._slide))
 
-    def _add_piece(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
-        if isinstance(self._contents, ListContents):
-            self._add_to_lists(values, timestamps, keys, exact)
-        elif self._slide == self._size:
-            self._combine_each(values, timestamps, keys, exact)
-        else:
-            self._combine_sliding(values, timestamps, keys, exact)
-        if len(self._cells) > _MAX_KEPT or self._num_listed > _MAX_KEPT:
+    def _add_piece(self, chunk: Chunk, keys: list[Any], exact: list[Any]) -> None:
+        self._user_keys = None if exact is keys else _UserKeys(exact, keys)
+        first, last = chunk.timestamp_bounds()
+        self._common_starts = starts = [*self._starts(first)]
+        are_common = bool(starts) and last - starts[0] < self._slide and last - starts[-1] < self._size
+        self._loop.run(chunk.records(), None if are_common else chunk.timestamps, len(keys), exact)
+        self._user_keys = None
+        if self._num_cells > _MAX_KEPT or self._num_listed > _MAX_KEPT:
             self.write_all()
 
-    def _combine_each(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
-        cells, load, step, size, offset = self._cells, self._load, self._step(), self._size, self._offset
-        get, nothing = cells.get, self._nothing
-        for value, timestamp, key, user_key in zip(values, timestamps, exact, keys, strict=False):
-            cell = key, timestamp - (timestamp - offset) % size
-            before = get(cell, _MISSING)
-            if before is _MISSING:
-                before = load(cell, user_key)
-            cells[cell] = value if before is nothing else step(before, value)
+    def _starts(self, timestamp: int) -> range:
+        """The starts of the windows of a record, latest first."""
+        return range(timestamp - (timestamp - self._offset) % self._slide, timestamp - self._size, -self._slide)
 
-    def _combine_sliding(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
-        cells, load, step, size, slide, offset = self._cells, self._load, self._step(), self._size, self._slide, self._offset
-        get, nothing = cells.get, self._nothing
-        for value, timestamp, key, user_key in zip(values, timestamps, exact, keys, strict=False):
-            for start in range(timestamp - (timestamp - offset) % slide, timestamp - size, -slide):
-                cell = key, start
-                before = get(cell, _MISSING)
-                if before is _MISSING:
-                    before = load(cell, user_key)
-                cells[cell] = value if before is nothing else step(before, value)
+    def _write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """The statements for one record; without a timestamp it is of the windows that are common to all records."""
+        assert key is not None, "the loop is given keys"
+        start, cells = code.variable("start"), code.variable("cells")
+        by_start = code.bind(self._cells, "by_start")
+        if self._slide == self._size:
+            self._write_window(code, timestamp, start, cells)
+            self._write_cell(code, record, key, start, cells)
+            return
+        if timestamp is None:
+            windows = code.variable("windows")
+            code.at_start(f"{windows} = [(start, {by_start}[start]) for start in {code.bind(self._starts_of_all, 'starts_of_all')}()]")
+            with code.block(f"for {start}, {cells} in {windows}:"):
+                self._write_cell(code, record, key, start, cells)
+            return
+        with code.block(f"for {start} in range({self._start_of(timestamp, self._slide)}, {timestamp} - {self._size}, -{self._slide}):"):
+            code.line(f"{cells} = {by_start}[{start}]")
+            self._write_cell(code, record, key, start, cells)
 
-    def _add_to_lists(self, values: Iterator[Any], timestamps: Sequence[int], keys: list[Any], exact: list[Any]) -> None:
-        cells, size, slide, offset, num_listed = self._cells, self._size, self._slide, self._offset, 0
-        for value, timestamp, key, user_key in zip(values, timestamps, exact, keys, strict=False):
-            for start in range(timestamp - (timestamp - offset) % slide, timestamp - size, -slide):
-                cell = key, start
-                elements = cells.get(cell)
-                num_listed += 1
-                if elements is None:
-                    cells[cell] = [value]
-                    self._users[cell] = user_key
-                    self._in_state.add(cell)  # not asked: it would copy the list
-                    self._register(user_key, self._window(start)[0])
-                else:
-                    elements.append(value)
-        self._num_listed += num_listed
+    def _write_window(self, code: LoopCode, timestamp: str | None, start: str, cells: str) -> None:
+        """The statements that find the only window of a record, which is mostly that of the record before."""
+        by_start = code.bind(self._cells, "by_start")
+        if timestamp is None:
+            code.at_start(f"{start}, = {code.bind(self._starts_of_all, 'starts_of_all')}()")
+            code.at_start(f"{cells} = {by_start}[{start}]")
+            return
+        end = code.variable("end")
+        code.at_start(f"{start} = {end} = 0")
+        with code.block(f"if not {start} <= {timestamp} < {end}:"):
+            code.line(f"{start} = {self._start_of(timestamp, self._size)}")
+            code.line(f"{end} = {start} + {self._size}")
+            code.line(f"{cells} = {by_start}[{start}]")
 
-    def _step(self) -> Any:
-        """The function of what is kept and a record."""
+    def _start_of(self, timestamp: str, slide: int) -> str:
+        since = f"({timestamp} - {self._offset})" if self._offset else timestamp
+        return f"{timestamp} - {since} % {slide}"
+
+    def _starts_of_all(self) -> list[int]:
+        return self._common_starts
+
+    def _write_cell(self, code: LoopCode, record: str, key: str, start: str, cells: str) -> None:
+        """The statements that put a record into the cell of a window."""
+        if isinstance(self._contents, ListContents):
+            self._write_append(code, record, key, start, cells)
+            return
+        missing, kept, blame = code.bind(_MISSING, "MISSING"), code.variable("kept"), self._blame(record)
+        code.line(f"{kept} = {cells}.get({key}, {missing})")
+        code.line(f"if {kept} is {missing}: {kept} = {code.bind(self._load, 'load')}({start}, {key})")
         if self._aggregates:
-            add, create = self._combine.add, self._combine.create_accumulator
-            return lambda accumulator, value: add(value, create() if accumulator is None else accumulator)
-        return getattr(self._combine, "reduce", self._combine)
+            code.line(f"if {kept} is None: {kept} = {code.bind(self._combine.create_accumulator, 'create')}()", blame)
+            code.line(f"{cells}[{key}] = {code.bind(self._combine.add, 'add')}({record}, {kept})", blame)
+        else:
+            reduce = code.bind(getattr(self._combine, "reduce", self._combine), "reduce")
+            code.line(f"{cells}[{key}] = {record} if {kept} is None else {reduce}({kept}, {record})", blame)
 
-    def _load(self, cell: Cell, key: Any) -> Any:
-        """What a window keeps; None: nothing."""
+    def _write_append(self, code: LoopCode, record: str, key: str, start: str, cells: str) -> None:
+        elements, number = code.variable("elements"), code.variable("n")
+        code.at_start(f"{number} = 0")
+        code.at_end(f"{code.bind(self._count_listed, 'count_listed')}({number})")
+        code.line(f"{elements} = {cells}.get({key})")
+        code.line(f"if {elements} is None: {cells}[{key}] = {elements} = {code.bind(self._new_list, 'new_list')}({start}, {key})")
+        code.line(f"{elements}.append({record})")
+        code.line(f"{number} += 1")
+
+    def _blame(self, record: str) -> Blame:
+        return Blame(self._ctx.operator_name, self._ctx.subtask, record)
+
+    def _count_listed(self, number: int) -> None:
+        self._num_listed += number
+
+    def _new_list(self, start: int, exact: Any) -> list[Any]:
+        cell = start, exact
+        key = self._named(cell)
+        self._in_state.add(cell)  # not asked: it would copy the list
+        self._register(key, self._window(start)[0])
+        return []
+
+    def _load(self, start: int, exact: Any) -> Any:
+        """What a window keeps, which gets a cell; None: nothing."""
         assert isinstance(self._contents, CombinedContents), "the caller checked that"
-        self._users[cell] = key
+        cell = start, exact
+        key = self._named(cell)
         self._enter(cell, key)
         kept = self._contents.kept()
         if kept is not None:
             self._in_state.add(cell)
         # A window that is kept for late records may have had its end, and gets it again after a restart: the watermark is lower then.
         if kept is None or self._lateness_ms:
-            self._register(key, self._window(cell[1])[0])
+            self._register(key, self._window(start)[0])
         return kept
+
+    def _named(self, cell: Cell) -> Any:
+        """The key of a new cell as the user knows it."""
+        self._num_cells += 1
+        if self._user_keys is None:
+            return cell[1]
+        key = self._users[cell] = self._user_keys[cell[1]]
+        return key
 
     # -- cells and the state
 
     def take(self, key: Any, window: TimeWindow) -> list[Any] | None:
         """What a window of a key keeps, as ``WindowContents.get`` gives it, and forget it; None: nothing."""
-        cell = exact_key(key), window.start
-        found = self._cells.pop(cell, _MISSING)
-        self._users.pop(cell, None)
+        cell = window.start, exact_key(key)
+        found = self._pop(cell)
         is_in_state = found is _MISSING or cell in self._in_state
         self._in_state.discard(cell)
         kept: list[Any] | None = None
@@ -181,34 +239,48 @@ class AlignedWindows:
         if found is _MISSING or found is None:
             return kept
         if isinstance(self._contents, ListContents):
-            self._num_listed -= len(found)
             return [*(kept or ()), *found]
         result = self._combine.get_result(found) if self._aggregates else found
         return None if result is None else [result]
 
+    def _pop(self, cell: Cell) -> Any:
+        """What a cell holds, which is forgotten."""
+        start, exact = cell
+        cells = self._cells.get(start)
+        if cells is None:
+            return _MISSING
+        found = cells.pop(exact, _MISSING)
+        if not cells:
+            del self._cells[start]
+        if found is not _MISSING:
+            self._num_cells -= 1
+            self._users.pop(cell, None)
+            if isinstance(self._contents, ListContents):
+                self._num_listed -= len(found)
+        return found
+
     def write(self, key: Any, window: TimeWindow) -> None:
         """Write the cell of a window to the state, if it has one: something else will read it."""
-        cell = exact_key(key), window.start
-        if cell in self._cells:
-            value = self._cells.pop(cell)
-            if isinstance(self._contents, ListContents):
-                self._num_listed -= len(value)
-            self._write(cell, value)
-            del self._users[cell]
+        cell = window.start, exact_key(key)
+        value = self._pop(cell)
+        if value is not _MISSING:
+            self._write(cell, key, value)
             self._in_state.discard(cell)
 
     def write_all(self) -> None:
         """Write all cells to the state."""
-        for cell, value in self._cells.items():
-            self._write(cell, value)
+        for start, cells in self._cells.items():
+            for exact, value in cells.items():
+                cell = start, exact
+                self._write(cell, self._users.get(cell, exact), value)
         self._cells.clear()
         self._users.clear()
         self._in_state.clear()
         self._windows.clear()
-        self._num_listed = 0
+        self._num_cells = self._num_listed = 0
 
-    def _write(self, cell: Cell, value: Any) -> None:
-        self._enter(cell, self._users[cell])
+    def _write(self, cell: Cell, key: Any, value: Any) -> None:
+        self._enter(cell, key)
         if isinstance(self._contents, ListContents):
             self._contents.state.add_all(value)
         else:
@@ -216,7 +288,7 @@ class AlignedWindows:
             self._contents.update(value)
 
     def _enter(self, cell: Cell, key: Any) -> None:
-        exact, start = cell
+        start, exact = cell
         window, exact_window = self._window(start)
         named = NamespacedKey(key, window)
         named.exact = NamespacedKey, exact, exact_window
@@ -233,15 +305,38 @@ class AlignedWindows:
 
     def _register(self, key: Any, window: TimeWindow) -> None:
         """The timers of a window that may have none."""
-        self._keys.current_key = key
+        self._ctx.key_context.current_key = key
         end = window.end - 1
         self._timers.register_event_time_timer(window, end)
         if self._lateness_ms and end + self._lateness_ms < MAX_WINDOW_TIMESTAMP:
             self._timers.register_event_time_timer(window, end + self._lateness_ms)
 
     def check_invariants(self) -> None:
-        """Assert that every cell has its key, and that records in lists were counted."""
-        assert self._cells.keys() == self._users.keys(), "a cell without its key, or a key without its cell"
-        assert self._in_state <= self._cells.keys(), "a cell that is gone is said to be in the state"
-        num_listed = sum(map(len, self._cells.values())) if isinstance(self._contents, ListContents) else 0
+        """Assert that cells were counted, and that records in lists were."""
+        cells = {(start, exact): value for start, by_key in self._cells.items() for exact, value in by_key.items()}
+        assert self._num_cells == len(cells), f"{self._num_cells} cells instead of {len(cells)}"
+        assert self._users.keys() <= cells.keys(), "a key without its cell"
+        assert self._in_state <= cells.keys(), "a cell that is gone is said to be in the state"
+        num_listed = sum(map(len, cells.values())) if isinstance(self._contents, ListContents) else 0
         assert self._num_listed == num_listed, f"{self._num_listed} records in lists instead of {num_listed}"
+
+
+class _CellsByStart(dict[int, dict[Any, Any]]):
+    """The cells of each window, by exact key."""
+
+    def __missing__(self, start: int) -> dict[Any, Any]:
+        cells = self[start] = {}
+        return cells
+
+
+class _UserKeys:
+    """Keys as the user knows them, by their exact keys; most records are of keys that have their cells."""
+
+    def __init__(self, exact: list[Any], keys: list[Any]) -> None:
+        self._pairs: Iterator[tuple[Any, Any]] = zip(exact, keys, strict=True)
+        self._known: dict[Any, Any] = {}
+
+    def __getitem__(self, exact: Any) -> Any:
+        if exact not in self._known:
+            self._known.update(self._pairs)
+        return self._known[exact]

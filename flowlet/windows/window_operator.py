@@ -11,7 +11,6 @@ Source:     Flink ``WindowOperator``, ``EvictingWindowOperator``; PyFlink ``Wind
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import groupby, repeat
 from typing import Any, Final
 
@@ -88,7 +87,7 @@ class WindowOperator(UserFunctionOperator):
         self._function_context = FunctionContext(self._states, self._timers, runtime, merges=spec.merges)
         self._call = window_call_of(spec, self._function_context)
         self._clears = clears(spec)
-        self._aligned = AlignedWindows(spec, self._contents, self._states, self._timers, ctx.key_context) if are_aligned(spec) else None
+        self._aligned = AlignedWindows(spec, self._contents, self._states, self._timers, ctx) if are_aligned(spec) else None
         self._open_functions()
         self._clean = ctx.keyed_state_backend.clean if ctx.keyed_state_backend.cleans_at_records else None
 
@@ -108,41 +107,38 @@ class WindowOperator(UserFunctionOperator):
         """Put each record into its windows."""
         if not len(chunk):
             return
-        keys = self._keys.keys_of(chunk)
+        keys, exact = self._keys.keys_and_exact(chunk)
         try:
-            if self._aligned is not None and chunk.timestamps is not None:
-                self._process_aligned(self._aligned, chunk.values, chunk.timestamps, keys)
+            if self._aligned is not None and chunk.has_timestamps:
+                self._process_aligned(self._aligned, chunk, keys, exact)
             else:
                 self._process_each(chunk.values, chunk.timestamps, keys)
         finally:
             self._results.flush()
 
-    def _process_aligned(self, aligned: AlignedWindows, values: list[Any], timestamps: list[int], keys: list[Any]) -> None:
+    def _process_aligned(self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any]) -> None:
         """Records that are newer than the watermark all at once, the others one by one."""
         watermark = self._timers.current_watermark()
-        if min(timestamps) > watermark:
-            self._process_new(aligned, values, timestamps, keys)
+        if chunk.timestamp_bounds()[0] > watermark:
+            self._process_new(aligned, chunk, keys, exact)
             return
+        timestamps = chunk.timestamps or ()
         start = 0
         for is_new, run in groupby(timestamps, key=lambda timestamp: timestamp > watermark):
             stop = start + len(list(run))
-            process = partial(self._process_new, aligned) if is_new else self._process_each
-            process(values[start:stop], timestamps[start:stop], keys[start:stop])
+            if is_new:
+                users = keys[start:stop]
+                self._process_new(aligned, chunk.slice(start, stop), users, users if exact is keys else exact[start:stop])
+            else:
+                self._process_each(chunk.values[start:stop], timestamps[start:stop], keys[start:stop])
             start = stop
 
-    def _process_new(self, aligned: AlignedWindows, values: Sequence[Any], timestamps: Sequence[int], keys: list[Any]) -> None:
+    def _process_new(self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any]) -> None:
         if self._clean is not None:
             for key in keys:
                 self.ctx.key_context.current_key = key
                 self._clean()
-        records = list(values)
-        position = iter(records)
-        try:
-            aligned.add(position, timestamps, keys)
-        except FlowletError:
-            raise
-        except Exception as error:
-            raise self._failure(records, position) from error
+        aligned.add(chunk, keys, exact)
 
     def _process_each(self, values: Sequence[Any], timestamps: Sequence[int] | None, keys: Sequence[Any]) -> None:
         context, clean = self.ctx.key_context, self._clean

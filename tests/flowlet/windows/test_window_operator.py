@@ -393,7 +393,7 @@ def test_a_large_chunk_is_written_to_the_state_on_the_way(spec: Any, monkeypatch
     write_all = aligned_windows.AlignedWindows.write_all
 
     def counted(aligned: aligned_windows.AlignedWindows) -> None:
-        sizes.append(len(aligned._cells))
+        sizes.append(aligned._num_cells)
         write_all(aligned)
 
     monkeypatch.setattr(aligned_windows.AlignedWindows, "write_all", counted)
