@@ -6,6 +6,7 @@ Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkSta
         control elements.
 """
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -105,7 +106,8 @@ class Chunk:
     def timestamp_array(self) -> Int64Array | None:
         """The timestamps as an array that nobody changes, or None."""
         if self._timestamp_array is None and self._timestamps is not None:
-            array = np.array(self._timestamps, np.int64)
+            # Half the time of ``np.array``, which looks at each number twice.
+            array = np.frombuffer(struct.pack(f"={len(self._timestamps)}q", *self._timestamps), np.int64)
             if self.columns is None:
                 return array  # the list may still change
             self._timestamp_array = array

@@ -156,7 +156,7 @@ class OperatorChain:
             keys = KeyExtractor(getattr(selector, "get_key", selector), "key_by", context.subtask, selector=selector)
         item = self._chained[child]
         conversion = None if item.takes_unconverted else self._conversion(item.parent, item.tag)
-        if operator.takes_chunks:
+        if operator.takes_chunks and not (keys is not None and operator.takes_keyed_records):
             return ChunkingOutput(ChunkInput(operator, counters), keys, conversion)
         if keys is not None:
             return KeyedConsumer(operator, self._outputs[child].loop_ends, counters, keys, conversion)

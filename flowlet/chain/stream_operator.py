@@ -177,6 +177,7 @@ class StreamOperator:
     uid: str = ""  # what the user calls it, for people; empty: nothing
     operator_id: bytes = b""  # 16 bytes that survive a restart of the job; empty: derived from the task's
     takes_chunks: bool = False  # whether a chain gives it chunks (of records that cannot change) instead of single records
+    takes_keyed_records: bool = False  # whether it wants single records all the same behind a ``key_by``, where none can change either
     state_version: ClassVar[int] = 1  # of the snapshot; raised by whoever changes its fields
     waits: ClassVar[bool] = False  # whether it may run mails while it processes a record
     takes_late_data: ClassVar[bool] = False  # whether its producers may send it records behind their end of data

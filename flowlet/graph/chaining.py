@@ -22,7 +22,9 @@ from flowlet.graph.transformation import (
     ProcessTransformation,
     ReduceTransformation,
     Transformation,
+    WindowTransformation,
 )
+from flowlet.keys.column_key import ColumnKey
 
 
 def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
@@ -30,8 +32,8 @@ def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
 
     All must hold: chaining is on; the edge is its reader's only input; records go forward; parallelism and slot sharing group are equal;
     the strategies of both operators allow it.  With parallelism 1 a keyed edge goes forward, too, if the reader takes single records and
-    has no timers: timers need a thread that no source keeps busy.  Not with unaligned checkpoints: records in flight on the edge, from a
-    run with more subtasks, go where the edge leads.
+    has no timers of the clock: these need a thread that no source keeps busy.  Not with unaligned checkpoints: records in flight on the
+    edge, from a run with more subtasks, go where the edge leads.
     """
     if edge.target is None or not graph.is_chaining_enabled:
         return False
@@ -49,12 +51,16 @@ def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
 def _is_forward_by_key(edge: StreamEdge, graph: StreamGraph, step: Transformation) -> bool:
     checkpoints = graph.settings.job.checkpoints
     is_unaligned = checkpoints is not None and checkpoints.is_unaligned
-    return isinstance(edge.partitioner, KeyGroups) and not (graph.is_batch or is_unaligned) and _takes_single_records(step)
+    if not isinstance(edge.partitioner, KeyGroups) or graph.is_batch or is_unaligned:
+        return False
+    return _takes_single_records(step, is_column=isinstance(edge.partitioner.key_selector, ColumnKey))
 
 
-def _takes_single_records(step: Transformation) -> bool:
-    """Whether a step on a keyed stream processes single records, and nothing else (timers, whole chunks)."""
+def _takes_single_records(step: Transformation, *, is_column: bool) -> bool:
+    """Whether a step on a keyed stream processes single records, and nothing else (timers of the clock, chunks); ``is_column``: the key."""
     match step:
+        case WindowTransformation(spec=spec):
+            return bool(spec.is_aligned) and not is_column
         case ProcessTransformation(has_timers=has_timers):
             return not has_timers
         case ReduceTransformation(emits_batches=emits_batches, is_declared=is_declared):

@@ -218,6 +218,10 @@ class EventTimeStream:
             assigned = code.variable("t")
             extract = code.bind(assigner.extract_timestamp, "extract")
             code.line(f"{assigned} = {extract}({record}, {timestamp or MIN_TIMESTAMP})", blame)
+            if self._max_skew_ms is None and not self._generator.needs_events:
+                self._write_checked_and_seen(code, assigned, blame)
+                emit(assigned)
+                return
             with code.block(f"if type({assigned}) is not int or not {MIN_TIMESTAMP} <= {assigned} <= {MAX_TIMESTAMP}:"):
                 code.line(f"raise {code.bind(_advice, 'advice')}({assigned})", blame)
         with code.sharing(record, is_shared=self._generator.needs_events):
@@ -231,6 +235,18 @@ class EventTimeStream:
                 self._write_seen(code, record, assigned, blame)
         else:
             self._write_seen(code, record, assigned, blame)
+
+    def _write_checked_and_seen(self, code: LoopCode, timestamp: str, blame: Blame) -> None:
+        """The statements that check a timestamp and remember the largest: one comparison tells most that they are not too small."""
+        largest, advice = code.variable("largest"), code.bind(_advice, "advice")
+        code.at_start(f"{largest} = {MIN_TIMESTAMP - 1}")
+        code.at_end(f"if {largest} >= {MIN_TIMESTAMP}: {code.bind(self._generator.on_largest_timestamp, 'on_largest')}({largest})")
+        code.line(f"if type({timestamp}) is not int: raise {advice}({timestamp})", blame)
+        with code.block(f"if {timestamp} > {largest}:"):
+            code.line(f"if {timestamp} > {MAX_TIMESTAMP}: raise {advice}({timestamp})", blame)
+            code.line(f"{largest} = {timestamp}")
+        with code.block(f"elif {timestamp} < {MIN_TIMESTAMP}:"):
+            code.line(f"raise {advice}({timestamp})", blame)
 
     def _write_seen(self, code: LoopCode, record: str, timestamp: str | None, blame: Blame) -> None:
         if self._generator.needs_events:

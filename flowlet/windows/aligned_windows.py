@@ -8,8 +8,8 @@ Hot path, per record: one probe and one store, and the call of the function; the
 window of a key an access of the state and a timer (bench: windows).
 
 Side:       task.
-Invariants: what a cell holds is newer than the state.  A window of a key that keeps something has its timers.  There are at most twice
-            ``_MAX_KEPT`` cells, and records in lists, but for a record in more windows than that.
+Invariants: what a cell holds is newer than the state.  A window of a key that keeps something has its timers.  There are at most
+            ``_MAX_KEPT`` cells, and records in lists, but for those of one chunk that are in the lists of windows known before.
 Source:     Flink ``WindowOperator.processElement``, for ``EventTimeTrigger``.
 """
 
@@ -19,13 +19,11 @@ from typing import Any, Final
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.datastream.window.time_triggers import EventTimeTrigger
-from flowlet.datastream.window.window_assigners import SlidingEventTimeWindows, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP, TimeWindow
 from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.namespaced_key import NamespacedKey
-from flowlet.records import Chunk
+from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.time_api import InternalTimerService
 from flowlet.windows.window_contents import CombinedContents, ListContents, WindowContents
 from flowlet.windows.window_states import WindowStates
@@ -33,22 +31,17 @@ from flowlet.windows.window_states import WindowStates
 _MISSING: Final = object()
 # Cells, or records in lists: a snapshot has to write so many to the state first, at 2 us each.  Not measured.
 _MAX_KEPT: Final = 50_000
+_PLAIN: Final = frozenset({str, int, bytes})  # keys of these types are their own exact keys
 
 # The start of a window, and an exact key.
 Cell = tuple[int, Any]
-
-
-def are_aligned(spec: WindowSpec) -> bool:
-    """Whether windows begin at the same times for all keys, and only the watermark evaluates them; their exact types say so."""
-    is_known = type(spec.assigner) in (TumblingEventTimeWindows, SlidingEventTimeWindows)
-    return is_known and type(spec.trigger) is EventTimeTrigger and spec.evictor is None
 
 
 class AlignedWindows:
     """Puts records into windows; task thread only.
 
     Args:
-        spec: what is done with windows; ``are_aligned``.
+        spec: what is done with windows; ``is_aligned``.
         contents: what is kept of them.
         states: of the windows.
         timers: of the windows.
@@ -74,9 +67,10 @@ class AlignedWindows:
         self._num_cells = 0
         self._users: dict[Cell, Any] = {}  # The keys of cells as the user knows them, where these are not the exact keys.
         self._in_state: set[Cell] = set()  # Cells whose window may have an entry in the state.
-        self._num_listed = 0
+        self.num_listed = 0  # Records in lists; counted by the loops.
+        self.watermark = MIN_TIMESTAMP  # Set by the operator: whether a record is newer, and cannot evaluate a window.
         self._windows: dict[int, tuple[TimeWindow, Any]] = {}  # By start, with their exact keys.
-        self._loop = RecordLoop(ctx.operator_name, self._write_record, [])
+        self._loop = RecordLoop(ctx.operator_name, self._write_in_chunk, [])
         self._common_starts: list[int] = []  # Of the windows of all records that a loop is given without timestamps.
         self._user_keys: _UserKeys | None = None  # Of the records in the loop; None: these are their exact keys.
 
@@ -96,65 +90,78 @@ class AlignedWindows:
         Raises:
             UserFunctionError: the function failed; names the record.
         """
-        size = self._piece_size()
-        if len(keys) <= size:
-            self._add_piece(chunk, keys, exact)
-            return
-        for number, part in enumerate(chunk.parts(size)):
-            piece = slice(number * size, (number + 1) * size)
-            users = keys[piece]
-            self._add_piece(part, users, users if exact is keys else exact[piece])
-
-    def _piece_size(self) -> int:
-        """How many records make at most as many cells as may be kept."""
-        return max(1, _MAX_KEPT // -(-self._size // self._slide))
-
-    def _add_piece(self, chunk: Chunk, keys: list[Any], exact: list[Any]) -> None:
         self._user_keys = None if exact is keys else _UserKeys(exact, keys)
         first, last = chunk.timestamp_bounds()
         self._common_starts = starts = [*self._starts(first)]
         are_common = bool(starts) and last - starts[0] < self._slide and last - starts[-1] < self._size
         self._loop.run(chunk.records(), None if are_common else chunk.timestamps, len(keys), exact)
         self._user_keys = None
-        if self._num_cells > _MAX_KEPT or self._num_listed > _MAX_KEPT:
+        if self.num_listed > _MAX_KEPT:
             self.write_all()
 
     def _starts(self, timestamp: int) -> range:
         """The starts of the windows of a record, latest first."""
         return range(timestamp - (timestamp - self._offset) % self._slide, timestamp - self._size, -self._slide)
 
-    def _write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """The statements for one record; without a timestamp it is of the windows that are common to all records."""
-        assert key is not None, "the loop is given keys"
+    # -- the text of loops
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str, key: str, process_late: str) -> None:
+        """Generate the statements for one record of another operator's loop.
+
+        Args:
+            code: the loop.
+            record: name of a variable, as the next two.
+            timestamp: milliseconds.
+            key: as the user knows it.
+            process_late: the statement for a record that is not newer than the watermark.
+        """
+        windows, exact = code.bind(self, "windows"), code.variable("exact")
+        with code.block(f"if {timestamp} > {windows}.watermark:"):
+            code.line(f"{exact} = {key} if type({key}) in {code.bind(_PLAIN, 'PLAIN')} else {code.bind(exact_key, 'exact_key')}({key})")
+            end = self._write_windows(code, record, timestamp, exact, key)
+        with code.block("else:"):
+            code.line(process_late)
+            if end is not None:
+                code.line(f"{end} = {MIN_TIMESTAMP}")  # The cells that the loop knows may be gone.
+
+    def _write_in_chunk(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """The statements for one record of a chunk; without a timestamp it is of the windows that are common to all records."""
+        assert key is not None, "the loop is given exact keys"
+        self._write_windows(code, record, timestamp, key, None)
+
+    def _write_windows(self, code: LoopCode, record: str, timestamp: str | None, exact: str, key: str | None) -> str | None:
+        """The statements that put a record into its windows; the variable with the end of the last record's, if the loop knows it."""
         start, cells = code.variable("start"), code.variable("cells")
-        by_start = code.bind(self._cells, "by_start")
         if self._slide == self._size:
-            self._write_window(code, timestamp, start, cells)
-            self._write_cell(code, record, key, start, cells)
-            return
+            end = self._write_window(code, timestamp, start, cells)
+            self._write_cell(code, record, exact, key, start, cells)
+            return end
+        by_start = code.bind(self._cells, "by_start")
         if timestamp is None:
             windows = code.variable("windows")
             code.at_start(f"{windows} = [(start, {by_start}[start]) for start in {code.bind(self._starts_of_all, 'starts_of_all')}()]")
             with code.block(f"for {start}, {cells} in {windows}:"):
-                self._write_cell(code, record, key, start, cells)
-            return
+                self._write_cell(code, record, exact, key, start, cells)
+            return None
         with code.block(f"for {start} in range({self._start_of(timestamp, self._slide)}, {timestamp} - {self._size}, -{self._slide}):"):
             code.line(f"{cells} = {by_start}[{start}]")
-            self._write_cell(code, record, key, start, cells)
+            self._write_cell(code, record, exact, key, start, cells)
+        return None
 
-    def _write_window(self, code: LoopCode, timestamp: str | None, start: str, cells: str) -> None:
+    def _write_window(self, code: LoopCode, timestamp: str | None, start: str, cells: str) -> str | None:
         """The statements that find the only window of a record, which is mostly that of the record before."""
         by_start = code.bind(self._cells, "by_start")
         if timestamp is None:
             code.at_start(f"{start}, = {code.bind(self._starts_of_all, 'starts_of_all')}()")
             code.at_start(f"{cells} = {by_start}[{start}]")
-            return
+            return None
         end = code.variable("end")
-        code.at_start(f"{start} = {end} = 0")
+        code.at_start(f"{start} = {end} = {MIN_TIMESTAMP}")
         with code.block(f"if not {start} <= {timestamp} < {end}:"):
             code.line(f"{start} = {self._start_of(timestamp, self._size)}")
             code.line(f"{end} = {start} + {self._size}")
             code.line(f"{cells} = {by_start}[{start}]")
+        return end
 
     def _start_of(self, timestamp: str, slide: int) -> str:
         since = f"({timestamp} - {self._offset})" if self._offset else timestamp
@@ -163,48 +170,44 @@ class AlignedWindows:
     def _starts_of_all(self) -> list[int]:
         return self._common_starts
 
-    def _write_cell(self, code: LoopCode, record: str, key: str, start: str, cells: str) -> None:
-        """The statements that put a record into the cell of a window."""
+    def _write_cell(self, code: LoopCode, record: str, exact: str, key: str | None, start: str, cells: str) -> None:
+        """The statements that put a record into the cell of a window; ``key`` is None in the loop of a chunk."""
+        cell = f"{start}, {exact}, {exact if key is None else key}"
         if isinstance(self._contents, ListContents):
-            self._write_append(code, record, key, start, cells)
+            elements = code.variable("elements")
+            code.line(f"{elements} = {cells}.get({exact})")
+            code.line(f"if {elements} is None: {cells}[{exact}] = {elements} = {code.bind(self._new_list, 'new_list')}({cell})")
+            code.line(f"{elements}.append({record})")
+            code.line(f"{code.bind(self, 'windows')}.num_listed += 1")
             return
-        missing, kept, blame = code.bind(_MISSING, "MISSING"), code.variable("kept"), self._blame(record)
-        code.line(f"{kept} = {cells}.get({key}, {missing})")
-        code.line(f"if {kept} is {missing}: {kept} = {code.bind(self._load, 'load')}({start}, {key})")
+        missing, kept, blame = (
+            code.bind(_MISSING, "MISSING"),
+            code.variable("kept"),
+            Blame(self._ctx.operator_name, self._ctx.subtask, record),
+        )
+        code.line(f"{kept} = {cells}.get({exact}, {missing})")
+        code.line(f"if {kept} is {missing}: {kept} = {code.bind(self._load, 'load')}({cell})")
         if self._aggregates:
             code.line(f"if {kept} is None: {kept} = {code.bind(self._combine.create_accumulator, 'create')}()", blame)
-            code.line(f"{cells}[{key}] = {code.bind(self._combine.add, 'add')}({record}, {kept})", blame)
+            code.line(f"{cells}[{exact}] = {code.bind(self._combine.add, 'add')}({record}, {kept})", blame)
         else:
             reduce = code.bind(getattr(self._combine, "reduce", self._combine), "reduce")
-            code.line(f"{cells}[{key}] = {record} if {kept} is None else {reduce}({kept}, {record})", blame)
+            code.line(f"{cells}[{exact}] = {record} if {kept} is None else {reduce}({kept}, {record})", blame)
 
-    def _write_append(self, code: LoopCode, record: str, key: str, start: str, cells: str) -> None:
-        elements, number = code.variable("elements"), code.variable("n")
-        code.at_start(f"{number} = 0")
-        code.at_end(f"{code.bind(self._count_listed, 'count_listed')}({number})")
-        code.line(f"{elements} = {cells}.get({key})")
-        code.line(f"if {elements} is None: {cells}[{key}] = {elements} = {code.bind(self._new_list, 'new_list')}({start}, {key})")
-        code.line(f"{elements}.append({record})")
-        code.line(f"{number} += 1")
+    # -- called by loops
 
-    def _blame(self, record: str) -> Blame:
-        return Blame(self._ctx.operator_name, self._ctx.subtask, record)
-
-    def _count_listed(self, number: int) -> None:
-        self._num_listed += number
-
-    def _new_list(self, start: int, exact: Any) -> list[Any]:
+    def _new_list(self, start: int, exact: Any, key: Any) -> list[Any]:
         cell = start, exact
-        key = self._named(cell)
+        key = self._begin(cell, key)
         self._in_state.add(cell)  # not asked: it would copy the list
         self._register(key, self._window(start)[0])
         return []
 
-    def _load(self, start: int, exact: Any) -> Any:
+    def _load(self, start: int, exact: Any, key: Any) -> Any:
         """What a window keeps, which gets a cell; None: nothing."""
         assert isinstance(self._contents, CombinedContents), "the caller checked that"
         cell = start, exact
-        key = self._named(cell)
+        key = self._begin(cell, key)
         self._enter(cell, key)
         kept = self._contents.kept()
         if kept is not None:
@@ -214,12 +217,15 @@ class AlignedWindows:
             self._register(key, self._window(start)[0])
         return kept
 
-    def _named(self, cell: Cell) -> Any:
-        """The key of a new cell as the user knows it."""
+    def _begin(self, cell: Cell, key: Any) -> Any:
+        """Count a new cell; the key as the user knows it."""
+        if self._num_cells >= _MAX_KEPT or self.num_listed >= _MAX_KEPT:
+            self.write_all()
         self._num_cells += 1
-        if self._user_keys is None:
-            return cell[1]
-        key = self._users[cell] = self._user_keys[cell[1]]
+        if self._user_keys is not None:
+            key = self._user_keys[key]
+        if key is not cell[1]:
+            self._users[cell] = key
         return key
 
     # -- cells and the state
@@ -256,7 +262,7 @@ class AlignedWindows:
             self._num_cells -= 1
             self._users.pop(cell, None)
             if isinstance(self._contents, ListContents):
-                self._num_listed -= len(found)
+                self.num_listed -= len(found)
         return found
 
     def write(self, key: Any, window: TimeWindow) -> None:
@@ -268,16 +274,16 @@ class AlignedWindows:
             self._in_state.discard(cell)
 
     def write_all(self) -> None:
-        """Write all cells to the state."""
+        """Write all cells to the state; a loop may be running, which knows the dictionary of a window."""
         for start, cells in self._cells.items():
             for exact, value in cells.items():
                 cell = start, exact
                 self._write(cell, self._users.get(cell, exact), value)
-        self._cells.clear()
+            cells.clear()
         self._users.clear()
         self._in_state.clear()
         self._windows.clear()
-        self._num_cells = self._num_listed = 0
+        self._num_cells = self.num_listed = 0
 
     def _write(self, cell: Cell, key: Any, value: Any) -> None:
         self._enter(cell, key)
@@ -318,7 +324,7 @@ class AlignedWindows:
         assert self._users.keys() <= cells.keys(), "a key without its cell"
         assert self._in_state <= cells.keys(), "a cell that is gone is said to be in the state"
         num_listed = sum(map(len, cells.values())) if isinstance(self._contents, ListContents) else 0
-        assert self._num_listed == num_listed, f"{self._num_listed} records in lists instead of {num_listed}"
+        assert self.num_listed == num_listed, f"{self.num_listed} records in lists instead of {num_listed}"
 
 
 class _CellsByStart(dict[int, dict[Any, Any]]):

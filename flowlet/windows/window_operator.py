@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, repeat
 from typing import Any, Final
 
+from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext, Output
 from flowlet.datastream.output_tag import OutputTag
@@ -23,11 +24,11 @@ from flowlet.datastream.window.window_assigners import NO_TIMESTAMP, CountSlidin
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.operators.keyed_operator import KeyedInput
+from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.user_function import RuntimeContext, UserFunction, UserFunctionOperator
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.timers.time_api import InternalTimer
-from flowlet.windows.aligned_windows import AlignedWindows, are_aligned
+from flowlet.windows.aligned_windows import AlignedWindows
 from flowlet.windows.merging_window_set import MergingWindowSet
 from flowlet.windows.window_calls import clears, window_call_of
 from flowlet.windows.window_contents import TimestampedContents, contents_of
@@ -56,6 +57,7 @@ class WindowOperator(UserFunctionOperator):
     def __init__(self, spec: WindowSpec, key_selector: Any, *, is_batch: bool = False, name: str = "Window") -> None:
         super().__init__(name)
         self._spec = spec
+        self.takes_keyed_records = spec.is_aligned
         self._is_batch = is_batch
         self._keys = KeyedInput(self, key_selector)
         self._combining: UserFunction | None = None
@@ -87,7 +89,7 @@ class WindowOperator(UserFunctionOperator):
         self._function_context = FunctionContext(self._states, self._timers, runtime, merges=spec.merges)
         self._call = window_call_of(spec, self._function_context)
         self._clears = clears(spec)
-        self._aligned = AlignedWindows(spec, self._contents, self._states, self._timers, ctx) if are_aligned(spec) else None
+        self._aligned = AlignedWindows(spec, self._contents, self._states, self._timers, ctx) if spec.is_aligned else None
         self._open_functions()
         self._clean = ctx.keyed_state_backend.clean if ctx.keyed_state_backend.cleans_at_records else None
 
@@ -113,6 +115,25 @@ class WindowOperator(UserFunctionOperator):
                 self._process_aligned(self._aligned, chunk, keys, exact)
             else:
                 self._process_each(chunk.values, chunk.timestamps, keys)
+        finally:
+            self._results.flush()
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Behind a ``key_by`` in its chain: put the record into its windows."""
+        if key is None:
+            key = self._keys.write_key(code, record)
+        process = f"{code.bind(self._process_one, 'process_one')}({record}, {timestamp}, {key})"
+        if self._aligned is None or timestamp is None:
+            code.line(process)
+            return
+        if self._clean is not None:
+            write_current_key(code, self.ctx, key)
+        self._aligned.write_record(code, record, timestamp, key, process)
+
+    def _process_one(self, value: Any, timestamp: int | None, key: Any) -> None:
+        """A record by itself; its results leave before the next one."""
+        try:
+            self._process_each([value], None if timestamp is None else [timestamp], [key])
         finally:
             self._results.flush()
 
@@ -341,6 +362,8 @@ class WindowOperator(UserFunctionOperator):
     def process_watermark(self, watermark: Watermark) -> None:
         """Fire the timers up to the watermark, then pass it on."""
         assert self.ctx.timers is not None, "open() got a timer service"
+        if self._aligned is not None:
+            self._aligned.watermark = watermark.timestamp
         self.ctx.timers.pass_watermark(watermark, self._results)
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.key_groups import key_group, operator_index
 from flowlet.serde.types.data_view import DataInput
@@ -101,7 +103,11 @@ class WindowRun:
             values.append(record)
             timestamps.append(timestamp)
         for subtask, (values, timestamps) in by_subtask.items():
-            self.harnesses[subtask].process_chunk(values, timestamps)
+            if self.case.seed % 3 == 0:
+                keys = [*map(first_field if self.case.is_keyed else zero, values)] if self.case.seed % 2 == 0 else None
+                _process_in_chain(self.harnesses[subtask].operator, values, timestamps, keys)
+            else:
+                self.harnesses[subtask].process_chunk(values, timestamps)
 
     def _take_results(self) -> None:
         for harness in self.harnesses:
@@ -118,6 +124,12 @@ class WindowRun:
     def leftovers(self) -> list[Any]:
         """Timers and states of windows that are over."""
         return []
+
+
+def _process_in_chain(operator: StreamOperator, values: list[Any], timestamps: list[int], keys: list[Any] | None) -> None:
+    """As in the loop of a chain, where the operator is given the keys or takes them."""
+    assert isinstance(operator, WindowOperator)
+    RecordLoop("case", operator.write_record, operator.out.loop_ends).run(values, timestamps, len(values), keys)
 
 
 def difference(case: Case) -> str | None:

@@ -10,8 +10,14 @@ from typing import Any
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.user_functions.record_functions import AggregateFunction
 from flowlet.datastream.window.evictors import Evictor
+from flowlet.datastream.window.time_triggers import EventTimeTrigger
 from flowlet.datastream.window.triggers import Trigger
-from flowlet.datastream.window.window_assigners import MergingWindowAssigner, WindowAssigner
+from flowlet.datastream.window.window_assigners import (
+    MergingWindowAssigner,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    WindowAssigner,
+)
 
 __all__ = ["WindowSpec"]
 
@@ -47,6 +53,12 @@ class WindowSpec:
     def merges(self) -> bool:
         """Whether windows may become one."""
         return isinstance(self.assigner, MergingWindowAssigner)
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether windows begin at the same times for all keys, and only the watermark evaluates them; their exact types say so."""
+        is_known = type(self.assigner) in (TumblingEventTimeWindows, SlidingEventTimeWindows)
+        return is_known and type(self.trigger) is EventTimeTrigger and self.evictor is None
 
     @property
     def aggregates(self) -> bool:
