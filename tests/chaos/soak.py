@@ -13,6 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import msgspec
+
 from tests.chaos.chaos_cluster import ChaosCluster
 from tests.chaos.chaos_generator import Scale
 from tests.chaos.chaos_plan import FaultKind, plan_cluster, plan_faults
@@ -52,6 +54,10 @@ class Watch:
         found = [((name, pid), sample(pid, time.monotonic())) for name, pid in processes]
         return [(name, taken) for name, taken in found if taken is not None]
 
+    def write(self, path: Path) -> None:
+        """All samples, for people and for those who doubt a verdict."""
+        path.write_bytes(msgspec.json.encode({f"{name} ({pid})": samples for (name, pid), samples in self._samples.items()}))
+
     def trends(self) -> list[Trend]:
         """Of every process that lived for long enough."""
         found = [trend_of(f"{name} ({pid})", samples) for (name, pid), samples in self._samples.items()]
@@ -72,6 +78,7 @@ def soak(cluster: ChaosCluster, seed: int, seconds: float, every_s: float) -> li
         _run_job(run, watch, seconds, every_s)
     finally:
         run.close()
+    watch.write(cluster.folder / "samples.json")
     cluster.wait_until_free()
     problems = [] if warm_up.is_right else [f"the first job: {warm_up}"]
     for (name, pid), taken in watch.now():

@@ -7,13 +7,13 @@ Source:     the slope is the median of those of all pairs of samples (Theil and 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import dropwhile
 from statistics import median
 from typing import Final
 
 import psutil
 
 WARM_UP_SHARE: Final = 0.25  # of the samples of a process, which show how it fills its caches
+_MORE_WITH_TASKS: Final = 5  # threads: the fewest that tasks of the soak add
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,14 @@ def sample(pid: int, at_s: float) -> Sample | None:
 
 
 def trend_of(name: str, samples: Sequence[Sample]) -> Trend | None:
-    """The trend after the warm-up, which begins when the process has its tasks; None: it did not live for long enough.
+    """The trend after the warm-up, of the samples that were taken while the process had its tasks; None: there are too few.
 
-    A TaskManager that replaces another one may wait for tasks for most of its life.  It has them when it has as many threads as usual.
+    A TaskManager that replaces another one, or is spare, may wait for tasks for most of its life.  It has them while it has more threads
+    than halfway between its fewest and its most; where these are about as many, it had them all the time.
     """
-    usual = median(each.threads for each in samples) if samples else 0
-    busy = list(dropwhile(lambda each: each.threads < usual, samples))
+    threads = [each.threads for each in samples] or [0]
+    fewest, most = min(threads), max(threads)
+    busy = [each for each in samples if each.threads > (fewest + most) / 2] if most >= fewest + _MORE_WITH_TASKS else samples
     used = busy[int(len(busy) * WARM_UP_SHARE) :]
     if len(used) < 3:
         return None

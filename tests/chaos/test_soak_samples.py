@@ -57,6 +57,18 @@ def test_a_process_that_waited_for_its_tasks_has_not_grown_when_it_got_them() ->
     assert trend.grown(5.0) is None
 
 
+def test_a_process_that_waited_for_most_of_its_life_has_not_grown_when_it_got_its_tasks() -> None:
+    idle = [Sample(2.0 * number, 97.0, 20, 6) for number in range(80)]
+    busy = [Sample(160 + 2.0 * number, 120.0 + min(number, 10), 27, 15) for number in range(50)]
+    idle_again = [Sample(260 + 2.0 * number, 118.0, 20, 6) for number in range(10)]
+
+    trend = trend_of("process", idle + busy + idle_again)
+
+    assert trend is not None
+    assert trend.seconds < 100
+    assert trend.grown(5.0) is None
+
+
 def test_a_process_that_grows_with_its_tasks_is_found_although_it_waited() -> None:
     idle = [Sample(2.0 * number, 97.0, 20, 6) for number in range(60)]
     busy = [Sample(120 + 2.0 * number, 120.0 + number, 27, 15) for number in range(75)]
