@@ -95,9 +95,12 @@ def test_the_end_of_a_child_is_told(cluster: Cluster, caplog: pytest.LogCaptureF
 def test_what_a_dead_child_printed_last_is_shown(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    use_script(monkeypatch, tmp_path, "echo ready\necho record 1\nprintf 'half a line'\nexec sleep 1000")
+    printed = tmp_path / "printed"
+    os.mkfifo(printed)
+    use_script(monkeypatch, tmp_path, f"echo ready\necho record 1\nprintf 'half a line'\necho all > '{printed}'\nexec sleep 1000")
     cluster.start(1)
     pid, _ = cluster.next_started()
+    assert printed.read_text(encoding="ascii") == "all\n"
 
     os.kill(pid, signal.SIGKILL)
     cluster.next_started()
