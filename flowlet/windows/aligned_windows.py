@@ -9,7 +9,7 @@ window of a key an access of the state and a timer (bench: windows).
 
 Side:       task.
 Invariants: what a cell holds is newer than the state.  A window of a key that keeps something has its timers.  There are at most
-            ``_MAX_KEPT`` cells, and records in lists, but for those of one chunk that are in the lists of windows known before.
+            ``_MAX_KEPT`` cells, and records in lists.
 Source:     Flink ``WindowOperator.processElement``, for ``EventTimeTrigger``.
 """
 
@@ -96,8 +96,6 @@ class AlignedWindows:
         are_common = bool(starts) and last - starts[0] < self._slide and last - starts[-1] < self._size
         self._loop.run(chunk.records(), None if are_common else chunk.timestamps, len(keys), exact)
         self._user_keys = None
-        if self.num_listed > _MAX_KEPT:
-            self.write_all()
 
     def _starts(self, timestamp: int) -> range:
         """The starts of the windows of a record, latest first."""
@@ -178,13 +176,12 @@ class AlignedWindows:
             code.line(f"{elements} = {cells}.get({exact})")
             code.line(f"if {elements} is None: {cells}[{exact}] = {elements} = {code.bind(self._new_list, 'new_list')}({cell})")
             code.line(f"{elements}.append({record})")
-            code.line(f"{code.bind(self, 'windows')}.num_listed += 1")
+            windows = code.bind(self, "windows")
+            code.line(f"{windows}.num_listed += 1")
+            code.line(f"if {windows}.num_listed >= {_MAX_KEPT}: {windows}.write_all()")
             return
-        missing, kept, blame = (
-            code.bind(_MISSING, "MISSING"),
-            code.variable("kept"),
-            Blame(self._ctx.operator_name, self._ctx.subtask, record),
-        )
+        missing, kept = code.bind(_MISSING, "MISSING"), code.variable("kept")
+        blame = Blame(self._ctx.operator_name, self._ctx.subtask, record)
         code.line(f"{kept} = {cells}.get({exact}, {missing})")
         code.line(f"if {kept} is {missing}: {kept} = {code.bind(self._load, 'load')}({cell})")
         if self._aggregates:
@@ -219,7 +216,7 @@ class AlignedWindows:
 
     def _begin(self, cell: Cell, key: Any) -> Any:
         """Count a new cell; the key as the user knows it."""
-        if self._num_cells >= _MAX_KEPT or self.num_listed >= _MAX_KEPT:
+        if self._num_cells >= _MAX_KEPT:
             self.write_all()
         self._num_cells += 1
         if self._user_keys is not None:

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.common import Time
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
+from flowlet.datastream.window import TumblingEventTimeWindows
+from flowlet.datastream.window.time_triggers import EventTimeTrigger
+from flowlet.datastream.window.triggers import CountTrigger
+from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.graph.chaining import build_job_graph, is_chainable
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
@@ -22,7 +27,9 @@ from flowlet.graph.transformation import (
     ProcessTransformation,
     SourceTransformation,
     Transformation,
+    WindowTransformation,
 )
+from flowlet.keys.column_key import ColumnKey
 
 
 @dataclass(frozen=True)
@@ -162,6 +169,22 @@ def test_timers_behind_key_by_are_not_in_the_task_of_the_source() -> None:
     graph = job_graph(mapped("B", processed("A", partitioned(source(), KeyGroups(len)), has_timers=True)))
 
     assert names(graph) == ["Source: S", "A -> B"]
+
+
+def windowed(upstream: Transformation, key: Any = len, trigger: Any = None) -> WindowTransformation:
+    spec = WindowSpec(TumblingEventTimeWindows.of(Time.seconds(1)), trigger or EventTimeTrigger(), combine=min)
+    return WindowTransformation(name="W", input=partitioned(upstream, KeyGroups(key)), spec=spec)
+
+
+def test_windows_that_only_the_watermark_evaluates_are_chained_behind_a_key_by() -> None:
+    """They have no timers of the clock."""
+    assert names(job_graph(windowed(source()))) == ["Source: S -> W"]
+
+
+@pytest.mark.parametrize("changes", [{"trigger": CountTrigger.of(3)}, {"key": ColumnKey("k")}], ids=["trigger", "column"])
+def test_windows_with_a_trigger_of_their_own_and_those_of_columns_are_apart(changes: dict[str, Any]) -> None:
+    """A trigger may register timers of the clock; columns are not taken apart on the way."""
+    assert names(job_graph(windowed(source(), **changes))) == ["Source: S", "W"]
 
 
 def test_timers_without_an_exchange_are_chained() -> None:

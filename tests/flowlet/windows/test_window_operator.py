@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flowlet.chain.record_loop import RecordLoop
 from flowlet.common import Time
 from flowlet.datastream import AggregateFunction, OutputTag, ProcessWindowFunction
 from flowlet.datastream.state import ValueStateDescriptor
@@ -416,4 +417,31 @@ def test_an_error_in_a_large_chunk_names_its_record(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(UserFunctionError, match=r"'a', None"):
         harness.process_chunk([("a", 1), ("b", 1), ("c", 1), ("a", 1), ("a", None), ("a", 3)], [1] * 6)
+    harness.close()
+
+
+@pytest.mark.parametrize("is_chained", [False, True])
+def test_lists_of_few_windows_are_written_to_the_state_on_the_way(is_chained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only when a window gets its first record: one list may grow for as long as a loop runs."""
+    monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 20)
+    harness = opened(tumbling(function=Listing()))
+    sizes = []
+    write_all = aligned_windows.AlignedWindows.write_all
+
+    def counted(aligned: aligned_windows.AlignedWindows) -> None:
+        sizes.append(aligned.num_listed)
+        write_all(aligned)
+
+    monkeypatch.setattr(aligned_windows.AlignedWindows, "write_all", counted)
+    records, timestamps = [("a", number) for number in range(100)], [1] * 100
+    if is_chained:
+        operator = harness.operator
+        assert isinstance(operator, WindowOperator)
+        RecordLoop("test", operator.write_record, operator.out.loop_ends).run(records, timestamps, 100)
+    else:
+        harness.process_chunk(records, timestamps)
+    harness.process_watermark(100)
+
+    assert sizes == [20] * 5
+    assert harness.values[0][2] == list(range(100))
     harness.close()
