@@ -54,6 +54,11 @@ class ArrayColumn(Column):
         """See ``Column``."""
         return visitor.visit_array(self)
 
+    @property
+    def value_type(self) -> type | None:
+        """Of integers."""
+        return int if self.array.dtype.kind in "iu" else None
+
     def is_unchanging(self) -> bool:
         """All types are."""
         return True

@@ -38,9 +38,9 @@ from flowlet.keys.key_content import content_of, qualified_name, refusal
 from flowlet.keys.namespaced_key import NamespacedKey
 
 _UINT32_MASK: Final = (1 << 32) - 1
-_PLAIN_TYPES: Final = frozenset((str, int, bytes))
+PLAIN_TYPES: Final = frozenset((str, int, bytes))
 # Whose values are their own stand-ins: none of them equals one of another type, and equal ones are the same key.
-_OWN_STAND_INS: Final = _PLAIN_TYPES | {NoneType, datetime.date, datetime.timedelta}
+_OWN_STAND_INS: Final = PLAIN_TYPES | {NoneType, datetime.date, datetime.timedelta}
 _time_zone_of = attrgetter("tzinfo")
 
 
@@ -118,9 +118,9 @@ def are_plain(keys: Sequence[Any]) -> bool:
     if not types:
         return True
     first = types[0]
-    if first in _PLAIN_TYPES and types.count(first) == len(types):
+    if first in PLAIN_TYPES and types.count(first) == len(types):
         return True
-    return _PLAIN_TYPES.issuperset(types)
+    return PLAIN_TYPES.issuperset(types)
 
 
 # ---------------------------------------------------------------- keys that hold keys

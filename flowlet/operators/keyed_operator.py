@@ -13,10 +13,9 @@ from flowlet.chain.key_extractor import can_be_key, field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.columns import ArrayColumn
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.column_key import ColumnKey, ColumnValue
-from flowlet.keys.exact_keys import exact_key, exact_keys
+from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key, exact_keys
 from flowlet.operators.user_function import RecordOperator, UserFunctionOperator
 from flowlet.records import Chunk
 
@@ -197,12 +196,11 @@ class KeyedOperator(UserFunctionOperator):
 
 
 def _has_plain_keys(chunk: Chunk) -> bool:
-    """Whether the keys are a column of integers, so that none has to be looked at."""
+    """Whether the keys are a column of values of one plain type, so that none has to be looked at."""
     columns = chunk.columns
     if columns is None or columns.key_position is None:
         return False
-    column = columns.fields[columns.key_position]
-    return isinstance(column, ArrayColumn) and column.array.dtype.kind in "iu"
+    return columns.fields[columns.key_position].value_type in PLAIN_TYPES
 
 
 def _known_keys(chunk: Chunk) -> list[Any] | None:

@@ -21,7 +21,7 @@ from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP, TimeWindow
-from flowlet.keys.exact_keys import exact_key
+from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key
 from flowlet.keys.namespaced_key import NamespacedKey
 from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.time_api import InternalTimerService
@@ -31,7 +31,6 @@ from flowlet.windows.window_states import WindowStates
 _MISSING: Final = object()
 # Cells, or records in lists: a snapshot has to write so many to the state first, at 2 us each.  Not measured.
 _MAX_KEPT: Final = 50_000
-_PLAIN: Final = frozenset({str, int, bytes})  # keys of these types are their own exact keys
 
 # The start of a window, and an exact key.
 Cell = tuple[int, Any]
@@ -115,7 +114,9 @@ class AlignedWindows:
         """
         windows, exact = code.bind(self, "windows"), code.variable("exact")
         with code.block(f"if {timestamp} > {windows}.watermark:"):
-            code.line(f"{exact} = {key} if type({key}) in {code.bind(_PLAIN, 'PLAIN')} else {code.bind(exact_key, 'exact_key')}({key})")
+            code.line(
+                f"{exact} = {key} if type({key}) in {code.bind(PLAIN_TYPES, 'PLAIN')} else {code.bind(exact_key, 'exact_key')}({key})"
+            )
             end = self._write_windows(code, record, timestamp, exact, key)
         with code.block("else:"):
             code.line(process_late)
