@@ -140,7 +140,7 @@ class _Submit:
         self._target = RemoteTarget(host, int(port), cluster.secret_file)
         self.jobs: list[RunningJob] = []
 
-    def __call__(self, graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001 - the API's seam
+    def __call__(self, graph: StreamGraph, *_: object) -> SubmittedJob:
         self.jobs.append(execute(translate(graph), self._target))
         return SubmittedJob(self.jobs[-1], ())
 

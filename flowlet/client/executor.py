@@ -4,6 +4,7 @@ Side:   shared.  Any thread of the user's.
 Source: Flink ``PipelineExecutor``, ``EmbeddedExecutor``.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.job_heartbeat import keep_job_alive
 from flowlet.client.program.user_frames import from_user_frame
-from flowlet.client.program_code import NeededCode, program_code
+from flowlet.client.program_code import NeededCode, ProgramCode, program_code
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.common.settings.dependency_settings import DependencySettings
@@ -41,10 +42,17 @@ class Target(Protocol):
         """A client of a cluster that has, or may get, that many slots."""
 
 
-def execute(job_graph: JobGraph, target: Target, dependencies: DependencySettings | None = None) -> RunningJob:
+def execute(
+    job_graph: JobGraph, target: Target, dependencies: DependencySettings | None = None, keep: Callable[[RunningJob], None] | None = None
+) -> RunningJob:
     """Start a job; returns when the JobManager has taken it.  Ctrl-C before that takes it back.
 
-    ``dependencies``: the files that travel with it.
+    Args:
+        job_graph: what runs.
+        target: where.
+        dependencies: the files that travel with it.
+        keep: called with the job before the JobManager is asked.  A Ctrl-C can come when this has returned and the caller has no hold of
+            the result yet: a caller that kept the job can take it back then, too.
 
     Raises:
         JobGraphError: the graph is not valid.
@@ -55,32 +63,39 @@ def execute(job_graph: JobGraph, target: Target, dependencies: DependencySetting
         job_graph.validate()
         dependencies = dependencies or DependencySettings()
         code = program_code(target.needed_code, ships_modules=dependencies.ships_modules)
-        with pack(dependencies, code.modules) as packed:
-            message = to_message(job_graph, UserCode(dict(code.main_objects), packed.files))
-            client = target.open(needed_slots(job_graph))
-            try:
-                return _submit(message, client, job_graph.client_heartbeat if client.outlives_program else None, packed)
-            except BaseException:
-                client.close()
-                raise
+        return _start(job_graph, target, dependencies, code, keep or (lambda _: None))
     except FlowletError as error:
         raise error from _users_part(error.__cause__)
 
 
-def _submit(message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None, packed: PackedFiles) -> RunningJob:
-    job = RunningJob(client, message.job_id, message.name, message.settings)
+def _start(
+    job_graph: JobGraph, target: Target, dependencies: DependencySettings, code: ProgramCode, keep: Callable[[RunningJob], None]
+) -> RunningJob:
+    client = job = None
+    try:
+        with pack(dependencies, code.modules) as packed:
+            message = to_message(job_graph, UserCode(dict(code.main_objects), packed.files))
+            client = target.open(needed_slots(job_graph))
+            job = RunningJob(client, message.job_id, message.name, message.settings)
+            keep(job)
+            _submit(message, client, job_graph.client_heartbeat if client.outlives_program else None, packed)
+        return job
+    except BaseException as error:
+        if job is not None and isinstance(error, KeyboardInterrupt):
+            job.cancel_after_interrupt()  # the JobManager may have taken it, and its answer may be on the way
+        if client is not None:
+            client.close()
+        raise
+
+
+def _submit(message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None, packed: PackedFiles) -> None:
     if heartbeat is not None:
         message = msgspec.structs.replace(message, client_heartbeat_timeout_ms=heartbeat.timeout_ms)
     if packed.files:
         client.call(lambda api: api.ship(packed))
-    try:
-        client.call(lambda api: api.submit(message))
-    except KeyboardInterrupt:
-        job.cancel_after_interrupt()  # the JobManager may have taken it, and its answer is on the way
-        raise
+    client.call(lambda api: api.submit(message))
     if heartbeat is not None:
         client.begin(lambda api: keep_job_alive(api, message.job_id, heartbeat.interval_ms / 1000))  # until the client is closed
-    return job
 
 
 def _users_part(cause: BaseException | None) -> BaseException | None:

@@ -56,6 +56,7 @@ class RunningJob:
         self._guarantee = guarantee_of(settings or JobSettings())
         self._lock = threading.Lock()
         self._collecting: list[CollectedValues] = []  # Guarded by _lock.
+        self._is_cancel_sent = False  # after an interrupt; a flag of the thread that was interrupted
         self._savepoints: dict[str, concurrent.futures.Future[str]] = {}  # Guarded by _lock; by request, what becomes of it.
         self._last_document: JobDocument | None = None  # The terminal one, once seen; written whole, read anywhere.
 
@@ -205,10 +206,16 @@ class RunningJob:
             self.cancel()
 
     def cancel_after_interrupt(self) -> None:
-        """``cancel`` and wait for the end, a moment at most; a second Ctrl-C does not want to wait for this."""
+        """``cancel`` and wait for the end, a moment at most; a second Ctrl-C does not want to wait for this.
+
+        Called again it does nothing, unless that Ctrl-C came before the request was sent.
+        """
         with contextlib.suppress(FlowletError, KeyboardInterrupt):
+            if self._is_cancel_sent:
+                return
             if self._last_document is None:
                 self._client.call(lambda api: api.cancel(self._job_id, _INTERRUPT_GRACE_S))
+            self._is_cancel_sent = True
             document = self._wait_terminal(_INTERRUPT_GRACE_S)
             if document is not None and (lines := still_running(document)):
                 sys.stderr.write("\n".join([f"job {self._name!r} is {document['state']}", *lines, ""]))

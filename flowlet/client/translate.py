@@ -6,6 +6,7 @@ Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``
 """
 
 import importlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,8 @@ from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.embedded import Sharing
-from flowlet.client.executor import EmbeddedTarget, RemoteTarget, execute
+from flowlet.client.executor import EmbeddedTarget, RemoteTarget, Target, execute
+from flowlet.client.running_job import RunningJob
 from flowlet.client.translation.built_in_sources import runtime_source
 from flowlet.client.translation.declared_outputs import declared_outputs_of, is_fused
 from flowlet.client.translation.gate_routing import routed_at_producers
@@ -86,13 +88,19 @@ from flowlet.typed.value_conversion import changes_values
 from flowlet.windows.window_operator import WindowOperator
 
 
-def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # the API's seam
+def submit(
+    stream_graph: StreamGraph,
+    address: tuple[str, int] | None,
+    in_process: bool,  # noqa: FBT001  # the API's seam
+    keep: Callable[[RunningJob], None],
+) -> SubmittedJob:
     """Start the job of a program.
 
     Args:
         stream_graph: the program.
         address: host and port of the JobManager; None: a new cluster for this job alone.
         in_process: whether a new cluster stays in this process whatever the parallelism.
+        keep: called with the job before the JobManager is asked for it; see ``execute``.
 
     Raises:
         JobGraphError: the program is not valid.
@@ -101,14 +109,15 @@ def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_proces
     """
     job_graph, dependencies = translate(stream_graph), stream_graph.settings.dependencies
     if address is None:
-        job = execute(job_graph, embedded_target(job_graph, in_process=in_process, dependencies=dependencies), dependencies)
+        target: Target = embedded_target(job_graph, in_process=in_process, dependencies=dependencies)
     else:
         if dependencies.executable is not None:
             raise JobGraphError(
                 f"set_python_executable({dependencies.executable!r}) has no effect on TaskManagers that run already: start them with that "
                 "Python, and leave it out"
             )
-        job = execute(job_graph, RemoteTarget(*address, retry=job_graph.client_retry), dependencies)
+        target = RemoteTarget(*address, retry=job_graph.client_retry)
+    job = execute(job_graph, target, dependencies, keep)
     warn_of_sources_without_position(stream_graph)
     edges = tuple(edge.id for edge in job_graph.external_edges())
     return SubmittedJob(job, edges, runs_in_stages=stream_graph.exchanges_are_blocking)

@@ -32,6 +32,9 @@ class RunningJob(Protocol):
     def cancel(self) -> None:
         """Request the end of the job, without waiting for it."""
 
+    def cancel_after_interrupt(self) -> None:
+        """Request the end of the job, and wait a moment for it; does nothing if this was done, or the cluster cannot be reached."""
+
     def trigger_savepoint(self, directory: str | None) -> str:
         """Request a savepoint below a directory (None: the job's); returns the id of the request."""
 

@@ -16,7 +16,8 @@ __all__ = ["CloseableIterator"]
 class CloseableIterator:
     """Iterates over the records of a stream; use it in a ``with`` statement.  One thread.
 
-    Life cycle: after the last record it waits for the job and closes itself; closed before that, it cancels the job.
+    Life cycle: if it cannot be made, because the job failed before its tasks ran, the job is still the caller's to release.  After the last
+    record it waits for the job and closes itself; closed before that, it cancels the job.
 
     Args:
         submitted: the job, with the one edge to read.
@@ -33,13 +34,8 @@ class CloseableIterator:
         self._on_end = on_end
         self._is_closed = False
         self._values: Iterator[Any] | None = None
-        if submitted.runs_in_stages:
-            return  # the last stage may begin much later: ``next`` waits for it, and the job can be watched until then
-        try:
+        if not submitted.runs_in_stages:  # else the last stage may begin much later: ``next`` waits for it, and the job can be watched
             self._values = submitted.job.collect(self._edge_id)
-        except BaseException:  # such as a job that failed before its tasks ran: nobody gets this iterator to close it
-            on_end(submitted.job)
-            raise
 
     def __iter__(self) -> Self:
         return self
@@ -80,6 +76,9 @@ class CloseableIterator:
         try:
             if not self._job.status().is_globally_terminal_state():
                 self._job.cancel()
+        except KeyboardInterrupt:
+            self._job.cancel_after_interrupt()
+            raise
         finally:
             self._on_end(self._job)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, overload
 
 from flowlet.common.checks import is_whole_number
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism
+from flowlet.common.job_client import SubmittedJob
 from flowlet.common.not_yet import missing_attribute, missing_names
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.watermark_strategy import WatermarkStrategy
@@ -382,12 +383,16 @@ class DataStream(StreamSettings):
         """
         if limit is not None and (not is_whole_number(limit) or limit < 1):
             raise JobGraphError(f"execute_and_collect() needs a limit of 1 or more records, got {limit!r}")
-        submitted = self._environment._submit(job_execution_name, CollectTransformation(name="Collect", input=self._transformation))
-        values = CloseableIterator(submitted, self._environment._release)
-        if limit is None:
-            return values
-        with values:
-            return list(itertools.islice(values, limit))
+        collect = CollectTransformation(name="Collect", input=self._transformation)
+
+        def read(submitted: SubmittedJob) -> CloseableIterator | list[Any]:
+            values = CloseableIterator(submitted, self._environment._release)
+            if limit is None:
+                return values
+            with values:
+                return list(itertools.islice(values, limit))
+
+        return self._environment._start(read, job_execution_name, collect)
 
     def _check_companion(self, stream: Any, method: str) -> None:
         if not isinstance(stream, DataStream) or stream._environment is not self._environment:

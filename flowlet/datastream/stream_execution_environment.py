@@ -5,7 +5,6 @@ Source: PyFlink ``pyflink.datastream.stream_execution_environment``; defaults fr
 Absent: jars and input formats, which run in a Java virtual machine.
 """
 
-import contextlib
 import importlib
 import os
 import sys
@@ -13,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
 from flowlet.common.checks import is_whole_number
 from flowlet.common.configuration import Configuration
@@ -71,8 +70,10 @@ _TO_THE_PROGRAM = 5  # calls from a warning about a graph to execute()'s caller
 _CONFIG_FILE_MODULE = "flowlet.rpc.config_file"
 _CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.program.user_frames"
 
-# What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this process.
-Submit = Callable[[StreamGraph, tuple[str, int] | None, bool], SubmittedJob]
+# What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this process, and what gets
+# hold of the job before the JobManager is asked for it.
+Submit = Callable[[StreamGraph, tuple[str, int] | None, bool, Callable[[RunningJob], None]], SubmittedJob]
+_T = TypeVar("_T")
 
 
 class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, RecoverySettings):
@@ -319,22 +320,20 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         """
         if is_detached(os.environ):
             return self._execute_detached(job_name)
-        job = self._submit(job_name, is_attached=True).job
         try:
-            return job.wait()  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
-        except KeyboardInterrupt:
-            with contextlib.suppress(FlowletError):  # the cluster is gone, and the job with it
-                job.cancel()
-            raise
+            return self._start(lambda submitted: self._wait(submitted.job), job_name, is_attached=True)
         except FlowletError as error:
             raise error.with_traceback(None) from error.__cause__  # without the frames of the client
-        finally:
-            self._release(job)
+
+    def _wait(self, job: RunningJob) -> JobExecutionResult:
+        result = job.wait()  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
+        self._release(job)
+        return result
 
     def _execute_detached(self, job_name: str | None) -> JobExecutionResult:
         if self._address() is None:
             raise ConfigError("a job that nobody waits for (flowlet run -d) needs a cluster that runs already: name it with -m host:port")
-        job = self._submit(job_name).job
+        job = self._start(lambda submitted: submitted.job, job_name)
         result = DetachedJobExecutionResult(JobID(job.job_id))
         self._release(job)
         sys.stdout.write(f"{result}\n")
@@ -347,7 +346,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
             JobGraphError: the program is not valid.
             JobSubmissionError: the JobManager did not take it.
         """
-        return JobClient(self._submit(job_name).job, self._release)
+        return self._start(lambda submitted: JobClient(submitted.job, self._release), job_name)
 
     def close(self) -> None:
         """Give back what jobs of this environment hold; those that still run in an embedded cluster end with it."""
@@ -422,15 +421,35 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         gates = gate_settings(self._configuration, has_checkpoints=is_periodic)
         return replace(settings, state=state, gates=gates, batch=batch_settings(self._configuration, self._runtime_mode.value))
 
-    def _submit(self, job_name: str | None, collect: CollectTransformation | None = None, *, is_attached: bool = False) -> SubmittedJob:
-        """Start the next job; see the class for what that is."""
+    def _start(
+        self,
+        use: Callable[[SubmittedJob], _T],
+        job_name: str | None,
+        collect: CollectTransformation | None = None,
+        *,
+        is_attached: bool = False,
+    ) -> _T:
+        """Start the next job (see the class for what that is) and use it; if that raises, it is released, and after Ctrl-C cancelled."""
+        jobs: list[RunningJob] = []
+        try:
+            return use(self._submit(job_name, collect, jobs.append, is_attached=is_attached))
+        except BaseException as error:
+            for job in jobs:
+                if isinstance(error, KeyboardInterrupt):
+                    job.cancel_after_interrupt()
+                self._release(job)
+            raise
+
+    def _submit(
+        self, job_name: str | None, collect: CollectTransformation | None, keep: Callable[[RunningJob], None], *, is_attached: bool
+    ) -> SubmittedJob:
         heartbeat = ClientHeartbeat.of_options(self._configuration, is_collecting=collect is not None, is_attached=is_attached)
         self._unstarted, self._operators = self._next_attempt(collect), []
         try:
             graph = self._stream_graph(job_name, collect, heartbeat)
             if graph.settings.job.state.is_rocksdb:
                 check_rocksdb()
-            submitted = self._submit_graph(graph, self._address(), is_in_process(os.environ))
+            submitted = self._submit_graph(graph, self._address(), is_in_process(os.environ), keep)
         except FlowletError as error:
             raise error.with_traceback(None) from error.__cause__  # without the frames of the client
         self._unstarted = _Attempt()
@@ -476,9 +495,14 @@ def _options_of_file() -> Configuration | None:
     return found
 
 
-def _submit_with_client(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:  # noqa: FBT001  # Submit
+def _submit_with_client(
+    stream_graph: StreamGraph,
+    address: tuple[str, int] | None,
+    in_process: bool,  # noqa: FBT001  # Submit
+    keep: Callable[[RunningJob], None],
+) -> SubmittedJob:
     importlib.import_module(_FRAMES_MODULE).show_interrupts_in_one_line()  # before the imports, which take a third of a second
-    submitted: SubmittedJob = importlib.import_module(_CLIENT_MODULE).submit(stream_graph, address, in_process)
+    submitted: SubmittedJob = importlib.import_module(_CLIENT_MODULE).submit(stream_graph, address, in_process, keep)
     return submitted
 
 

@@ -5,6 +5,7 @@ Invariants: ``close`` leaves no thread, socket or file behind.
 Source:     Flink ``MiniCluster``.
 """
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -63,17 +64,17 @@ class MiniCluster:
         environment.set_parallelism(self._num_slots)
         return environment
 
-    def _submit(self, stream_graph: StreamGraph, address: object, in_process: object) -> SubmittedJob:
+    def _submit(self, stream_graph: StreamGraph, _address: object, _in_process: object, keep: Callable[[RunningJob], None]) -> SubmittedJob:
         job_graph = translate(stream_graph)
-        return SubmittedJob(self.execute(job_graph), tuple(edge.id for edge in job_graph.external_edges()))
+        return SubmittedJob(self.execute(job_graph, keep), tuple(edge.id for edge in job_graph.external_edges()))
 
-    def execute(self, job_graph: JobGraph) -> RunningJob:
-        """Start a job; ``close`` ends it at the latest.
+    def execute(self, job_graph: JobGraph, keep: Callable[[RunningJob], None] | None = None) -> RunningJob:
+        """Start a job; ``close`` ends it at the latest.  ``keep``: as of ``flowlet.client.executor.execute``.
 
         Raises:
             FlowletError: as ``flowlet.client.executor.execute``.
         """
-        job = execute(job_graph, self.target)
+        job = execute(job_graph, self.target, keep=keep)
         self._jobs.append(job)
         return job
 

@@ -16,7 +16,7 @@ import pytest
 from flowlet.client.executor import RemoteTarget
 from flowlet.client.remote import JobManagerApi
 from flowlet.common import Configuration, WatermarkStrategy
-from flowlet.common.job_client import SubmittedJob
+from flowlet.common.job_client import RunningJob, SubmittedJob
 from flowlet.datastream import DataStream, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, FileSource, Sink, StreamFormat
 from flowlet.errors import FlowletError, JobExecutionError, JobGraphError, JobSubmissionError
@@ -231,7 +231,12 @@ class FailedJob:
 def test_a_collection_that_failed_before_there_is_an_iterator_gives_its_cluster_back() -> None:
     """Nobody has anything to close."""
     job = FailedJob()
-    environment = StreamExecutionEnvironment(submit=lambda *_: SubmittedJob(job, ("edge",)))
+
+    def submit(_graph: object, _address: object, _in_process: object, keep: Callable[[RunningJob], None]) -> SubmittedJob:
+        keep(job)
+        return SubmittedJob(job, ("edge",))
+
+    environment = StreamExecutionEnvironment(submit=submit)
 
     with pytest.raises(JobExecutionError):
         environment.from_collection([1]).execute_and_collect()

@@ -35,7 +35,7 @@ class CapturedError(Exception):
         self.graph = graph
 
 
-def capture(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:
+def capture(stream_graph: StreamGraph, *_: object) -> SubmittedJob:
     raise CapturedError(translate(stream_graph))
 
 

@@ -41,7 +41,7 @@ class NotStartedError(FlowletError):
 def stream() -> tuple[DataStream, Callable[[], StreamGraph]]:
     graphs: list[StreamGraph] = []
 
-    def submit(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:
+    def submit(stream_graph: StreamGraph, *_: object) -> SubmittedJob:
         graphs.append(stream_graph)
         raise NotStartedError
 

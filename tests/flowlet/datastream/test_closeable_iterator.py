@@ -31,6 +31,9 @@ class ScriptedJob:
     def cancel(self) -> None:
         self.calls.append("cancel")
 
+    def cancel_after_interrupt(self) -> None:
+        self.calls.append("cancel after interrupt")
+
     def finish_gate(self, name: str) -> None:
         self.calls.append(f"finish_gate {name}")
 

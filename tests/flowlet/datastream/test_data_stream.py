@@ -51,7 +51,7 @@ class Captured:
     def __init__(self) -> None:
         self.graphs: list[StreamGraph] = []
 
-    def __call__(self, stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:
+    def __call__(self, stream_graph: StreamGraph, *_: object) -> SubmittedJob:
         self.graphs.append(stream_graph)
         raise NotStartedError
 

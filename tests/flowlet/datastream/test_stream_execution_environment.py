@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowlet.common import Configuration, Duration, JobExecutionResult, JobID, JobStatus, Row, Types, WatermarkStrategy
-from flowlet.common.job_client import SubmittedJob
+from flowlet.common.job_client import RunningJob, SubmittedJob
 from flowlet.datastream import CloseableIterator, RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
 from flowlet.datastream.connectors import FileSource, Source, StreamFormat
 from flowlet.errors import ConfigError, JobExecutionError, JobGraphError, JobSubmissionError
@@ -38,6 +38,9 @@ class ScriptedJob:
 
     def cancel(self) -> None:
         self.calls.append("cancel")
+
+    def cancel_after_interrupt(self) -> None:
+        self.calls.append("cancel after interrupt")
 
     def finish_gate(self, name: str) -> None:
         self.calls.append(f"finish_gate {name}")
@@ -80,12 +83,15 @@ class ScriptedCluster:
     graphs: list[StreamGraph] = field(default_factory=list)
     targets: list[tuple[tuple[str, int] | None, bool]] = field(default_factory=list)
 
-    def __call__(self, stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:
+    def __call__(
+        self, stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool, keep: Callable[[RunningJob], None]
+    ) -> SubmittedJob:
         if self.refusal is not None:
             raise self.refusal
         self.graphs.append(stream_graph)
         self.targets.append((address, in_process))
         external = tuple("edge" for edge in stream_graph.edges if edge.target is None)
+        keep(self.job)
         return SubmittedJob(self.job, external)
 
 
@@ -348,7 +354,7 @@ def test_an_interrupt_cancels_the_job() -> None:
     with pytest.raises(KeyboardInterrupt):
         environment.execute()
 
-    assert cluster.job.calls == ["wait", "cancel", "close"]
+    assert cluster.job.calls == ["wait", "cancel after interrupt", "close"]
 
 
 def test_after_a_job_the_environment_is_empty() -> None:

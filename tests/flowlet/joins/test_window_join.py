@@ -48,7 +48,7 @@ def window_step(assigner: WindowAssigner[Any, Any], *, is_join: bool) -> StreamN
     """The operator of a program with a join or a co-group, which is not run."""
     graphs: list[StreamGraph] = []
 
-    def capture(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:
+    def capture(stream_graph: StreamGraph, *_: object) -> SubmittedJob:
         graphs.append(stream_graph)
         raise NotStartedError
 

@@ -8,11 +8,12 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
 
+from flowlet import client, datastream
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute, to_message
 from flowlet.client.program import interrupts
@@ -20,6 +21,12 @@ from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.program_code import NeededCode
 from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
 from flowlet.client.running_job import RunningJob
+from flowlet.client.translate import translate
+from flowlet.common import Configuration
+from flowlet.common.job_client import SubmittedJob
+from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream.connectors import DiscardingSink
+from flowlet.graph.stream_graph import StreamGraph
 from tests.flowlet.client.jobs import endless, mapped
 from tests.waiting import PATIENCE_S, spin_until
 
@@ -156,6 +163,45 @@ def test_submitting_can_be_interrupted_anywhere_and_no_job_runs_on(cluster: Embe
         job.close()
 
     assert (len(submitted), num_places > 20) == (1, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", [client, datastream], ids=["in the client", "in the API"])
+@pytest.mark.parametrize("method", ["execute", "execute_async", "execute_and_collect"])
+def test_a_program_that_starts_a_job_can_be_interrupted_anywhere(cluster: EmbeddedCluster, method: str, package: ModuleType) -> None:
+    """The API has the job before the JobManager has it: it was left, and its connections with it, by a Ctrl-C between the two."""
+    options = {"rest.address": cluster.host, "rest.port": str(cluster.port)}
+    env = StreamExecutionEnvironment(Configuration.from_dict(options), _with_secret(cluster.secret)).set_parallelism(1)
+    threads = set(threading.enumerate())
+
+    def start() -> None:
+        stream = env.from_collection([1])
+        if method == "execute_and_collect":
+            stream.execute_and_collect(limit=1)
+            return
+        stream.sink_to(DiscardingSink())
+        getattr(env, method)()
+
+    def assert_nothing_is_left() -> None:
+        states = [job["state"] for job in cluster.call(JobManagerApi.list_jobs)]
+        assert set(states) <= {"CANCELED", "FINISHED"}
+        assert [thread.name for thread in threading.enumerate() if thread not in threads] == []
+
+    num_places = ctrl_c_everywhere(start, assert_nothing_is_left, folder=str(Path(str(package.__file__)).parent))
+    env.close()
+
+    assert num_places > 20
+
+
+def _with_secret(secret: bytes) -> Callable[..., SubmittedJob]:
+    """What starts jobs where no file has the secret."""
+
+    def start(stream_graph: StreamGraph, address: tuple[str, int], _in_process: bool, keep: Callable[[RunningJob], None]) -> SubmittedJob:
+        job_graph = translate(stream_graph)
+        job = execute(job_graph, RemoteTarget(*address, secret=secret), keep=keep)
+        return SubmittedJob(job, tuple(edge.id for edge in job_graph.external_edges()))
+
+    return start
 
 
 class _InProcess:

@@ -79,7 +79,7 @@ def built(change: Callable[[IntervalJoin], IntervalJoined]) -> IntervalJoinTrans
     """The join in the graph of a program, which is not run."""
     graphs = []
 
-    def capture(stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool) -> SubmittedJob:
+    def capture(stream_graph: StreamGraph, *_: object) -> SubmittedJob:
         graphs.append(stream_graph)
         raise NotStartedError
 
