@@ -17,7 +17,7 @@ from typing import Any
 from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.columns import Shape
 from flowlet.errors import SerdeError
-from flowlet.io.chunk_content import MAX_CONTENT_BYTES, MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, estimated_bytes, has_objects
+from flowlet.io.chunk_content import MAX_CONTENT_BYTES, MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, estimated_bytes
 from flowlet.io.key_dictionary import ChannelCodes
 from flowlet.io.keyed_records import as_it_is, beside_keys, sendable
 from flowlet.io.pending_columns import LaneArray, PendingColumns, Route
@@ -269,7 +269,6 @@ class RecordWriter(ABC):
 
     def _write_chunk(self, chunk: Chunk, lane: int) -> None:
         if len(chunk) >= MIN_CONTENT_RECORDS and self._hand_over(chunk, lane):
-            self.num_written[lane] += len(chunk)
             return
         chunk = sendable(chunk)
         codes = self._codes[lane] if self._codes else None
@@ -296,15 +295,23 @@ class RecordWriter(ABC):
         return error if self._operator is None else SerdeError(f"a result of operator {self._operator!r} cannot be sent: {error}")
 
     def _hand_over(self, chunk: Chunk, lane: int) -> bool:
-        """Hand the chunk itself to a consumer in this process; False if it must be serialized."""
-        if not self._partition.takes_contents(lane) or not has_objects(chunk):
+        """Hand the chunk itself to a consumer in this process, large columns in parts; False if it must be serialized."""
+        if not self._partition.takes_contents(lane):
             return False
         chunk = as_it_is(chunk)
-        size = estimated_bytes(chunk)
-        if size > MAX_CONTENT_BYTES:
+        num_records, size = len(chunk), estimated_bytes(chunk)
+        if size <= MAX_CONTENT_BYTES:
+            self._mark_dirty()
+            if not self._partition.emit_content(ChunkContent(chunk, size), lane):
+                return False
+            self.num_written[lane] += num_records
+            return True
+        half = num_records // 2
+        if chunk.columns is None or half < MIN_CONTENT_RECORDS:
             return False
-        self._mark_dirty()
-        return self._partition.emit_content(ChunkContent(chunk, size), lane)
+        self._write_chunk(chunk.slice(0, half), lane)
+        self._write_chunk(chunk.slice(half, num_records), lane)
+        return True
 
     def _mark_dirty(self) -> None:
         if not self._is_dirty:

@@ -8,8 +8,8 @@ Units:  bytes, estimated: of columns from their arrays, of Python objects from a
 
 from typing import Final
 
-from flowlet.columns import ArrowColumn, CodedColumn, Column, ColumnVisitor
-from flowlet.io.chunk_content import estimated_bytes, has_objects
+from flowlet.columns import CodedColumn, Column
+from flowlet.io.chunk_content import estimated_bytes
 from flowlet.records import Chunk
 from flowlet.sorted_input.key_numbering import KeyNumbering, Numbered
 from flowlet.sorted_input.sort_codes import column_codes, sortable
@@ -108,9 +108,7 @@ class WaitingRecords:
 def bytes_of(block: Block) -> int:
     """The estimated size of a block's records, at least 1."""
     size, columns = estimated_bytes(block.chunk), block.chunk.columns
-    if columns is not None:
-        size += sum(field.accept(_ARROW_BYTES) for field in columns.fields)
-    if has_objects(block.chunk):
+    if columns is None or any(field.has_objects for field in columns.fields):
         size = size * _OBJECT_FACTOR + len(block) * _OBJECT_BYTES * (2 if columns is None else len(columns.fields))
     return max(1, size + block.codes.nbytes + (0 if block.stamps is None else block.stamps.nbytes))
 
@@ -118,16 +116,3 @@ def bytes_of(block: Block) -> int:
 def _frame_bytes(block: Block) -> int:
     columns = block.chunk.columns
     return _BLOCK_BYTES + (0 if columns is None else _FIELD_BYTES * len(columns.fields))
-
-
-class _ArrowBytes(ColumnVisitor[int]):
-    """What ``estimated_bytes`` does not see."""
-
-    def visit_any(self, column: Column) -> int:
-        return 0
-
-    def visit_arrow(self, column: ArrowColumn) -> int:
-        return int(column.array.nbytes)
-
-
-_ARROW_BYTES: Final = _ArrowBytes()
