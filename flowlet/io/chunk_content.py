@@ -2,8 +2,8 @@
 
 Hot path, per chunk: no record is looked at.
 Side:       task.  The producer's thread makes a content, the consumer's thread takes it.
-Invariants: the producer drops a chunk that it wrote, and nobody can change its records (``chain.record_copies``); so the consumer may
-            have the very objects.
+Invariants: the producer drops a chunk that it wrote, and nobody can change its records (``chain.record_copies``) or writes into the arrays
+            of its columns (``columns.column``); so the consumer may have the very objects and arrays.
 Source:     none in Flink; see ``netstack.buffer.content_buffer``.
 """
 
@@ -36,7 +36,10 @@ class ChunkContent:
         self.size_bytes = size_bytes
 
     def __repr__(self) -> str:
-        return f"<ChunkContent: {len(self._chunk)} records, about {self.size_bytes} bytes>"
+        return f"<ChunkContent: {len(self)} records, about {self.size_bytes} bytes>"
+
+    def __len__(self) -> int:
+        return len(self._chunk)
 
     def to_bytes(self) -> bytes:
         """The serialized elements: of a size that receivers accept, and without references to a dictionary."""
@@ -48,6 +51,24 @@ class ChunkContent:
         if chunk.columns is None:
             return chunk.with_values(unpickled(chunk.values))
         return chunk
+
+
+def try_contents(chunk: Chunk) -> list[ChunkContent] | None:
+    """The chunk in contents of at most ``MAX_CONTENT_BYTES``, in order: columns are cut, lists are not.
+
+    Returns:
+        None if it is better serialized as a whole: a list that is too large, or columns that stay too large in short parts, such as those
+        that share a large dictionary or have one very long text.
+    """
+    size = estimated_bytes(chunk)
+    if size <= MAX_CONTENT_BYTES:
+        return [ChunkContent(chunk, size)]
+    half = len(chunk) // 2
+    if chunk.columns is None or half < MIN_CONTENT_RECORDS:
+        return None
+    first = try_contents(chunk.slice(0, half))
+    rest = None if first is None else try_contents(chunk.slice(half, len(chunk)))
+    return None if first is None or rest is None else first + rest
 
 
 def _elements(serializer: StreamElementSerializer, chunk: Chunk) -> Iterator[bytes]:

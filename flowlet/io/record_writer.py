@@ -17,7 +17,7 @@ from typing import Any
 from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.columns import Shape
 from flowlet.errors import SerdeError
-from flowlet.io.chunk_content import MAX_CONTENT_BYTES, MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, estimated_bytes
+from flowlet.io.chunk_content import MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, try_contents
 from flowlet.io.key_dictionary import ChannelCodes
 from flowlet.io.keyed_records import as_it_is, beside_keys, sendable
 from flowlet.io.pending_columns import LaneArray, PendingColumns, Route
@@ -296,22 +296,19 @@ class RecordWriter(ABC):
 
     def _hand_over(self, chunk: Chunk, lane: int) -> bool:
         """Hand the chunk itself to a consumer in this process, large columns in parts; False if it must be serialized."""
-        if not self._partition.takes_contents(lane):
+        contents = try_contents(as_it_is(chunk)) if self._partition.takes_contents(lane) else None
+        if contents is None:
             return False
-        chunk = as_it_is(chunk)
-        num_records, size = len(chunk), estimated_bytes(chunk)
-        if size <= MAX_CONTENT_BYTES:
-            self._mark_dirty()
-            if not self._partition.emit_content(ChunkContent(chunk, size), lane):
-                return False
-            self.num_written[lane] += num_records
-            return True
-        half = num_records // 2
-        if chunk.columns is None or half < MIN_CONTENT_RECORDS:
-            return False
-        self._write_chunk(chunk.slice(0, half), lane)
-        self._write_chunk(chunk.slice(half, num_records), lane)
-        return True
+        self._mark_dirty()
+        num_taken = 0
+        for content in contents:
+            if not self._partition.emit_content(content, lane):
+                break
+            num_taken += len(content)
+            self.num_written[lane] += len(content)
+        if 0 < num_taken < len(chunk):  # the consumer left in between; another one may read bytes only
+            self._write_chunk(chunk.slice(num_taken, len(chunk)), lane)
+        return num_taken > 0
 
     def _mark_dirty(self) -> None:
         if not self._is_dirty:
