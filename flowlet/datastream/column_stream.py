@@ -61,7 +61,8 @@ class ColumnStream(DataStream):
     def map_batches(self, func: Callable[[Any], Any], output_schema: Any = None) -> "ColumnStream":
         """Apply a function to each ``pyarrow.RecordBatch``; it returns a batch, an iterable of batches, or None for no rows.
 
-        The number of rows in a batch varies, so the function must not depend on it.
+        The number of rows in a batch varies, so the function must not depend on it.  Batches are not copied: the function must not write
+        into the memory of one that it got or gave, such as into a numpy array of which it was made.
 
         Args:
             func: may be a generator function, or an object with ``map_batch(batch)``.

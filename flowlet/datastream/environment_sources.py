@@ -157,6 +157,8 @@ class EnvironmentSources(ABC):
     def from_arrow(self, source: Any, schema: Any = None, source_name: str = "Arrow Source") -> "ColumnStream":
         """The rows of Arrow data as a stream of columns; not in PyFlink.
 
+        The batches are not copied: nothing may write into their memory later, such as into a numpy array of which one was made.
+
         Args:
             source: a ``pyarrow.Table`` or ``RecordBatch``, a ``RecordBatchReader`` or an iterable of batches, all of which travel with the
                 job; or a function of subtask and parallelism that gives an iterable of record batches, and runs in each task.
