@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from flowlet.columns import ArrayColumn, Columns, ListColumn, Shape
+from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, ListColumn, OffsetColumn, Shape
 from flowlet.io import chunk_content
 from flowlet.io.chunk_content import MAX_CONTENT_BYTES, ChunkContent, estimated_bytes
 from flowlet.records import Chunk, PickledRecord
@@ -99,7 +100,34 @@ def test_no_content_is_of_no_size(chunk: Chunk) -> None:
     assert estimated_bytes(chunk) >= 1
 
 
-def test_the_size_of_numbers_is_that_of_their_array() -> None:
-    columns = Columns(100, (ArrayColumn(np.arange(100)),), Shape.SCALAR)
+def scalars(column: Column) -> Chunk:
+    return Chunk.of_columns(Columns(len(column), (column,), Shape.SCALAR))
 
-    assert estimated_bytes(Chunk.of_columns(columns)) == 800
+
+LONG_TEXTS = ArrowColumn(pa.array(["x" * 1_000] * 1_000, pa.large_string()))
+_OFFSET_BYTES = 8  # of a large text
+
+
+@pytest.mark.parametrize(
+    ("column", "num_bytes"),
+    [
+        (ArrayColumn(np.arange(100)), 800),
+        (OffsetColumn(5, np.arange(100, dtype=np.uint8)), 100),
+        (OffsetColumn(5, np.arange(100, dtype=np.uint16)).slice(10, 20), 20),
+        (ArrowColumn(pa.array(range(100), pa.int32())), 400),
+        (LONG_TEXTS, 1_000_000 + 1_000 * _OFFSET_BYTES),
+        (LONG_TEXTS.slice(500, 510), 10_000 + 10 * _OFFSET_BYTES),
+    ],
+    ids=["numbers", "offsets", "some offsets", "numbers in Arrow", "texts in Arrow", "some texts in Arrow"],
+)
+def test_the_size_of_a_column_is_that_of_its_part_of_the_arrays(column: Column, num_bytes: int) -> None:
+    """However much the arrays hold beside it."""
+    assert estimated_bytes(scalars(column)) == num_bytes
+
+
+def test_a_dictionary_counts_with_every_part_that_needs_it() -> None:
+    """For each would bring it along."""
+    names = pa.array([f"{number:0100}" for number in range(1_000)])
+    column = ArrowColumn(pa.DictionaryArray.from_arrays(pa.array(range(1_000), pa.int16()), names))
+
+    assert estimated_bytes(scalars(column.slice(0, 10))) >= names.nbytes
