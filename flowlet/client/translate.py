@@ -34,7 +34,12 @@ from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.chaining import build_job_graph
-from flowlet.graph.column_transformations import JoinColumnsTransformation, SelectColumnsTransformation, WindowColumnsTransformation
+from flowlet.graph.column_transformations import (
+    JoinColumnsTransformation,
+    LocalWindowColumnsTransformation,
+    SelectColumnsTransformation,
+    WindowColumnsTransformation,
+)
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -202,7 +207,9 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             return _aggregation_of(step, node.name, is_batch=is_batch)
         case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
             return _column_operator(step, node.name)
-        case SelectColumnsTransformation() | WindowColumnsTransformation() | JoinColumnsTransformation():
+        case (
+            SelectColumnsTransformation() | LocalWindowColumnsTransformation() | WindowColumnsTransformation() | JoinColumnsTransformation()
+        ):
             columns = importlib.import_module("flowlet.client.translation.translate_columns")
             return columns.operator_on_columns(step, node.name, is_batch=is_batch)  # type: ignore[no-any-return]  # it is loaded by name
         case ProcessTransformation():

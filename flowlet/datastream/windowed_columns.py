@@ -16,10 +16,11 @@ from flowlet.datastream.formats.window_checks import checked_aggregates, window_
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from flowlet.errors import JobGraphError
-from flowlet.graph.column_transformations import WindowColumnsTransformation
+from flowlet.graph.column_transformations import LocalWindowColumnsTransformation, WindowColumnsTransformation
 from flowlet.graph.partitioner import Global, KeyGroups
 from flowlet.graph.transformation import Transformation
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WindowedAggregation
+from flowlet.kernels.windows.local_windows import PartsLayout
 from flowlet.keys.column_key import ColumnKey
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class WindowedColumnStream:
         if key_type is not None and pa.types.is_dictionary(key_type):
             key_type = key_type.value_type
         aggregation = WindowedAggregation(shape, aggregates, self._key, key_type, self._lateness_ms)
+        if self._late_tag is None and aggregation.can_be_local:
+            return self._in_two_steps(aggregation, stream)
         if self._late_tag is None:
             needed = {each.column for each in aggregates} | {self._key}
             stream = stream._selected([name for name in stream.schema.names if name in needed])
@@ -114,7 +117,20 @@ class WindowedColumnStream:
         name = column_of(self._stream.schema, column, kind)
         return self.agg(**{name: (name, kind)})
 
-    def _aggregated(self, aggregation: WindowedAggregation, rows: "ColumnStream") -> "ColumnStream":
+    def _in_two_steps(self, aggregation: WindowedAggregation, rows: "ColumnStream") -> "ColumnStream":
+        """Parts are made of the rows where these are, and only the parts travel."""
+        layout = PartsLayout(aggregation, rows.schema)
+        step = LocalWindowColumnsTransformation(
+            name="Local Window",
+            aggregation=aggregation,
+            schema=rows.schema,
+            layout=layout,
+            **rows._inherited(PickledBytesTypeInfo()),
+        )
+        step.parallelism = rows._transformation.parallelism  # so that it is in the task of its input
+        return self._aggregated(aggregation, rows._columns(step, layout.schema), layout)
+
+    def _aggregated(self, aggregation: WindowedAggregation, rows: "ColumnStream", layout: PartsLayout | None = None) -> "ColumnStream":
         environment = rows._environment
         parallelism = environment.get_parallelism()
         sent: Transformation
@@ -130,6 +146,7 @@ class WindowedColumnStream:
             aggregation=aggregation,
             schema=rows.schema,
             late_tag=None if self._late_tag is None else self._late_tag.tag_id,
+            layout=layout,
         )
         if self._key is None:
             step.max_parallelism, step.is_non_parallel = 1, True

@@ -5,7 +5,7 @@ Rules:  as ``transformation``.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from flowlet.graph.transformation import Transformation, TwoInputTransformation
 
@@ -14,17 +14,32 @@ from flowlet.graph.transformation import Transformation, TwoInputTransformation
 class SelectColumnsTransformation(Transformation):
     """The columns of ``schema`` at these ``positions``."""
 
+    is_internal: ClassVar[bool] = True
     positions: tuple[int, ...]
     schema: Any
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class LocalWindowColumnsTransformation(Transformation):
+    """Parts of windows, made of columns of ``schema`` before they travel; ``layout``: how they do."""
+
+    is_internal: ClassVar[bool] = True
+    aggregation: Any
+    schema: Any
+    layout: Any
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class WindowColumnsTransformation(Transformation):
-    """Aggregations over windows of columns of ``schema``; ``late_tag``: the side output of rows that are too late."""
+    """Aggregations over windows of columns of ``schema``.
+
+    ``late_tag``: the side output of rows that are too late.  ``layout``: of the parts that come in the place of rows; None: rows come.
+    """
 
     aggregation: Any
     schema: Any
     late_tag: str | None = None
+    layout: Any = None
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

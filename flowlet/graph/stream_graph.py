@@ -139,7 +139,7 @@ def check_uids(graph: StreamGraph) -> None:
     """Raise JobGraphError, which names an operator, unless each one has a uid of the user's."""
     for node in graph.nodes.values():
         is_named = node.transformation.uid is not None or getattr(node.transformation, "uid_hash", None) is not None
-        if not is_named and not isinstance(node.transformation, CollectTransformation):
+        if not is_named and not node.transformation.is_internal:
             raise JobGraphError(f"operator {node.name!r} has no uid, and automatic ones are disabled: call uid() on it")
 
 

@@ -9,7 +9,7 @@ Source:     Flink ``Transformation`` and its subclasses.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
@@ -26,8 +26,12 @@ class ChainingStrategy(Enum):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Transformation:
-    """One step of a program; mutable until the graph is built, and compared by identity."""
+    """One step of a program; mutable until the graph is built, and compared by identity.
 
+    ``is_internal``: whether it has no state and is part of another step, so that no user knows it and can give it a uid.
+    """
+
+    is_internal: ClassVar[bool] = False
     name: str
     input: "Transformation | None" = None
     output_type: TypeInformation = field(default_factory=PickledBytesTypeInfo)

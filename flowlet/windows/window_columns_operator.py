@@ -20,6 +20,7 @@ from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation
+from flowlet.kernels.windows.local_windows import PartsLayout
 from flowlet.kernels.windows.pane_windows import EmittedWindows
 from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP
 from flowlet.operators.record_batches import ToColumnsOperator, slices
@@ -56,6 +57,7 @@ class WindowColumnsOperator(ToColumnsOperator):
         aggregation: what is computed.
         schema: of the rows, a ``pyarrow.Schema``.
         late_tag: the side output of rows that are too late; None: they are counted and dropped.
+        layout: how parts come that were made of the rows already; None: rows come.
         is_batch: whether windows wait for the end of their keys, or of the input if it is not sorted.
         name: for people.
     """
@@ -63,13 +65,21 @@ class WindowColumnsOperator(ToColumnsOperator):
     ends_keys_singly: ClassVar[bool | None] = False
 
     def __init__(
-        self, aggregation: WindowedAggregation, schema: Any, late_tag: str | None = None, *, is_batch: bool = False, name: str = "Window"
+        self,
+        aggregation: WindowedAggregation,
+        schema: Any,
+        late_tag: str | None = None,
+        *,
+        layout: PartsLayout | None = None,
+        is_batch: bool = False,
+        name: str = "Window",
     ) -> None:
-        super().__init__(schema, name=name)
+        super().__init__(schema if layout is None else layout.schema, name=name)
+        self._layout = layout
         self._is_batch = is_batch
         self._aggregation = aggregation
         self._late_tag = late_tag
-        self._windows = ColumnarWindows(aggregation)
+        self._windows = self._new_windows()
         self._timer: TimerHandle | None = None  # of windows by the clock
 
     @property
@@ -88,7 +98,7 @@ class WindowColumnsOperator(ToColumnsOperator):
         """Let the state go."""
         if self._timer is not None:
             self._timer.cancel()
-        self._windows = ColumnarWindows(self._aggregation)
+        self._windows = self._new_windows()
         super().close()
 
     def process_chunk(self, chunk: Chunk) -> None:
@@ -130,7 +140,10 @@ class WindowColumnsOperator(ToColumnsOperator):
 
     def _end_windows(self) -> None:
         self._fire(MAX_TIMESTAMP)
-        self._windows = ColumnarWindows(self._aggregation)  # for which no row is late
+        self._windows = self._new_windows()  # for which no row is late
+
+    def _new_windows(self) -> ColumnarWindows:
+        return ColumnarWindows(self._aggregation, None if self._layout is None else self._layout.received)
 
     def _inputs(self, chunk: Chunk) -> ColumnInputs:
         columns = self._columns(chunk) if chunk.columns is None else chunk.columns
@@ -162,7 +175,8 @@ class WindowColumnsOperator(ToColumnsOperator):
 
     def _pass_late(self, inputs: ColumnInputs, rows: IndexArray) -> None:
         if self._late_tag is None:
-            self.ctx.counters.num_late_records_dropped += len(rows)
+            num_late = len(rows) if self._layout is None else self._layout.num_rows(inputs, rows)
+            self.ctx.counters.num_late_records_dropped += num_late
             return
         late = inputs.take(rows)
         self.output.collect_side(self._late_tag, Chunk.of_columns(late.columns.with_key_position(None), late.timestamps))

@@ -83,6 +83,7 @@ def test_windows_and_joins_of_two_task_managers_are_exact(tmp_path: Path) -> Non
     late = OutputTag("late")
     tumbling = TumblingEventTimeWindows.of(Time.milliseconds(SMALL_MS))
     summed = rows.key_by("k").window(tumbling).side_output_late_data(late).agg(total=("n", "sum"), count="count", top=("n", "max"))
+    in_parts = rows.key_by("k").window(tumbling).agg(total=("n", "sum"), first=("n", "first"), count="count", top=("k", "max"))
     counted = rows.window_all(SlidingEventTimeWindows.of(Time.seconds(2), Time.seconds(1))).agg(count="count")
     sessions = rows.key_by("k").window(EventTimeSessionWindows.with_gap(Time.milliseconds(15))).agg(count="count")
     other = rows.map_batches(double, pa.schema([("key", pa.string()), ("double", pa.int64())]))
@@ -93,8 +94,8 @@ def test_windows_and_joins_of_two_task_managers_are_exact(tmp_path: Path) -> Non
         .window(TumblingEventTimeWindows.of(Time.milliseconds(40)))
         .select(n=("left", "n"), double=("right", "double"))
     )
-    streams = [summed, counted, sessions, joined, summed.get_side_output(late)]
-    named = [stream.map(Named(name)) for name, stream in zip("abcde", streams, strict=True)]
+    streams = [summed, counted, sessions, joined, summed.get_side_output(late), in_parts]
+    named = [stream.map(Named(name)) for name, stream in zip("abcdef", streams, strict=True)]
 
     found = defaultdict(list)
     for name, row in results_of(named[0].union(*named[1:])):
@@ -110,6 +111,11 @@ def test_windows_and_joins_of_two_task_managers_are_exact(tmp_path: Path) -> Non
     assert len(found["c"]) == num_sessions(15)
     assert Counter((row["k"], row["n"], row["double"]) for row in found["d"]) == expected_pairs(40)
     assert found["e"] == []
+    assert {(row["k"], milliseconds(row["window_start"])): (row["total"], row["count"], row["first"]) for row in found["f"]} == {
+        window: (sum(numbers), len(numbers), numbers[0]) for window, numbers in expected.items()
+    }
+    assert all(row["top"] == row["k"] for row in found["f"])
+    assert len(found["f"]) == len(expected)
 
 
 class Named:

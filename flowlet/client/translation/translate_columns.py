@@ -4,12 +4,18 @@ Side:   shared.  Loaded by name for jobs that have any: only these need pyarrow,
 """
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.graph.column_transformations import JoinColumnsTransformation, SelectColumnsTransformation, WindowColumnsTransformation
+from flowlet.graph.column_transformations import (
+    JoinColumnsTransformation,
+    LocalWindowColumnsTransformation,
+    SelectColumnsTransformation,
+    WindowColumnsTransformation,
+)
 from flowlet.operators.record_batches import SelectColumnsOperator
 from flowlet.windows.join_columns_operator import JoinColumnsOperator
+from flowlet.windows.local_window_columns_operator import LocalWindowColumnsOperator
 from flowlet.windows.window_columns_operator import WindowColumnsOperator
 
-ColumnStep = SelectColumnsTransformation | WindowColumnsTransformation | JoinColumnsTransformation
+ColumnStep = SelectColumnsTransformation | LocalWindowColumnsTransformation | WindowColumnsTransformation | JoinColumnsTransformation
 
 
 def operator_on_columns(step: ColumnStep, name: str, *, is_batch: bool) -> StreamOperator:
@@ -17,7 +23,9 @@ def operator_on_columns(step: ColumnStep, name: str, *, is_batch: bool) -> Strea
     match step:
         case SelectColumnsTransformation():
             return SelectColumnsOperator(step.positions, step.schema, name=name)
+        case LocalWindowColumnsTransformation():
+            return LocalWindowColumnsOperator(step.aggregation, step.schema, step.layout, name=name)
         case WindowColumnsTransformation():
-            return WindowColumnsOperator(step.aggregation, step.schema, step.late_tag, is_batch=is_batch, name=name)
+            return WindowColumnsOperator(step.aggregation, step.schema, step.late_tag, layout=step.layout, is_batch=is_batch, name=name)
         case JoinColumnsTransformation():
             return JoinColumnsOperator(step.function, name=name)

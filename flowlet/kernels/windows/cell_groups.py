@@ -37,12 +37,6 @@ class CellGroups:
         return len(self.windows)
 
 
-def are_cells_dense(windows: Int64Array, num_slots: int) -> bool:
-    """Whether ``group_cells`` need not sort."""
-    span = int(windows.max()) - int(windows.min()) + 1
-    return span * num_slots <= max(_MAX_CELLS_PER_ROW * len(windows), _MIN_CELLS)
-
-
 def group_cells(windows: Int64Array, slots: Int64Array, num_slots: int) -> CellGroups:
     """Group rows; there is at least one.
 
@@ -53,8 +47,19 @@ def group_cells(windows: Int64Array, slots: Int64Array, num_slots: int) -> CellG
     """
     low = int(windows.min())
     span = int(windows.max()) - low + 1
-    if not are_cells_dense(windows, num_slots):
-        return _group_sorted(windows, slots, num_slots, low, span)
+    found = _group_dense(windows, slots, num_slots, low, span)
+    return _group_sorted(windows, slots, num_slots, low, span) if found is None else found
+
+
+def try_group_cells(windows: Int64Array, slots: Int64Array, num_slots: int) -> CellGroups | None:
+    """As ``group_cells``; None: a sort would be needed, for the pairs that are possible are many more than the rows."""
+    low = int(windows.min())
+    return _group_dense(windows, slots, num_slots, low, int(windows.max()) - low + 1)
+
+
+def _group_dense(windows: Int64Array, slots: Int64Array, num_slots: int, low: int, span: int) -> CellGroups | None:
+    if span * num_slots > max(_MAX_CELLS_PER_ROW * len(windows), _MIN_CELLS):
+        return None
     cells = slots if span == 1 else (windows - low) * num_slots + slots
     present = np.bincount(cells, minlength=span * num_slots).nonzero()[0]
     if len(present) == span * num_slots:

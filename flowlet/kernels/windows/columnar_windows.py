@@ -8,7 +8,7 @@ Invariants: the state is bounded by the keys and panes of windows that have not 
 Absent:     other functions than ``AGGREGATES``, and triggers: rows have to be records for them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from flowlet.kernels.windows.column_sessions import ColumnSessions
 from flowlet.kernels.windows.pane_windows import AddedRows, EmittedWindows, PaneWindows
 from flowlet.kernels.windows.window_aggregates import WindowAggregate, distinct_partials
 from flowlet.kernels.windows.window_keys import WindowKeys
+from flowlet.kernels.windows.window_partials import Partial
 from flowlet.kernels.windows.window_runs import Progress, Run
 from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 
@@ -46,6 +47,11 @@ class WindowedAggregation:
     key_type: Any = None
     lateness_ms: int = 0
 
+    @property
+    def can_be_local(self) -> bool:
+        """Whether parts of rows can be made before the rows are where their key is: if all windows of a row are known from its time."""
+        return isinstance(self.shape, AlignedWindows) and self.shape.is_event_time and self.shape.slide <= self.shape.size
+
     def output_schema(self) -> Any:
         """The ``pyarrow.Schema`` of the results."""
         keys = [] if self.key is None else [pa.field(self.key, self.key_type)]
@@ -69,11 +75,17 @@ class WindowsState:
 
 
 class ColumnarWindows:
-    """The state and the results of one subtask."""
+    """The state and the results of one subtask.
 
-    def __init__(self, aggregation: WindowedAggregation) -> None:
+    Args:
+        aggregation: what is computed.
+        received: where the parts come from, if they were made of rows elsewhere.
+    """
+
+    def __init__(self, aggregation: WindowedAggregation, received: Mapping[Partial, Partial] | None = None) -> None:
         self._aggregation = aggregation
         self._partials = distinct_partials(aggregation.aggregates)
+        self._kept = self._partials if received is None else tuple([received[partial] for partial in self._partials])
         self._keys = WindowKeys(aggregation.key, aggregation.key_type)
         self._progress = Progress()
         self._windows = self._new_windows(aggregation.shape)
@@ -149,9 +161,9 @@ class ColumnarWindows:
         lateness_ms = self._aggregation.lateness_ms
         match shape:
             case AlignedWindows():
-                return PaneWindows(shape, self._partials, lateness_ms, self._progress)
+                return PaneWindows(shape, self._kept, lateness_ms, self._progress)
             case SessionWindows():
-                return ColumnSessions(shape, self._partials, lateness_ms, self._progress)
+                return ColumnSessions(shape, self._kept, lateness_ms, self._progress)
 
     def _forget_keys(self) -> None:
         is_live = np.zeros(self._keys.num_slots, np.bool_)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.cell_groups import are_cells_dense, group_cells
+from flowlet.kernels.windows.cell_groups import group_cells, try_group_cells
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.window_partials import Part, Partial
 from flowlet.kernels.windows.window_runs import Progress, Run, combined_parts, joined_runs
@@ -135,9 +135,9 @@ class PaneWindows:
 
     def _run_of(self, slots: Int64Array, panes: Int64Array, inputs: ColumnInputs, num_slots: int) -> Run:
         # Where a sort would be needed, rows of the same key and pane are rare, and are merged later with many others.
-        if not are_cells_dense(panes, num_slots):
+        groups = try_group_cells(panes, slots, num_slots)
+        if groups is None:
             return Run(slots, panes, (), tuple([partial.of_rows(inputs) for partial in self._partials]))
-        groups = group_cells(panes, slots, num_slots)
         parts = tuple([partial.of_groups(inputs, groups.codes, len(groups)) for partial in self._partials])
         return Run(groups.slots, groups.windows, (), parts)
 

@@ -28,6 +28,7 @@ Part = tuple[Any, ...]  # numpy arrays or Arrow arrays of one length
 _LOW_BITS: Final = 32
 _LOW_MASK: Final = (1 << _LOW_BITS) - 1
 _NO_ROW: Final = -1
+_INT64: Final = np.dtype(np.int64)
 
 
 def take_values(values: Any, rows: IndexArray) -> Any:
@@ -66,6 +67,10 @@ class Partial(ABC):
             OverflowError: a sum is too large; names the column.
         """
 
+    @abstractmethod
+    def kinds(self, schema: Any) -> tuple[Any, ...]:
+        """What a part's arrays hold if the rows have this ``pyarrow.Schema``: a numpy ``dtype`` of numbers, or an Arrow type."""
+
     def of_groups(self, inputs: ColumnInputs, codes: IndexArray, num_groups: int) -> Part:
         """A part for each group of rows; raises as the others."""
         return self.combined(self.of_rows(inputs), codes, num_groups)
@@ -92,6 +97,10 @@ class CountPartial(Partial):
         counts = np.zeros(num_groups, np.int64)
         np.add.at(counts, codes, part[0])
         return (counts,)
+
+    def kinds(self, schema: Any) -> tuple[Any, ...]:
+        """Counts."""
+        return (_INT64,)
 
     def _is_valid(self, inputs: ColumnInputs) -> NDArray[np.bool_] | None:
         if self.column is None or not inputs.column(self.column).may_have_nulls:
@@ -120,6 +129,10 @@ class SumPartial(Partial):
         with np.errstate(over="ignore", invalid="ignore"):
             np.add.at(sums, codes, values)
         return (sums,)
+
+    def kinds(self, schema: Any) -> tuple[Any, ...]:
+        """As the column's numbers."""
+        return (_number_kind(schema, self.column),)
 
     def _exact(self, values: Int64Array, codes: IndexArray, num_groups: int) -> Int64Array:
         upper, lower = np.zeros(num_groups, np.int64), np.zeros(num_groups, np.int64)
@@ -153,6 +166,10 @@ class ExtremePartial(Partial):
         (np.fmax if self.is_largest else np.fmin).at(found, codes, values)
         return (found,)
 
+    def kinds(self, schema: Any) -> tuple[Any, ...]:
+        """As the column's numbers."""
+        return (_number_kind(schema, self.column),)
+
     def _identity(self, dtype: "np.dtype[Any]") -> Any:
         if dtype == np.int64:
             return dtype.type(INT64_MIN if self.is_largest else INT64_MAX)
@@ -185,6 +202,10 @@ class RankedPartial(Partial):
         chosen = order.take(pa.array(np.where(found == neutral, 0, found), mask=found == neutral))
         return (encoded.dictionary.take(chosen),)
 
+    def kinds(self, schema: Any) -> tuple[Any, ...]:
+        """As the column, without a dictionary."""
+        return (_value_type(schema, self.column),)
+
 
 @dataclass(frozen=True, slots=True)
 class EdgePartial(Partial):
@@ -213,3 +234,16 @@ class EdgePartial(Partial):
         chosen[is_missing] = 0
         found_times = np.where(is_missing, 0, times.take(chosen))
         return (found_times, values.take(pa.array(chosen, mask=is_missing)))
+
+    def kinds(self, schema: Any) -> tuple[Any, ...]:
+        """Times, and the column without a dictionary."""
+        return (_INT64, _value_type(schema, self.column))
+
+
+def _number_kind(schema: Any, column: str) -> "np.dtype[Any]":
+    return np.dtype(np.float64) if pa.types.is_floating(schema.field(column).type) else _INT64
+
+
+def _value_type(schema: Any, column: str) -> Any:
+    kind = schema.field(column).type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

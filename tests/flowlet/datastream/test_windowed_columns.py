@@ -66,7 +66,36 @@ def test_results_have_the_key_the_window_and_the_aggregations(rows: ColumnStream
             pa.field("rows", pa.int64(), nullable=False),
         ]
     )
-    assert [name for name in operators(results) if name in ("Select", "Window")] == ["Select", "Window"]
+    assert [name for name in operators(results) if "Window" in name] == ["Local Window", "Window"]
+
+
+@pytest.mark.parametrize("windows", [EventTimeSessionWindows.with_gap(Time.seconds(1)), TumblingProcessingTimeWindows.of(Time.minutes(1))])
+def test_only_columns_that_are_needed_travel(rows: ColumnStream, windows: Any) -> None:
+    """Of windows whose rows are not known before they are where their key is."""
+    results = rows.key_by("user").window(windows).sum("n")
+
+    assert [name for name in operators(results) if name in ("Select", "Local Window", "Window")] == ["Select", "Window"]
+
+
+def test_steps_that_nobody_asked_for_need_no_uid(rows: ColumnStream) -> None:
+    """Nobody can give them one."""
+    env = rows.get_execution_environment()
+    env.get_config().disable_auto_generated_uids()
+    with pytest.raises(JobGraphError, match=r"has no uid, and automatic ones are disabled"):
+        operators(rows)
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.get_config().disable_auto_generated_uids()
+    stream = env.from_arrow(TABLE).uid("rows").with_event_time("when").uid("times")
+    for number, windows in enumerate((MINUTES, EventTimeSessionWindows.with_gap(Time.seconds(1)))):
+        stream.key_by("user").window(windows).sum("n").uid(f"windows {number}").print().uid(f"print {number}")
+
+    assert env.get_execution_plan()
+
+
+def test_all_columns_travel_if_late_rows_are_wanted(rows: ColumnStream) -> None:
+    results = rows.key_by("user").window(MINUTES).side_output_late_data(OutputTag("late")).sum("n")
+
+    assert [name for name in operators(results) if name in ("Select", "Local Window", "Window")] == ["Window"]
 
 
 @pytest.mark.parametrize(("method", "kind"), [("sum", pa.float64()), ("mean", pa.float64()), ("min", pa.float32()), ("max", pa.float32())])
