@@ -39,6 +39,9 @@ class LocalWindowColumnsOperator(ToColumnsOperator):
         self._local = LocalWindows(aggregation, layout)
         self._bypass = DictionaryBypass()
 
+    def __repr__(self) -> str:
+        return f"<LocalWindowColumnsOperator {self.name!r} of {self._local!r}>"
+
     def process_chunk(self, chunk: Chunk) -> None:
         """Hand on the parts of the rows.
 

@@ -9,7 +9,6 @@ import pytest
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.common.types import Row
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.kernels.windows import local_windows
 from flowlet.kernels.windows.columnar_windows import WindowedAggregation
 from flowlet.kernels.windows.local_windows import PartsLayout
 from flowlet.kernels.windows.window_aggregates import WindowAggregate
@@ -106,16 +105,15 @@ def test_rows_that_are_spread_over_time_go_on_as_they_are() -> None:
     assert len(results(window)) == len(in_one_step(aggregation_of(), chunk(*[(f"key {n}", n, 0) for n in range(100)]), rows))
 
 
-def test_keys_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_windows, "_MAX_SLOTS", 3)
-    chunks = [chunk(*[(f"key {number % 3 + first}", number, 1) for number in range(30)]) for first in (0, 3, 1)]
+def test_keys_of_long_ago_are_forgotten() -> None:
+    chunks = [chunk(*[(f"key {number % 10_000 + first}", number, 1) for number in range(50_000)]) for first in (0, 10_000, 5_000)]
     local, window = pair_of(aggregation_of())
 
     for each in chunks:
         local.operator.process_chunk(each)
 
-    assert passed_on(local, window) == 9
-    assert repr(local.operator._local) == "<LocalWindows of <WindowKeys 'k', 3 slots>>"
+    assert repr(local.operator) == "<LocalWindowColumnsOperator 'Local Window' of <LocalWindows of <WindowKeys 'k', 10000 slots>>>"
+    assert passed_on(local, window) == 30_000
     assert results(window) == in_one_step(aggregation_of(), *chunks)
 
 
