@@ -36,9 +36,6 @@ from flowlet.keys.short_text_keys import short_text_hashes
 _NUMBERS: Final = frozenset({int, float, bool})
 _INSTANT: Final = "M"  # a numpy kind that cannot be a key
 
-_REPEATED: Final = 8  # a text must occur so often in a chunk, on average, to be sent as a code
-_TEXTS: Final = frozenset({"string", "large_string"})
-
 KeyedColumn = tuple[Column, LaneArray | Route]
 
 
@@ -60,7 +57,6 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         self._channel_of = channel_of
         self._is_column_key = is_column_key
         self.bypass = DictionaryBypass(is_patient=True)
-        self._arrow_bypass = DictionaryBypass()  # of texts in Arrow arrays, which count as missing once per chunk
         self._position = 0  # of the key among the fields, while a column is visited
         self._routes: dict[Any, Route] = {}  # by the position of the key, and how
 
@@ -103,10 +99,7 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         return None if column.array.dtype.kind == _INSTANT else (column, self._route_by(_lanes_of_numbers))
 
     def visit_arrow(self, column: ArrowColumn) -> KeyedColumn | None:
-        """Texts that repeat as codes, anything else by hashes."""
-        coded = self._coded_texts(column)
-        if coded is not None:
-            return coded
+        """By hashes."""
         try:
             hashes = column_key_hashes(column.array) if self._is_column_key else column_hashes(column.array)
             return column, self._channels.of_hashes(hashes)
@@ -122,19 +115,6 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         codes = dictionary.encode(keys)
         self.bypass.judge(len(keys), len(dictionary) - num_known, is_full=dictionary.is_full)
         return self._with_codes(codes, keys)
-
-    def _coded_texts(self, column: ArrowColumn) -> KeyedColumn | None:
-        """As codes of this writer's dictionary, which sees each distinct text once; None: not texts, or too many distinct ones."""
-        array = column.array
-        if not _is_text(array.type) or array.null_count or not len(array) or self._arrow_bypass.is_taken():
-            return None
-        encoded = array.dictionary_encode()
-        names = encoded.dictionary
-        self._arrow_bypass.judge(len(array), len(names), is_full=False)
-        if len(names) > min(MAX_CHUNK_KEYS, len(array) // _REPEATED):
-            return None
-        codes = self._usable_dictionary().encode(names.to_pylist())
-        return self._with_codes(codes.take(encoded.indices.to_numpy()), column)
 
     def _past_dictionary(self, keys: Sequence[str]) -> KeyedColumn:
         short = try_short_texts(keys)
@@ -165,10 +145,6 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         if found is None:
             found = self._routes[self._position, lanes_of] = partial(_with_lanes, self._channels, self._position, lanes_of)
         return found
-
-
-def _is_text(kind: Any) -> bool:
-    return str(kind) in _TEXTS
 
 
 def _with_lanes(

@@ -27,6 +27,7 @@ from flowlet.kernels.windows.window_shapes import AlignedWindows
 
 # More keys are forgotten, so that those of long ago cost neither memory nor empty places in the arrays of a chunk.
 _MAX_SLOTS: Final = 1 << 14
+_MAX_KEY_BYTES: Final = 4 << 20
 _NUM_ROWS: Final = CountPartial(None)
 
 
@@ -116,7 +117,7 @@ class LocalWindows:
             OverflowError: a number or a sum is too large; names the column.
         """
         panes = self._shape.panes(inputs.timestamps)
-        if self._keys.num_slots > _MAX_SLOTS:
+        if self._keys.num_slots > _MAX_SLOTS or self._keys.num_bytes > _MAX_KEY_BYTES:
             self._keys = WindowKeys(self._key, self._key_type)
         slots = self._keys.slots(inputs)
         groups = try_group_cells(panes, slots, self._keys.num_slots)

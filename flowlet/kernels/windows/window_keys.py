@@ -42,6 +42,11 @@ class WindowKeys:
         """How many slots there are."""
         return self._num_slots
 
+    @property
+    def num_bytes(self) -> int:
+        """The size of the keys in Arrow."""
+        return sum(int(array.nbytes) for array in self._arrays)
+
     def slots(self, inputs: ColumnInputs, name: str | None = None) -> Int64Array:
         """The slot of each row's key.
 

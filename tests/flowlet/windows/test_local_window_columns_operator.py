@@ -105,15 +105,17 @@ def test_rows_that_are_spread_over_time_go_on_as_they_are() -> None:
     assert len(results(window)) == len(in_one_step(aggregation_of(), chunk(*[(f"key {n}", n, 0) for n in range(100)]), rows))
 
 
-def test_keys_of_long_ago_are_forgotten() -> None:
-    chunks = [chunk(*[(f"key {number % 10_000 + first}", number, 1) for number in range(50_000)]) for first in (0, 10_000, 5_000)]
+@pytest.mark.parametrize(("num_keys", "length"), [(10_000, 10), (10, 300_000)])
+def test_keys_of_long_ago_are_forgotten(num_keys: int, length: int) -> None:
+    """If they are many, or long."""
+    chunks = [chunk(*[(f"{number % num_keys + first:0{length}}", 1, 1) for number in range(4 * num_keys)]) for first in (0, num_keys, 5)]
     local, window = pair_of(aggregation_of())
 
     for each in chunks:
         local.operator.process_chunk(each)
 
-    assert repr(local.operator) == "<LocalWindowColumnsOperator 'Local Window' of <LocalWindows of <WindowKeys 'k', 10000 slots>>>"
-    assert passed_on(local, window) == 30_000
+    assert repr(local.operator) == f"<LocalWindowColumnsOperator 'Local Window' of <LocalWindows of <WindowKeys 'k', {num_keys} slots>>>"
+    assert passed_on(local, window) == 3 * num_keys
     assert results(window) == in_one_step(aggregation_of(), *chunks)
 
 
