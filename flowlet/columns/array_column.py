@@ -4,7 +4,7 @@ Side: pure.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ class ArrayColumn(Column):
     """
 
     __slots__ = ("array",)
+    never_has_nulls: ClassVar[bool] = True
 
     def __init__(self, array: NDArray[Any]) -> None:
         assert array.ndim == 1, f"a column has one dimension, got shape {array.shape}"

@@ -46,7 +46,7 @@ _VALUE_TYPES: Final[tuple[tuple[Callable[[Any], bool], type, tuple[type, ...]], 
 
 def columns_of_batch(batch: Any) -> Columns:
     """The rows of a ``pyarrow.RecordBatch``; each is a ``Row`` with names."""
-    fields = tuple([_column(batch.column(index)) for index in range(batch.num_columns)])
+    fields = tuple([column_of_array(batch.column(index)) for index in range(batch.num_columns)])
     return Columns(batch.num_rows, fields, Shape.ROW, tuple(batch.schema.names))
 
 
@@ -86,7 +86,8 @@ def columns_of_records(values: list[Any], schema: Any) -> Columns:
     return columns_of_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
-def _column(array: Any) -> Column:
+def column_of_array(array: Any) -> Column:
+    """The values of a ``pyarrow.Array``; numbers without nulls are a view of the same memory."""
     kind = array.type
     if not array.null_count and (pa.types.is_integer(kind) or (pa.types.is_floating(kind) and kind != pa.float16())):
         return ArrayColumn(array.to_numpy())
@@ -124,6 +125,8 @@ class _Typed(ColumnVisitor[Any]):
 
     def _cast(self, column: Column) -> Any:
         field, found = self._field, column.arrow_array()
+        if pa.types.is_dictionary(found.type) and not pa.types.is_dictionary(field.type):
+            found = found.dictionary_decode()
         if found.type != field.type:
             if not _are_alike(found.type, field.type):
                 return self.visit_any(column)

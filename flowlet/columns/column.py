@@ -41,6 +41,7 @@ class Column(ABC):
     is_constant: ClassVar[bool] = False  # whether it is one value many times
     has_objects: ClassVar[bool] = False  # whether it holds Python objects, not arrays
     may_have_nulls: ClassVar[bool] = False  # whether numbers of the same representation may have nulls among them
+    never_has_nulls: ClassVar[bool] = False  # whether no value of any kind can be null
 
     @abstractmethod
     def __len__(self) -> int:

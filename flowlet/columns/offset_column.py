@@ -8,7 +8,7 @@ Source:     frame of reference (Goldstein, Ramakrishnan, Shaft: Compressing Rela
             counts upwards, instants above all, has small offsets from its smallest value.
 """
 
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ class OffsetColumn(Column):
     """
 
     __slots__ = ("base", "offsets")
+    never_has_nulls: ClassVar[bool] = True
 
     def __init__(self, base: int, offsets: NDArray[Any]) -> None:
         self.base = base

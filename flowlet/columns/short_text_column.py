@@ -4,7 +4,7 @@ Side: pure.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ class ShortTextColumn(Column):
     """
 
     __slots__ = ("packed16",)
+    never_has_nulls: ClassVar[bool] = True
 
     def __init__(self, packed16: Packed16Array) -> None:
         assert packed16.dtype == np.uint64, f"texts in an array of {packed16.dtype}"

@@ -35,6 +35,7 @@ from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
     CountTransformation,
     MapBatchesTransformation,
+    PartitionTransformation,
     ReduceTransformation,
     ToColumnsTransformation,
     ToRecordsTransformation,
@@ -159,12 +160,21 @@ class ColumnStream(DataStream):
         names = names or self.schema.names[:1]  # rows without columns could not be counted
         if names == self.schema.names:
             return self
+        rows = self._unpartitioned()
         positions = tuple(self.schema.get_field_index(name) for name in names)
         step = SelectColumnsTransformation(
-            name="Select", positions=positions, schema=self.schema, **self._inherited(PickledBytesTypeInfo())
+            name="Select", positions=positions, schema=self.schema, **rows._inherited(PickledBytesTypeInfo())
         )
-        step.parallelism = self._transformation.parallelism  # so that it is in the task of its input
+        step.parallelism = rows._transformation.parallelism  # so that it is in the task of its input
         return self._columns(step, pa.schema([self.schema.field(name) for name in names]))
+
+    def _unpartitioned(self) -> "ColumnStream":
+        """The stream in front of its partitionings, for a step whose results are partitioned anew: only the last partitioning counts."""
+        step = self._transformation
+        while isinstance(step, PartitionTransformation):
+            assert step.input is not None, "a partitioning has an input"
+            step = step.input
+        return ColumnStream(self._environment, step, self.schema)
 
     def _partitioned(self, partitioner: StreamPartitioner) -> "ColumnStream":
         return ColumnStream(self._environment, data_stream.partition(self, partitioner), self.schema)

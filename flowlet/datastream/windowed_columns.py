@@ -119,7 +119,7 @@ class WindowedColumnStream:
 
     def _in_two_steps(self, aggregation: WindowedAggregation, rows: "ColumnStream") -> "ColumnStream":
         """Parts are made of the rows where these are, and only the parts travel."""
-        layout = PartsLayout(aggregation, rows.schema)
+        rows, layout = rows._unpartitioned(), PartsLayout(aggregation, rows.schema)
         step = LocalWindowColumnsTransformation(
             name="Local Window",
             aggregation=aggregation,

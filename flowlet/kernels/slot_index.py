@@ -116,6 +116,9 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
         assert not self.num_slots, "loaded before the first keys"
         plain = [key for key in keys if key is not None]
         kinds = set(map(type, plain))
+        if keys == [None] and self._allows_null:
+            self._null_slot = 0
+            return True
         if kinds == {int}:
             values, self._kind = plain, KeyKind.INT
         elif kinds == {tuple} and all(len(key) == _FLOAT_FIELDS and key[0] is float for key in plain):
@@ -200,6 +203,12 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
         slots[~is_valid] = self._null_slot
         return slots
 
+    def _of_nulls(self, num_keys: int) -> SlotArray:
+        """Of a chunk without another key, which does not tell of what kind the others are."""
+        if self._null_slot is None:
+            self._null_slot = self._numbers.num_codes
+        return np.full(num_keys, self._null_slot, np.intp)
+
     def _past_null(self, codes: SlotArray) -> SlotArray:
         if self._null_slot is not None:
             codes += codes >= self._null_slot
@@ -217,8 +226,10 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
         if kind is float:
             return self._of_numbers(ArrayColumn(np.fromiter(values, np.float64, len(values))))
         kinds = set(map(type, values))
+        if kinds == {type(None)} and self._allows_null and self._kind is not KeyKind.OBJECT:
+            return self._of_nulls(len(values))
         are_numbers = int in kinds or (self._allows_null and not kinds.isdisjoint(_INSTANTS))
-        if are_numbers or not self._is_of(KeyKind.OBJECT):
+        if are_numbers or not self._are_objects():
             return None
         slots = self._try_texts(values) if kind is str else None
         if slots is not None:
@@ -232,8 +243,16 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
         self._are_plain = self._are_plain and exact is values and datetime.datetime not in kinds
         return np.fromiter(map(self._objects.__getitem__, exact), np.intp, len(values))
 
+    def _are_objects(self) -> bool:
+        is_new = self._kind is None
+        if not self._is_of(KeyKind.OBJECT):
+            return False
+        if is_new and self._null_slot is not None:  # the only key so far
+            self._objects[exact_key(None)], self._null_slot = self._null_slot, None
+        return True
+
     def _of_texts(self, column: ShortTextColumn) -> SlotArray | None:
-        if self._objects or not self._is_of(KeyKind.OBJECT):
+        if self._objects or not self._are_objects():
             return self._of_values(column.to_list(), str)
         if self._texts is None:
             self._texts = TextCodes()

@@ -4,13 +4,12 @@ Hot path, per chunk.
 
 Side:   task.
 Rules:  nothing waits: the parts of a chunk go on at once, so there is no state, and a watermark passes behind them.  Where most rows have a
-        key and pane of their own, they go on as they are, each as a part.
+        key and pane of their own, and in small batches, each row goes on as a part.
 Source: the local half of Flink SQL's two-phase aggregation.
 """
 
 from typing import Any, Final
 
-from flowlet.columns import Columns
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.io.dictionary_bypass import DictionaryBypass
 from flowlet.kernels.windows.column_inputs import ColumnInputs
@@ -22,6 +21,8 @@ from flowlet.windows.window_columns_operator import checked_timestamps
 
 # Fewer rows in a part, on average, do not pay.
 _ROWS_PER_PART: Final = 4
+_MIN_ROWS: Final = 64  # of a batch that is looked at; not measured closely
+_MIN_JUDGED_ROWS: Final = 1_024
 
 
 class LocalWindowColumnsOperator(ToColumnsOperator):
@@ -36,8 +37,10 @@ class LocalWindowColumnsOperator(ToColumnsOperator):
 
     def __init__(self, aggregation: WindowedAggregation, schema: Any, layout: PartsLayout, *, name: str = "Local Window") -> None:
         super().__init__(schema, name=name)
+        self._aggregation = aggregation
         self._local = LocalWindows(aggregation, layout)
         self._bypass = DictionaryBypass()
+        self._num_rows = self._num_parts = 0  # since the last judgement
 
     def __repr__(self) -> str:
         return f"<LocalWindowColumnsOperator {self.name!r} of {self._local!r}>"
@@ -52,16 +55,31 @@ class LocalWindowColumnsOperator(ToColumnsOperator):
             return
         columns = self._columns(chunk) if chunk.columns is None else chunk.columns
         try:
-            parts = self._parts(columns, chunk)
+            parts = self._parts(ColumnInputs(columns, self._schema, checked_timestamps(chunk)))
         except (FlowletError, TypeError, OverflowError) as error:
-            raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows") from error
+            raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows {self._purpose}") from error
         self.output.collect(Chunk.of_columns(parts.columns, parts.timestamps))
 
-    def _parts(self, columns: Columns, chunk: Chunk) -> LocalParts:
-        inputs = ColumnInputs(columns, self._schema, checked_timestamps(chunk))
-        if self._bypass.is_taken():
+    def _parts(self, inputs: ColumnInputs) -> LocalParts:
+        if len(inputs) < _MIN_ROWS:
             return self._local.single(inputs)
-        parts = self._local.combined(inputs)
-        num_parts = len(inputs) if parts is None else len(parts.timestamps)
-        self._bypass.judge(len(inputs), num_parts // _ROWS_PER_PART, is_full=False)
+        if self._bypass.is_taken():
+            self._local.forget_keys()
+            return self._local.single(inputs)
+        try:
+            parts = self._local.combined(inputs)
+        except OverflowError:  # of a sum; it may be of rows that are too late
+            parts = None
+        self._num_rows += len(inputs)
+        self._num_parts += len(inputs) if parts is None else len(parts.timestamps)
+        if self._num_rows >= _MIN_JUDGED_ROWS:
+            self._bypass.judge(self._num_rows, self._num_parts // _ROWS_PER_PART, is_full=False)
+            self._num_rows = self._num_parts = 0
         return self._local.single(inputs) if parts is None else parts
+
+    @property
+    def _purpose(self) -> str:
+        """For errors: nobody has named this operator, and there may be several."""
+        aggregation = self._aggregation
+        names = ", ".join([each.name for each in aggregation.aggregates])
+        return f"for {names}" if aggregation.key is None else f"for {names} by {aggregation.key}"

@@ -55,7 +55,7 @@ class WindowColumnsOperator(ToColumnsOperator):
 
     Args:
         aggregation: what is computed.
-        schema: of the rows, a ``pyarrow.Schema``.
+        schema: of the rows, or of the parts; a ``pyarrow.Schema``.
         late_tag: the side output of rows that are too late; None: they are counted and dropped.
         layout: how parts come that were made of the rows already; None: rows come.
         is_batch: whether windows wait for the end of their keys, or of the input if it is not sorted.
@@ -74,7 +74,7 @@ class WindowColumnsOperator(ToColumnsOperator):
         is_batch: bool = False,
         name: str = "Window",
     ) -> None:
-        super().__init__(schema if layout is None else layout.schema, name=name)
+        super().__init__(schema, name=name)
         self._layout = layout
         self._is_batch = is_batch
         self._aggregation = aggregation

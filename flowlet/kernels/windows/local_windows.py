@@ -3,8 +3,8 @@
 Hot path, per chunk: one grouping of the rows and one call per aggregation, as in ``pane_windows``.
 
 Side:       pure.
-Invariants: nothing is kept from one chunk to the next but the numbers of keys, which nobody sees.  The parts of a chunk give the results
-            that its rows give, and where a row is too late, its part is, too: all rows of a pane belong to the same windows.
+Invariants: nothing is kept from one chunk to the next but keys and their numbers, which nobody sees.  The parts of a chunk give the
+            results that its rows give, and where a row is too late, its part is, too: all rows of a pane belong to the same windows.
 Source:     the local half of Flink SQL's two-phase aggregation (``LocalWindowAggregate``).
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape
-from flowlet.columns.arrow_batches import columns_of_batch
+from flowlet.columns.arrow_batches import column_of_array
 from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.cell_groups import try_group_cells
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
@@ -23,7 +23,7 @@ from flowlet.kernels.windows.columnar_windows import WindowedAggregation
 from flowlet.kernels.windows.window_aggregates import distinct_partials
 from flowlet.kernels.windows.window_keys import WindowKeys
 from flowlet.kernels.windows.window_partials import CountPartial, Part, Partial
-from flowlet.kernels.windows.window_shapes import AlignedWindows
+from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, AlignedWindows
 
 # More keys are forgotten, so that those of long ago cost neither memory nor empty places in the arrays of a chunk.
 _MAX_SLOTS: Final = 1 << 14
@@ -110,7 +110,7 @@ class LocalWindows:
         return f"<LocalWindows of {self._keys!r}>"
 
     def combined(self, inputs: ColumnInputs) -> LocalParts | None:
-        """A part for each key and pane; None: there are too many of them.
+        """A part for each key and pane; None: they may be so many that the rows would have to be sorted.
 
         Raises:
             TypeError: see ``WindowKeys.slots``.
@@ -118,7 +118,7 @@ class LocalWindows:
         """
         panes = self._shape.panes(inputs.timestamps)
         if self._keys.num_slots > _MAX_SLOTS or self._keys.num_bytes > _MAX_KEY_BYTES:
-            self._keys = WindowKeys(self._key, self._key_type)
+            self.forget_keys()
         slots = self._keys.slots(inputs)
         groups = try_group_cells(panes, slots, self._keys.num_slots)
         if groups is None:
@@ -126,9 +126,14 @@ class LocalWindows:
         parts = [partial.of_groups(inputs, groups.codes, len(groups)) for partial in self._layout.partials]
         keys = []
         if self._key is not None:
-            batch = pa.RecordBatch.from_arrays([self._keys.array().take(pa.array(groups.slots))], names=[self._key])
-            keys = list(columns_of_batch(batch).fields)
-        return LocalParts(self._columns(len(groups), keys, parts), self._shape.start_ms(groups.windows))
+            keys = [column_of_array(self._keys.array().take(pa.array(groups.slots)))]
+        stamps = np.maximum(self._shape.start_ms(groups.windows), -MAX_WINDOW_TIMESTAMP)  # a time in the pane that windows can hold
+        return LocalParts(self._columns(len(groups), keys, parts), stamps)
+
+    def forget_keys(self) -> None:
+        """Begin anew."""
+        if self._keys.num_bytes:
+            self._keys = WindowKeys(self._key, self._key_type)
 
     def single(self, inputs: ColumnInputs) -> LocalParts:
         """A part for each row; raises as ``combined``."""

@@ -103,7 +103,7 @@ class CountPartial(Partial):
         return (_INT64,)
 
     def _is_valid(self, inputs: ColumnInputs) -> NDArray[np.bool_] | None:
-        if self.column is None or not inputs.column(self.column).may_have_nulls:
+        if self.column is None or inputs.column(self.column).never_has_nulls:
             return None
         array = inputs.array(self.column)
         return array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None

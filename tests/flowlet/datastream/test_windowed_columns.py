@@ -77,6 +77,18 @@ def test_only_columns_that_are_needed_travel(rows: ColumnStream, windows: Any) -
     assert [name for name in operators(results) if name in ("Select", "Local Window", "Window")] == ["Select", "Window"]
 
 
+@pytest.mark.parametrize("way", ["forward", "rebalance", "rescale", "shuffle", "global_", "broadcast"])
+@pytest.mark.parametrize("windows", [MINUTES, EventTimeSessionWindows.with_gap(Time.seconds(1))], ids=["two steps", "one step"])
+def test_of_several_partitionings_the_last_counts(rows: ColumnStream, way: str, windows: Any) -> None:
+    """The first step is where the rows are; it ran in one subtask."""
+    results = getattr(rows, way)().key_by("user").window(windows).sum("n")
+    results.print()
+
+    graph = translate(rows.get_execution_environment()._stream_graph(None, None))
+
+    assert [(vertex.parallelism, len(vertex.chain)) for vertex in graph.vertices] == [(2, 3), (2, 2)]
+
+
 def test_steps_that_nobody_asked_for_need_no_uid(rows: ColumnStream) -> None:
     """Nobody can give them one."""
     env = rows.get_execution_environment()

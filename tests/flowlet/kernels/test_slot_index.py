@@ -20,6 +20,7 @@ from tests.flowlet.keys_of_every_type import GOLDEN
 
 INTS = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.sampled_from([0.0, -0.0, 1.0, math.nan, -math.nan, math.inf]) | st.floats()
+MANY_TEXTS = [f"key {number}" for number in range(300)]  # for a table of their own
 TEXTS = st.sampled_from(["a", "b", "", "a\0", "é"])
 
 
@@ -87,6 +88,32 @@ def test_instants_are_keys_in_microseconds_where_the_key_is_a_column(kind: Any, 
     columns: list[Column] = [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks]
 
     check(SlotIndex(allows_null=True), columns, [[None if key is None else key * step for key in chunk] for chunk in chunks])
+
+
+@pytest.mark.parametrize(
+    "nulls",
+    [
+        ConstantColumn(None, 2),
+        ListColumn([None, None]),
+        ArrowColumn(pa.array([None, None], pa.int16()).dictionary_encode()),
+        ArrowColumn(pa.array([None, None], pa.string()).dictionary_encode()),
+    ],
+    ids=["one value", "a list", "a dictionary of numbers", "a dictionary of texts"],
+)
+@pytest.mark.parametrize(
+    "keys",
+    [pa.array([3, None, 4]), pa.array([3, 4]).dictionary_encode(), pa.array([0.5, None]), pa.array(["a", None]), pa.array(MANY_TEXTS)],
+    ids=["integers", "a dictionary of integers", "floats", "texts", "many texts"],
+)
+def test_nulls_alone_do_not_tell_of_what_kind_keys_are(nulls: Column, keys: Any) -> None:
+    """A subtask may see them first."""
+    column, none = ArrowColumn(keys), [None, None]
+
+    check(SlotIndex(allows_null=True), [nulls, nulls, column, nulls, column], [none, none, keys.to_pylist(), none, keys.to_pylist()])
+
+    index = SlotIndex(allows_null=True)
+    assert index.load([None])
+    check(index, [nulls, column], [none, keys.to_pylist()])
 
 
 def test_where_the_key_is_no_column_instants_are_no_numbers() -> None:

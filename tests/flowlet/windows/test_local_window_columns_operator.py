@@ -36,7 +36,7 @@ def pair_of(aggregation: WindowedAggregation) -> tuple[Harness, Harness]:
     """The two steps."""
     layout = PartsLayout(aggregation, SCHEMA)
     return Harness(LocalWindowColumnsOperator(aggregation, SCHEMA, layout)), Harness(
-        WindowColumnsOperator(aggregation, SCHEMA, layout=layout)
+        WindowColumnsOperator(aggregation, layout.schema, layout=layout)
     )
 
 
@@ -108,7 +108,9 @@ def test_rows_that_are_spread_over_time_go_on_as_they_are() -> None:
 @pytest.mark.parametrize(("num_keys", "length"), [(10_000, 10), (10, 300_000)])
 def test_keys_of_long_ago_are_forgotten(num_keys: int, length: int) -> None:
     """If they are many, or long."""
-    chunks = [chunk(*[(f"{number % num_keys + first:0{length}}", 1, 1) for number in range(4 * num_keys)]) for first in (0, num_keys, 5)]
+    chunks = [
+        chunk(*[(f"{number % num_keys + first:0{length}}", 1, 1) for number in range(max(64, 4 * num_keys))]) for first in (0, num_keys, 5)
+    ]
     local, window = pair_of(aggregation_of())
 
     for each in chunks:
@@ -145,10 +147,64 @@ def test_a_watermark_passes_behind_the_parts() -> None:
 def test_rows_that_are_records_are_taken_too() -> None:
     local, window = pair_of(aggregation_of())
 
-    local.process(Row(other=None, k="a", n=1, text="x"), Row(other=True, k="a", n=2, text="y"), timestamps=[3, 4])
+    records = [Row(other=None, k="a", n=1, text="x"), Row(other=True, k="a", n=2, text="y")] * 50
+    local.process(*records, timestamps=[3, 4] * 50)
 
     assert passed_on(local, window) == 1
-    assert [result[1:] for result in results(window)] == [(3, 1.5, "x", "y")] * 2
+    assert [result[1:] for result in results(window)] == [(150, 1.5, "x", "y")] * 2
+
+
+def test_a_small_batch_goes_on_row_by_row() -> None:
+    local, window = pair_of(aggregation_of())
+    rows = chunk(*[("a", 1, 3)] * 63)
+
+    local.operator.process_chunk(rows)
+
+    assert passed_on(local, window) == 63
+    assert results(window) == in_one_step(aggregation_of(), rows)
+
+
+def test_batches_of_many_keys_are_judged_together() -> None:
+    """Each of them is too small to tell."""
+    local, _ = pair_of(aggregation_of())
+
+    for first in range(0, 3_000, 100):
+        local.operator.process_chunk(chunk(*[(f"key {first + number}", number, 1) for number in range(100)]))
+
+    assert repr(local.operator) == "<LocalWindowColumnsOperator 'Local Window' of <LocalWindows of <WindowKeys 'k', 0 slots>>>"
+
+
+def test_many_keys_of_long_ago_do_not_hinder_for_ever() -> None:
+    local, _ = pair_of(aggregation_of())
+    local.operator.process_chunk(chunk(*[(f"old {number % 9_000}", number, 1) for number in range(45_000)]))
+    few = chunk(*[(f"key {number % 10}", number, number % 10) for number in range(2_000)])
+
+    for _ in range(10):
+        local.operator.process_chunk(few)
+
+    assert len(local.output.chunks[-1]) == 10
+
+
+def test_a_sum_that_is_too_large_is_no_matter_if_its_rows_are_late() -> None:
+    local, window = pair_of(aggregation_of())
+    window.operator.process_watermark(Watermark(100))
+    rows = chunk(*[("a", 2**62, 3)] * 100)
+
+    local.operator.process_chunk(rows)
+    passed_on(local, window)
+
+    assert window.operator.ctx.counters.num_late_records_dropped == 100
+    with pytest.raises(UserFunctionError, match="a batch of 100 rows"):
+        pair_of(aggregation_of())[1].operator.process_chunk(local.output.chunks[0])
+
+
+def test_the_earliest_time_that_windows_hold_is_taken() -> None:
+    local, window = pair_of(aggregation_of())
+    rows = chunk(*[("a", 1, -(2**61))] * 100)
+
+    local.operator.process_chunk(rows)
+
+    assert passed_on(local, window) == 1
 
 
 def test_rows_without_timestamps_fail_with_the_reason() -> None:
@@ -156,7 +212,7 @@ def test_rows_without_timestamps_fail_with_the_reason() -> None:
     rows = chunk(("a", 1, 3))
     assert rows.columns is not None
 
-    with pytest.raises(UserFunctionError, match="a batch of 1 rows") as caught:
+    with pytest.raises(UserFunctionError, match="a batch of 1 rows for total, mean, first, top by k") as caught:
         local.operator.process_chunk(Chunk.of_columns(rows.columns))
 
     assert isinstance(caught.value.__cause__, FlowletError)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flowlet.columns import ArrowColumn, Column, Columns, ConstantColumn, ListColumn, Shape
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.kernels.windows import pane_windows
 from flowlet.kernels.windows.column_inputs import ColumnInputs
@@ -175,6 +176,19 @@ def run_case(seed: int) -> None:
                 subtask.fire(now - rng.randint(0, 20))
     for subtask in subtasks:
         subtask.fire(MAX_TIMESTAMP)
+
+
+@pytest.mark.parametrize("column", [ListColumn([None, 3, None]), ConstantColumn(None, 3), ArrowColumn(pa.array([None, 3, None]))], ids=repr)
+def test_nulls_are_not_counted_in_whatever_representation(column: Column) -> None:
+    """They were, and a mean was wrong, where records had become columns."""
+    schema, numbers = pa.schema([("n", pa.int64())]), [value for value in column.to_list() if value is not None]
+    aggregates = [WindowAggregate(kind, kind, "n", pa.int64()) for kind in ("count", "mean", "sum", "min")]
+    windows = ColumnarWindows(WindowedAggregation(AlignedWindows(10, 10), tuple(aggregates)))
+
+    windows.add(ColumnInputs(Columns(3, (column,), Shape.ROW, ("n",)), schema, np.zeros(3, np.int64)))
+
+    (result,) = [row for emitted in windows.fire(MAX_TIMESTAMP) for row in windows.results(emitted).to_pylist()]
+    assert [result["count"], result["mean"], result["sum"], result["min"]] == [len(numbers), *(numbers or [None]) * 3]
 
 
 @pytest.mark.slow
