@@ -7,8 +7,8 @@ these.  ``--quick`` makes the cases that know it as short as they can be: their 
 have options of their own: ``python -m bench transport --help-case``.
 
 ``python -m bench all --peers --markdown bench/RESULTS.md`` runs every case and writes a page with all figures.
-``python -m bench check --against FILE`` runs the cases of a file that ``--json`` wrote again, and fails if one became slower in proportion
-to a calibration loop (``bench/check.py``).
+``python -m bench check --against REVISION`` measures this checkout and a clone of that revision in turns, and fails if a figure became
+slower (``bench/check.py``).
 """
 
 import argparse
@@ -79,7 +79,7 @@ def main() -> int:
     options, rest = parse()
     configure_logging("error")
     if options.case == "check":
-        return run_check(options)
+        return run_check(options, rest)
     results: list[Result] = []
     try:
         for case in CASES if options.case == "all" else [options.case]:
@@ -101,16 +101,12 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write a page with all figures")
     parser.add_argument("--quick", action="store_true", help="short forms, only to see that they work")
     parser.add_argument("--help-case", action="store_true", help="show the options that the case itself has")
-    parser.add_argument("--against", type=Path, metavar="FILE", help="of check: what to compare with")
-    parser.add_argument("--tolerance", type=float, default=check.DEFAULT_TOLERANCE, help="of check: the loss that is not reported")
     options, rest = parser.parse_known_args()
     rest += ["--help"] * options.help_case
-    if options.case in ("all", "check") and rest:
+    if options.case == "all" and rest:
         parser.error(f"options of one case: {' '.join(rest)}")
     if unknown := set(filter(None, options.peers.split(","))) - {*PEERS, ALL_PEERS}:
         parser.error(f"--peers: no such thing: {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
-    if (options.case == "check") is (options.against is None):
-        parser.error("--against FILE belongs to check, and check needs it")
     return options, rest
 
 
@@ -121,15 +117,17 @@ def written(case: str, options: argparse.Namespace, rest: list[str]) -> Iterator
         yield result
 
 
-def run_check(options: argparse.Namespace) -> int:
-    """Measure again what a file has; the exit code."""
-    before = check.read(options.against)
-    now = [json.loads(result.to_json()) for case in check.cases_of(before) for result in written(case, options, [])]
-    verdicts = check.compare(before, now)
-    print(check.report(verdicts, options.tolerance), file=sys.stderr)
-    if not verdicts:
-        print(f"{options.against} has no figure that could be measured again", file=sys.stderr)
-    return int(not verdicts or any(verdict.is_worse(options.tolerance) for verdict in verdicts))
+def run_check(options: argparse.Namespace, rest: list[str]) -> int:
+    """Compare with a revision; the exit code."""
+    results = []
+    try:
+        for result in check.run(check.parse_options(rest), quick=options.quick):
+            write(result, options.json)
+            results.append(result)
+    except check.CheckError as error:
+        sys.exit(str(error))
+    print(check.verdict(results), file=sys.stderr)
+    return int(any(check.is_slower(result.runs) for result in results))
 
 
 def run_case(name: str, options: argparse.Namespace, rest: list[str]) -> Iterator[Result]:

@@ -1,75 +1,177 @@
-"""Whether something became slower: figures of today beside those of a file, each in proportion to a calibration loop of its own time.
+"""Whether this checkout is slower than a revision: ``python -m bench check --against REVISION``.
 
-Side:  any.
-Rules: absolute times are never compared: a rate is divided by what the plain loop of ``bench/load.py`` did just before and after, a time is
-       multiplied with it.  Only our own figures count, of cases that take the CPU and nothing else, and of the same work: a short form
-       is not compared with a long one.  Ratios to peers need no calibration.
+Side:    any.
+Way:     the revision is cloned beside this checkout, and both measure the same gauges (``bench/gauges.py``) in turns, each in a process of
+         its own; who begins alternates.  Ratios are taken within a pair, since the machine's pace changes from pair to pair.
+Rule:    a figure is not slower if the median ratio of 9 pairs is at least 0.97.  Where it is below that, 25 pairs decide.
+Bench:   a revision is measured with its own bench, since bench follows the product's modules; one that has no gauges gets today's bench.
+Result:  one object per figure, its ratios as runs (above 1: better than the revision); exit code 1 if a figure is slower.
+Absent:  a comparison with figures of a file: paces of two days differ by more than what is looked for.
 """
 
+import argparse
 import json
+import os
+import shutil
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-CASES: Final = ("wordcount", "shuffle", "shuffle-columnar", "scaling", "channels", "startup")
-DEFAULT_TOLERANCE: Final = 0.2  # runs on one quiet machine differ by up to a tenth
-_TIMES: Final = ("s", "us")
-_MEASURED: Final = frozenset({"samples", "warm_up_rates"})  # what else is in the details says what the work was
+from bench.gauges import GAUGES, Figure
+from bench.options import choices
+from bench.report import Result, git_revision
+from bench.rounds import tell
+
+NUM_PAIRS: Final = 9
+NUM_DECIDING_PAIRS: Final = 25
+MIN_RATIO: Final = 0.97
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_TIMEOUT_S: Final = 900.0
+
+# Measures a gauge once.
+Gauge = Callable[[str], Sequence[Figure]]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """One figure now and then; ``change`` is the gain, 0.1: a tenth better than then."""
+class CheckError(Exception):
+    """The revision does not exist, or a gauge failed; the message says which."""
+
+
+@dataclass
+class Comparison:
+    """The ratios of one figure, one per pair; above 1: better than the revision."""
 
     name: str
-    change: float
+    ratios: list[float] = field(default_factory=list)
 
-    def is_worse(self, tolerance: float) -> bool:
-        """Whether it lost more than that."""
-        return self.change < -tolerance
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return statistics.median(self.ratios)
 
+    @property
+    def is_slower(self) -> bool:
+        """Whether the pairs so far say that it is slower."""
+        return is_slower(self.ratios)
 
-def read(file: Path) -> list[dict[str, Any]]:
-    """The objects of a file that ``--json`` wrote."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-
-
-def relative(document: Mapping[str, Any]) -> float | None:
-    """The figure in proportion to the calibration, more is better; None if it is not to be compared."""
-    unit, calibration = document["unit"], document["calibration"]
-    if not calibration or document.get("is_peer"):
-        return None
-    figure, pace = float(document["median"]), float(statistics.mean(calibration))
-    if unit.endswith("/s"):
-        return figure / pace
-    return 1e6 / (figure * pace) if unit in _TIMES else None
+    def __str__(self) -> str:
+        verdict = "  SLOWER" if self.is_slower else ""
+        return f"{self.median:6.3f} ({min(self.ratios):.3f}..{max(self.ratios):.3f}, {len(self.ratios)} pairs)  {self.name}{verdict}"
 
 
-def compare(before: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-    """Every figure that both have; of several with one name and work the last counts."""
-    then = {work_of(document): value for document in before if (value := relative(document)) is not None}
-    latest = {work_of(document): value for document in now if (value := relative(document)) is not None}
-    return [Verdict(work[0], value / then[work] - 1) for work, value in latest.items() if work in then]
+def is_slower(ratios: Sequence[float]) -> bool:
+    """Whether the median of the ratios is below what is allowed."""
+    return statistics.median(ratios) < MIN_RATIO
 
 
-def work_of(document: Mapping[str, Any]) -> tuple[str, str]:
-    """The figure's name, and how much was done."""
-    details = {key: value for key, value in document.get("details", {}).items() if key not in _MEASURED}
-    return document["name"], json.dumps(details, sort_keys=True)
+def ratio(now: Figure, before: Figure) -> float:
+    """How much better ``now`` is: 1.1 is ten percent."""
+    return now.value / before.value if now.more_is_better else before.value / now.value
 
 
-def cases_of(documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The cases to run again, in the order of ``CASES``."""
-    present = {document.get("case") for document in documents}
-    return [case for case in CASES if case in present]
+def compare(gauges: Sequence[str], now: Gauge, before: Gauge, num_pairs: int, num_deciding_pairs: int) -> Iterator[Comparison]:
+    """Measure pairs of each gauge; of a gauge with a slower figure further ones, until there are ``num_deciding_pairs``."""
+    for gauge in gauges:
+        found: dict[str, Comparison] = {}
+        for number in range(max(num_pairs, num_deciding_pairs)):
+            if number >= num_pairs and not any(comparison.is_slower for comparison in found.values()):
+                break
+            add_pair(found, *pair(gauge, now, before, number))
+            tell(f"{gauge}, pair {number + 1}: {', '.join(f'{each.ratios[-1]:.3f}' for each in found.values())}")
+        yield from found.values()
 
 
-def report(verdicts: Sequence[Verdict], tolerance: float) -> str:
-    """One line per figure, the worst first."""
-    lines = [
-        f"{verdict.change:+7.1%}  {verdict.name}{'  WORSE' if verdict.is_worse(tolerance) else ''}"
-        for verdict in sorted(verdicts, key=lambda verdict: verdict.change)
-    ]
-    return "\n".join(lines)
+def pair(gauge: str, now: Gauge, before: Gauge, number: int) -> tuple[Sequence[Figure], Sequence[Figure]]:
+    """The figures of both; every second time this checkout begins."""
+    if number % 2:
+        ours = now(gauge)
+        return ours, before(gauge)
+    theirs = before(gauge)
+    return now(gauge), theirs
+
+
+def add_pair(found: dict[str, Comparison], now: Sequence[Figure], before: Sequence[Figure]) -> None:
+    """Add a ratio for each figure that both have."""
+    former = {figure.name: figure for figure in before}
+    for figure in now:
+        if figure.name in former:
+            found.setdefault(figure.name, Comparison(figure.name)).ratios.append(ratio(figure, former[figure.name]))
+
+
+def clone(revision: str, folder: Path) -> Path:
+    """A checkout of the revision; with today's bench if it has no gauges.
+
+    Raises:
+        CheckError: there is no such revision.
+    """
+    commit = _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", cwd=_ROOT)
+    if not commit:
+        raise CheckError(f"--against: no revision {revision!r} in {_ROOT}")
+    checkout = folder / "revision"
+    _git("clone", "--quiet", "--shared", "--no-checkout", str(_ROOT), str(checkout), cwd=folder)
+    _git("checkout", "--quiet", "--detach", commit, cwd=checkout)
+    if not (checkout / "bench" / "gauges.py").exists():
+        shutil.rmtree(checkout / "bench")
+        shutil.copytree(_ROOT / "bench", checkout / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    return checkout
+
+
+def _git(*arguments: str, cwd: Path) -> str:
+    done = subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode and arguments[0] != "rev-parse":
+        raise CheckError(f"git {arguments[0]}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def measure(checkout: Path, gauge: str, *, quick: bool = False) -> list[Figure]:
+    """Measure a gauge once in a checkout.
+
+    Raises:
+        CheckError: it failed, or measured another flowlet than the checkout's.
+    """
+    command = [sys.executable, "-m", "bench.gauges", gauge, *(["--quick"] if quick else [])]
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    variables["PYTHONPATH"] = str(checkout)
+    done = subprocess.run(command, cwd=checkout, env=variables, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise CheckError(f"gauge {gauge} failed in {checkout}:\n{done.stderr[-4000:]}")
+    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if Path(document["root"]) != checkout:
+        raise CheckError(f"gauge {gauge} of {checkout} measured the flowlet of {document['root']}")
+    return [Figure(**figure) for figure in document["figures"]]
+
+
+def parse_options(arguments: list[str]) -> argparse.Namespace:
+    """The options of check alone."""
+    parser = argparse.ArgumentParser(prog="python -m bench check", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--against", required=True, metavar="REVISION", help="a commit, tag or branch of this repository")
+    parser.add_argument("--only", type=choices(GAUGES), default=tuple(GAUGES), help="which gauges, separated by commas")
+    parser.add_argument("--pairs", type=int, default=NUM_PAIRS, help="how many pairs")
+    parser.add_argument("--deciding-pairs", type=int, default=NUM_DECIDING_PAIRS, help="how many where a figure is slower")
+    return parser.parse_args(arguments)
+
+
+def run(options: argparse.Namespace, *, quick: bool = False) -> Iterator[Result]:
+    """Compare; one figure after the other.
+
+    Raises:
+        CheckError: see ``clone`` and ``measure``.
+    """
+    with tempfile.TemporaryDirectory(prefix="flowlet-bench-check-") as name:
+        checkout = clone(options.against, Path(name).resolve())
+        now, before = (partial(measure, side, quick=quick) for side in (_ROOT, checkout))
+        details: Mapping[str, Any] = {"against": options.against, "revision": git_revision()}
+        for comparison in compare(options.only, now, before, options.pairs, options.deciding_pairs):
+            yield Result(f"check {comparison.name}", "x", comparison.ratios, dict(details), case="check")
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """One line per figure, the worst first, and what the pairs decided."""
+    comparisons = sorted((Comparison(result.name, list(result.runs)) for result in results), key=lambda each: each.median)
+    num_slower = sum(each.is_slower for each in comparisons)
+    return "\n".join([*map(str, comparisons), f"{num_slower} of {len(comparisons)} figures are slower (median ratio below {MIN_RATIO})"])

@@ -1,56 +1,130 @@
-"""What became slower is found whatever the machine's pace is."""
+"""``bench check`` measures two revisions in turns, and says which figure is slower by its rule."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench import check
+from bench.check import MIN_RATIO, Comparison, compare
+from bench.gauges import GAUGES, Figure
 from bench.report import Result
 
-
-def document(name: str, value: float, calibration: float, unit: str = "words/s", **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Result(name, unit, [value], calibration=[calibration], **more).to_json())
-    return found
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def test_a_machine_that_is_half_as_quick_changes_nothing() -> None:
-    before = [document("rate", 100.0, 10.0), document("time", 3.0, 10.0, "s")]
-    now = [document("rate", 50.0, 5.0), document("time", 6.0, 5.0, "s")]
+def measuring(values: Sequence[float], calls: list[str], name: str, *, more_is_better: bool = True) -> Callable[[str], list[Figure]]:
+    """A gauge that gives one value after the other, and writes down that it was called."""
+    following = iter(values)
 
-    assert [(verdict.name, verdict.change) for verdict in check.compare(before, now)] == [("rate", 0.0), ("time", 0.0)]
+    def measure(gauge: str) -> list[Figure]:
+        calls.append(name)
+        return [Figure(gauge, next(following), more_is_better)]
 
-
-def test_a_lower_rate_and_a_longer_time_are_worse() -> None:
-    before = [document("rate", 100.0, 10.0), document("time", 3.0, 10.0, "s")]
-    now = [document("rate", 70.0, 10.0), document("time", 6.0, 10.0, "s")]
-
-    rate, time = check.compare(before, now)
-
-    assert [rate.change, time.change] == pytest.approx([-0.3, -0.5])
-    assert rate.is_worse(0.2)
-    assert not rate.is_worse(0.4)
-    assert check.report([rate, time], 0.4).splitlines() == [" -50.0%  time  WORSE", " -30.0%  rate"]
+    return measure
 
 
-def test_peers_ratios_and_figures_that_are_new_are_not_compared() -> None:
-    before = [document("peer", 100.0, 10.0, is_peer=True), document("ratio", 2.0, 10.0, "x"), document("gone", 1.0, 1.0)]
-    now = [document("peer", 1.0, 10.0, is_peer=True), document("ratio", 1.0, 10.0, "x"), document("new", 1.0, 1.0)]
+def test_both_take_turns_and_who_begins_alternates() -> None:
+    """A machine that becomes slower favours neither."""
+    calls: list[str] = []
 
-    assert check.compare(before, now) == []
+    list(compare(["words"], measuring([1.0] * 4, calls, "now"), measuring([1.0] * 4, calls, "before"), 4, 4))
 
-
-def test_a_short_form_is_not_compared_with_a_long_one() -> None:
-    before = [document("rate", 100.0, 10.0, details={"num_words": 10, "samples": [1]})]
-    short, same = ([document("rate", 50.0, 10.0, details={"num_words": number, "samples": [2]})] for number in (1, 10))
-
-    assert check.compare(before, short) == []
-    assert [verdict.change for verdict in check.compare(before, same)] == [-0.5]
+    assert calls == ["before", "now", "now", "before", "before", "now", "now", "before"]
 
 
-def test_the_cases_of_a_file_are_run_again(tmp_path: Path) -> None:
-    file = tmp_path / "figures"
-    file.write_text("\n".join(json.dumps(document("x", 1.0, 1.0, case=case)) for case in ("startup", "memory", "shuffle")) + "\n")
+def test_ratios_are_taken_within_a_pair_and_the_median_decides() -> None:
+    """The pace doubles from pair to pair, which changes nothing; one bad pair of three neither."""
+    now = measuring([100.0, 200.0, 40.0], [], "now")
+    before = measuring([100.0, 200.0, 400.0], [], "before")
 
-    assert check.cases_of(check.read(file)) == ["shuffle", "startup"]
+    [found] = compare(["words"], now, before, 3, 3)
+
+    assert found.ratios == [1.0, 1.0, 0.1]
+    assert not found.is_slower
+
+
+def test_a_longer_time_is_worse_and_so_is_a_lower_rate() -> None:
+    """The ratio says how much better this checkout is, whatever the unit."""
+    rate = check.ratio(Figure("rate", 90.0), Figure("rate", 100.0))
+    time = check.ratio(Figure("time", 2.0, more_is_better=False), Figure("time", 1.0, more_is_better=False))
+
+    assert (rate, time) == (0.9, 0.5)
+
+
+@pytest.mark.parametrize(("ratio", "is_slower"), [(MIN_RATIO, False), (MIN_RATIO - 0.001, True), (1.2, False)])
+def test_three_percent_are_allowed(ratio: float, is_slower: bool) -> None:
+    assert Comparison("words", [ratio] * 9).is_slower is is_slower
+
+
+def test_a_figure_that_looks_slower_gets_more_pairs_and_they_decide() -> None:
+    """Nine pairs at 0.9, then sixteen at 1.0: not slower."""
+    calls: list[str] = []
+
+    [found] = compare(["words"], measuring([0.9] * 9 + [1.0] * 16, calls, "now"), measuring([1.0] * 25, [], "before"), 9, 25)
+
+    assert len(calls) == 19, "of 19 pairs ten are at 1.0"
+    assert not found.is_slower
+
+
+def test_a_figure_that_stays_slower_is_told_after_25_pairs() -> None:
+    calls: list[str] = []
+
+    [found] = compare(["words"], measuring([0.9] * 25, calls, "now"), measuring([1.0] * 25, [], "before"), 9, 25)
+
+    assert len(calls) == 25
+    assert found.is_slower
+    assert "SLOWER" in str(found)
+
+
+def test_figures_of_one_side_alone_are_not_compared() -> None:
+    """A new figure has no ratio, and a figure that is gone has none."""
+    found: dict[str, Comparison] = {}
+
+    check.add_pair(found, [Figure("new", 1.0), Figure("both", 2.0)], [Figure("gone", 1.0), Figure("both", 1.0)])
+
+    assert {name: each.ratios for name, each in found.items()} == {"both": [2.0]}
+
+
+def test_the_verdict_has_the_worst_first() -> None:
+    results = [Result("check good", "x", [1.1]), Result("check bad", "x", [0.5])]
+
+    lines = check.verdict(results).splitlines()
+
+    assert lines[0].endswith("check bad  SLOWER")
+    assert lines[1].endswith("check good")
+    assert lines[2] == f"1 of 2 figures are slower (median ratio below {MIN_RATIO})"
+
+
+def test_an_unknown_revision_is_named() -> None:
+    command = [sys.executable, "-m", "bench", "check", "--against", "no-such-revision"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "--against: no revision 'no-such-revision' in" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_gauges_are_those_that_the_rule_is_for() -> None:
+    expected = ("words", "programs", "windows", "columns", "state", "shuffle", "latency", "transport", "startup")
+    assert tuple(GAUGES) == expected
+
+
+@pytest.mark.slow
+def test_a_revision_is_cloned_and_measured(tmp_path: Path) -> None:
+    """The clone measures its own flowlet (``measure`` looks), and each figure is an object."""
+    objects = tmp_path / "objects"
+    command = [sys.executable, "-m", "bench", "check", "--against", "HEAD", "--quick", "--only", "transport"]
+
+    done = subprocess.run(
+        [*command, "--pairs", "1", "--deciding-pairs", "1", "--json", str(objects)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode in (0, 1), done.stderr
+    found = [json.loads(line) for line in objects.read_text(encoding="utf-8").splitlines()]
+    assert [each["name"] for each in found] == ["check transport job-1, GB/s", "check transport threads-100, GB/s"]
+    assert all(each["unit"] == "x" and len(each["runs"]) == 1 for each in found)
