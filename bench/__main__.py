@@ -62,6 +62,7 @@ CASES: Final[dict[str, Case]] = {
     "latency": Case(1, QUICK_AND_PEERS),
     "memory": Case(1, QUICK),
     "wakeup": Case(3, QUICK),
+    "scale": Case(3, QUICK),
     "spark": Case(3, QUICK),
     "programs": Case(3, QUICK_AND_PEERS),
     "nexmark": Case(3, QUICK_AND_PEERS),

@@ -9,7 +9,7 @@ Source:     Flink ``SourceReaderBase``, ``IteratorSourceReader``, ``SourceReader
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from flowlet.serde.deploy_blobs import load_object
 from flowlet.splits.assigned_splits import AssignedSplits
 from flowlet.splits.planned_split import PlannedSplit, PlannedSplitEnumerator, PlannedSplits
 from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
+from flowlet.watermarks.source_event_time import OpenSplits
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 
 RETRY_MS: Final = 10  # not measured; a split without records costs one step of its iterator as often
@@ -80,7 +81,8 @@ class PlannedSplitReader:
         self._max_open = source.max_open_splits
         self._assigned: AssignedSplits[PlannedSplit] = AssignedSplits(num_readers)
         self._num_read: dict[str, int] = {}  # of splits that were begun before a restart and were not begun since
-        self._turns: deque[_OpenSplit] = deque()  # the open splits, the next one first
+        self._turns: deque[_OpenSplit] = deque()  # the splits that are being read, the next one first
+        self.open_splits = OpenSplits()  # these, and the assigned ones that are not begun
         self._available = AvailabilityHelper(is_available=True)
         self._clock: ProcessingTimeService | None = None
         self._timer: TimerHandle | None = None
@@ -88,11 +90,6 @@ class PlannedSplitReader:
 
     def __repr__(self) -> str:
         return f"<PlannedSplitReader of {type(self._source).__name__}, {len(self._turns)} open, {self._assigned!r}>"
-
-    @property
-    def open_splits(self) -> Set[str]:
-        """The names of the splits that may still give records."""
-        return {each.split.name for each in self._turns} | {split.name for split in self._assigned.not_begun}
 
     # -- splits
 
@@ -107,6 +104,7 @@ class PlannedSplitReader:
     def add_splits(self, splits: Sequence[PlannedSplit], waiting_bytes: int) -> None:
         """Read these, too."""
         self._assigned.add(splits, waiting_bytes)
+        self.open_splits.add(split.name for split in splits)
         self._wake()
 
     def no_more_splits(self) -> None:
@@ -140,7 +138,8 @@ class PlannedSplitReader:
                 continue
             records, has_ended = _taken(current.records)
             if has_ended:
-                self._turns.remove(current)
+                self._turns.pop()  # the current one, which was put there
+                self.open_splits.remove((current.split.name,))
             current.num_read += len(records)
             if records:
                 self.current_split = current.split.name
@@ -183,6 +182,7 @@ class PlannedSplitReader:
         """Go on with these."""
         self._num_read = {name: num_read for name, _, num_read in position}
         self._assigned.restore([PlannedSplit(name, content) for name, content, _ in position])
+        self.open_splits.add(self._num_read)
 
     def close(self) -> None:
         """Close the iterators of open splits, and cancel the timer."""

@@ -10,7 +10,7 @@ Rules:      a split tells of which source it is.  A reader that has read everyth
 Source:     Flink ``HybridSourceReader``, ``SourceReaderFinishedEvent``.
 """
 
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from flowlet.splits.enumerators import enumerator_for, split_set_of
 from flowlet.splits.hybrid_enumerator import HybridSplitEnumerator
 from flowlet.splits.hybrid_split import HybridSplit, HybridSplits
 from flowlet.timers.time_api import ProcessingTimeService
-from flowlet.watermarks.source_event_time import PausableSplitReader, SplitReader
+from flowlet.watermarks.source_event_time import OpenSplits, PausableSplitReader, SplitReader
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 
 
@@ -96,6 +96,7 @@ class ReaderInTurn:
         self._source = 0
         self._present: Any = None  # its reader, from start on
         self._split_reader: SplitReader | None = None  # the same, if it tells its splits
+        self._whole = OpenSplits()  # of a reader that does not: the source, until it has ended
         self._restored: Any = None
         self._clock: ProcessingTimeService | None = None
         self._request: Callable[[], None] | None = None  # from start on
@@ -152,6 +153,7 @@ class ReaderInTurn:
             restore(self._restored)
         self._present = reader
         self._split_reader = reader if isinstance(reader, SplitReader) else None
+        self._whole = OpenSplits((f"source {self._source}",))
         reader.start(self._ask)
 
     def _ask(self) -> None:
@@ -169,6 +171,7 @@ class ReaderInTurn:
         if element is not None or self._is_over:
             return element
         self._is_waiting = True
+        self._whole.remove((f"source {self._source}",))
         self._available.reset_unavailable()  # before the question: the answer may come at once
         self._ask()
         return Chunk([])
@@ -194,11 +197,9 @@ class ReaderInTurn:
         return f"source {self._source}" if self._split_reader is None else self._split_reader.current_split
 
     @property
-    def open_splits(self) -> Set[str]:
+    def open_splits(self) -> OpenSplits:
         """The splits that may still give records."""
-        if self._split_reader is not None:
-            return self._split_reader.open_splits
-        return frozenset() if self._is_waiting else frozenset((f"source {self._source}",))
+        return self._whole if self._split_reader is None else self._split_reader.open_splits
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Pause and resume splits of a source that reads several at once."""

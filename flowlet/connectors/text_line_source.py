@@ -30,6 +30,7 @@ from flowlet.records import Chunk
 from flowlet.splits.assigned_splits import AssignedSplits
 from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet, FileSplit, can_be_cut, compression_of, keeps_line_ends
+from flowlet.watermarks.source_event_time import OpenSplits
 from netstack.availability import AvailabilityFuture
 
 BLOCK_BYTES = 128 << 10
@@ -101,7 +102,7 @@ class TextLineReader:
         self._later: dict[str, SplitPosition] = {}  # of splits that another reader had begun; by split id
         self._position: SplitPosition | None = None  # in the current split, or in the first one to begin; None: at its start
         self.current_split = ""  # of the lines polled last
-        self.open_splits: frozenset[str] = frozenset()  # only the current one: the watermark does not wait for later files
+        self.open_splits = OpenSplits()  # only the current one: the watermark does not wait for later files
         self._done_bytes = 0  # of earlier splits.  As the next field written by the task thread, read anywhere; one block stale is fine.
         self._current_bytes = 0  # read of the current split
 
@@ -167,7 +168,7 @@ class TextLineReader:
 
     def _begin(self, split: FileSplit) -> None:
         self.current_split = split.split_id
-        self.open_splits = frozenset((split.split_id,))
+        self.open_splits.add((split.split_id,))
         self._current = split
         self._position = self._later.pop(split.split_id, self._position)
         self._chunks = self._read(split, self._position)
@@ -216,7 +217,7 @@ class TextLineReader:
         self._current = self._position = None
         self._done_bytes += split.size_bytes
         self._current_bytes = 0
-        self.open_splits = frozenset()
+        self.open_splits.remove((split.split_id,))
 
     def _watched(self, file: BinaryIO, split: FileSplit) -> ReadBytes:
         """Reads the content, recoded if the charset hides line ends, and asks for more splits when little of this one is left."""

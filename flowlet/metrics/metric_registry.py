@@ -167,7 +167,7 @@ class MetricRegistry:
         on_gauge_error: gets the name of a gauge and its first error.
     """
 
-    __slots__ = ("_by_name", "_is_sampled", "_metrics", "_now_ns", "_on_gauge_error", "_start_sampling", "num_refused")
+    __slots__ = ("_by_name", "_is_sampled", "_metrics", "_now_ns", "_on_gauge_error", "_start_sampling", "_unshown", "num_refused")
 
     def __init__(
         self,
@@ -182,7 +182,8 @@ class MetricRegistry:
         self._by_name: dict[str, _Any] = {}
         # Written by the operator's thread, replaced as a whole; read anywhere.
         self._metrics: tuple[tuple[str, _Any], ...] = ()
-        self.num_refused = 0  # metrics over the limit, which work but are not shown
+        self.num_refused = 0  # how often a metric over the limit was asked for
+        self._unshown: dict[type, _Any] = {}  # what functions get then: one metric of each kind
 
     def __repr__(self) -> str:
         return f"<MetricRegistry of {len(self._metrics)} metrics>"
@@ -215,8 +216,10 @@ class MetricRegistry:
         if not callable(function):
             raise FlowletError(f"gauge {name!r} needs a function without arguments, got {function!r}")
         self._check(name, _Gauge)
+        if name not in self._by_name and self._is_full():
+            return
         self._by_name[name] = gauge = _Gauge(function)
-        self._show(name, gauge)
+        self._metrics = (*(each for each in self._metrics if each[0] != name), (name, gauge))
         self._begin_sampling()
 
     def meter(self, name: str, span_s: Any) -> Meter:
@@ -234,9 +237,11 @@ class MetricRegistry:
     def _get(self, name: str, kind: type[MetricT], make: Callable[[], Any]) -> MetricT:
         self._check(name, kind)
         found = self._by_name.get(name)
-        if found is None:
+        if found is None and self._is_full():
+            found = self._unshown.setdefault(kind, make())
+        elif found is None:
             found = self._by_name[name] = make()
-            self._show(name, found)
+            self._metrics = (*self._metrics, (name, found))
         assert isinstance(found, kind), "checked above"
         return found
 
@@ -246,12 +251,12 @@ class MetricRegistry:
             is_taken_by = type(found).__name__.removeprefix("_").lower()
             raise FlowletError(f"the name {name!r} is taken by a {is_taken_by}; give each metric of a group a name of its own")
 
-    def _show(self, name: str, metric: _Any) -> None:
-        shown = tuple(each for each in self._metrics if each[0] != name)
-        if len(shown) < MAX_METRICS:
-            self._metrics = (*shown, (name, metric))
-        else:
-            self.num_refused += 1
+    def _is_full(self) -> bool:
+        """Whether there are as many as are shown.  Further ones are not kept: names made of records' values have no end."""
+        if len(self._by_name) < MAX_METRICS:
+            return False
+        self.num_refused += 1
+        return True
 
     def _begin_sampling(self) -> None:
         if not self._is_sampled:

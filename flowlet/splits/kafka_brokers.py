@@ -105,10 +105,12 @@ class KafkaBrokers:
         found = self._metadata(topics.described)
         if topics.pattern is not None:
             return [each for name in sorted(found) if re.fullmatch(topics.pattern, name) for each in self._of_topic(name, found)]
+        chosen = set(topics.partitions)
+        existing = {each for name in {topic for topic, _ in chosen} for each in self._of_topic(name, found)}
         for topic, number in topics.partitions:
-            if (topic, number) not in self._of_topic(topic, found):
+            if (topic, number) not in existing:
                 raise FlowletError(f"Kafka at {self._servers}: topic {topic!r} has no partition {number}")
-        return sorted({each for name in topics.topics for each in self._of_topic(name, found)} | set(topics.partitions))
+        return sorted(chosen.union(each for name in topics.topics for each in self._of_topic(name, found)))
 
     def edges(self, partitions: Sequence[Partition], kind: OffsetKind) -> dict[Partition, int]:
         """The first offsets, or those behind the last records."""

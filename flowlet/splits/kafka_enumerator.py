@@ -7,7 +7,7 @@ Rules:      offsets are numbers as soon as a partition is found: what "latest" m
 Source:     Flink ``KafkaSourceEnumerator``, whose owner of a partition this is, too: the partitions of a topic go round the readers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Final, Protocol, assert_never
 from zlib import crc32
 
@@ -83,7 +83,7 @@ class KafkaSplitEnumerator:
         Raises:
             FlowletError: the brokers do not answer, or refuse; a topic is unknown; an offset is not known and has no fallback.
         """
-        found = self._search((), self.topics.start)
+        found = self._search(frozenset(), self.topics.start)
         self._num_readers = num_readers
         self.add_found(found)
 
@@ -93,7 +93,7 @@ class KafkaSplitEnumerator:
         Raises:
             FlowletError: as ``discover``.
         """
-        return self._search(tuple(self._known), _EARLIEST)
+        return self._search(frozenset(self._known), _EARLIEST)
 
     def add_found(self, found: Iterable[KafkaSplit]) -> None:
         """Assign these, too, unless they are known."""
@@ -134,10 +134,10 @@ class KafkaSplitEnumerator:
     def _owner(self, split: KafkaSplit) -> int:
         return (crc32(split.topic.encode()) + split.partition) % self._num_readers
 
-    def _search(self, known: Sequence[Partition], start: OffsetRule) -> list[KafkaSplit]:
+    def _search(self, known: Set[Partition], start: OffsetRule) -> list[KafkaSplit]:
         brokers = self._connect(self.topics)
         try:
-            new = [each for each in brokers.partitions(self.topics) if each not in set(known)]
+            new = [each for each in brokers.partitions(self.topics) if each not in known]
             if not new:
                 return []
             starts = self._offsets(brokers, new, start)

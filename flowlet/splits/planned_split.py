@@ -9,6 +9,7 @@ Rules:      the program plans the splits when the job starts.  What a split says
 Source:     Flink ``SourceSplit``, ``IteratorSourceEnumerator``; FLIP-27.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import compress
 from operator import not_
@@ -53,7 +54,7 @@ class PlannedSplitEnumerator:
     def __init__(self, planned: PlannedSplits) -> None:
         self.planned = planned
         self._num_readers = 1
-        self._waiting: list[tuple[int, PlannedSplit]] = []  # each with its number, which says whose it is
+        self._waiting: deque[tuple[int, PlannedSplit]] = deque()  # each with its number, which says whose it is
 
     def __repr__(self) -> str:
         return f"<PlannedSplitEnumerator {len(self._waiting)} of {len(self.planned.splits)} splits wait>"
@@ -71,7 +72,7 @@ class PlannedSplitEnumerator:
     def discover(self, num_readers: int) -> None:
         """All splits wait."""
         self._num_readers = num_readers
-        self._waiting = list(enumerate(self.planned.splits))
+        self._waiting = deque(enumerate(self.planned.splits))
 
     def find_new(self) -> list[PlannedSplit]:
         """Nothing: see ``discovery_interval_ms``."""
@@ -83,11 +84,10 @@ class PlannedSplitEnumerator:
     def next_splits(self, reader: int) -> list[PlannedSplit]:
         """The next split, or all that are the reader's; empty: none are left."""
         if self.planned.is_on_demand:
-            found, self._waiting = self._waiting[:1], self._waiting[1:]
-            return [split for _, split in found]
+            return [self._waiting.popleft()[1]] if self._waiting else []
         is_mine = [number % self._num_readers == reader for number, _ in self._waiting]
         found = list(compress(self._waiting, is_mine))
-        self._waiting = list(compress(self._waiting, map(not_, is_mine)))
+        self._waiting = deque(compress(self._waiting, map(not_, is_mine)))
         return [split for _, split in found]
 
     def snapshot(self) -> bytes:
@@ -107,4 +107,4 @@ class PlannedSplitEnumerator:
         if version != _STATE_VERSION:
             raise StateRestoreError(f"the splits of a source in a checkpoint have version {version}, this flowlet reads {_STATE_VERSION}")
         self._num_readers = num_readers
-        self._waiting = [(number, PlannedSplit(name, content)) for number, name, content in waiting]
+        self._waiting = deque((number, PlannedSplit(name, content)) for number, name, content in waiting)

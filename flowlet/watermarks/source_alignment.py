@@ -9,6 +9,7 @@ Source:     Flink ``SourceOperator`` (``checkWatermarkAlignment``, ``checkSplitW
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -99,12 +100,17 @@ class SourceAlignment:
         self._splits.pop(split, None)
         self._paused.discard(split)
 
-    def split_watermark(self, split: str, timestamp: int) -> SplitOrders:
-        """Note the watermark of one split; returns which splits to pause or resume."""
-        if split in self._splits and timestamp > self._splits[split]:
-            self._splits[split] = timestamp
-            return self._split_orders()
-        return SplitOrders(frozenset(), frozenset())
+    def split_watermarks(self, watermarks: Mapping[str, int]) -> SplitOrders:
+        """Note watermarks by split, those of unknown splits aside; returns which splits to pause or resume.
+
+        All splits are compared once per call: a call per split would be quadratic.
+        """
+        known = self._splits
+        risen = {split: timestamp for split, timestamp in watermarks.items() if split in known and timestamp > known[split]}
+        if not risen:
+            return SplitOrders(frozenset(), frozenset())
+        known |= risen
+        return self._split_orders()
 
     def _split_orders(self) -> SplitOrders:
         ahead = {split for split, watermark in self._splits.items() if watermark > self._max_allowed}

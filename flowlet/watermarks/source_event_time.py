@@ -1,6 +1,6 @@
 """Timestamps, watermarks and alignment inside a source.
 
-Hot path; see ``event_time_stream``.  For a reader with splits, one more comparison of two small sets per chunk.
+Hot path; see ``event_time_stream``.  For a reader with splits, one more look-up per chunk, and work per split that came or went.
 Side:       task.
 Invariants: the watermark is the lowest one of the open splits.  Nothing is read while the source is too far ahead of its alignment group.
             Time during which the group holds back a source or a split does not count as idleness.
@@ -8,7 +8,7 @@ Units:      milliseconds.
 Source:     Flink ``SourceOperator``, ``ProgressiveTimestampsAndWatermarks``, FLIP-27, FLIP-182, FLIP-217.
 """
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import Protocol, runtime_checkable
 
 from flowlet.chain.operator_output import OperatorOutput
@@ -32,8 +32,56 @@ class SplitReader(Protocol):
         """The split of the last polled records."""
 
     @property
-    def open_splits(self) -> Set[str]:
+    def open_splits(self) -> "OpenSplits":
         """The splits that may still give records; they hold the watermark back until they do."""
+
+
+class OpenSplits(Set[str]):
+    """The open splits of a reader, and which came or went since ``take_changed``; task thread only.
+
+    A source looks at its splits with each chunk: with many of them, comparing all would take longer than the chunk.
+    """
+
+    __slots__ = ("_changed", "_names")
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = set(names)
+        self._changed = dict.fromkeys(self._names)  # in the order in which they came
+
+    def __repr__(self) -> str:
+        return f"<OpenSplits {len(self._names)}, {len(self._changed)} changed>"
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether splits came or went since ``take_changed``."""
+        return bool(self._changed)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Note that splits came."""
+        for name in names:
+            self._names.add(name)
+            self._changed[name] = None
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Note that splits have ended; unknown ones are ignored."""
+        for name in names:
+            if name in self._names:
+                self._names.remove(name)
+                self._changed[name] = None
+
+    def take_changed(self) -> Sequence[str]:
+        """The splits that came or went, each once; ``in`` tells which."""
+        changed, self._changed = self._changed, {}
+        return tuple(changed)
 
 
 @runtime_checkable
@@ -105,6 +153,7 @@ class SourceEventTime:
         self._allowed: AvailabilityFuture | None = None  # set while the source waits for its group
         self._parts = WatermarkMultiplexer(self._emitter)
         self._splits: dict[str, _Split] = {}
+        self._watched: OpenSplits | None = None  # whose changes are taken; a reader of several sources in turn has several
         self._had_splits = False
         self._reader = reader if isinstance(reader, SplitReader) else None
         self._whole = self._stream_of(None, self._clock)  # for records of a reader without splits
@@ -135,13 +184,13 @@ class SourceEventTime:
             self._whole.process_chunk(chunk)
             return
         current, open_splits = self._reader.current_split, self._reader.open_splits
-        is_new = current not in self._splits or self._splits.keys() != open_splits
-        if is_new:
+        ended: Sequence[str] = ()
+        if open_splits is not self._watched or open_splits.has_changed or current not in self._splits:
             # These may be a split's first records, and its last.
-            self._open_splits({*open_splits, current})
+            ended = self._open_splits(open_splits, current)
         self._splits[current].stream.process_chunk(chunk)
-        if is_new:
-            self._close_splits(open_splits)
+        if ended:
+            self._close_splits(ended)
         self._emitter.flush()
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -157,17 +206,23 @@ class SourceEventTime:
             self._emitter.mark_active()
         self._emitter.flush()
 
-    def _open_splits(self, names: Collection[str]) -> None:
-        for name in names:
-            if name not in self._splits:
+    def _open_splits(self, open_splits: OpenSplits, *current: str) -> list[str]:
+        """Open the splits that came, and the current one; returns those that have ended, which are still open here."""
+        changed = dict.fromkeys((*open_splits.take_changed(), *current))
+        if open_splits is not self._watched:
+            self._watched = open_splits
+            changed |= dict.fromkeys((*self._splits, *open_splits))
+        for name in changed:
+            if name not in self._splits and (name in open_splits or name in current):
                 self._had_splits = True
                 clock = PausableClock(self._clock)
                 self._splits[name] = _Split(clock, self._stream_of(name, clock))
                 if self.alignment is not None and isinstance(self._reader, PausableSplitReader):
                     self.alignment.split_added(name)
+        return [name for name in changed if name in self._splits and name not in open_splits]
 
-    def _close_splits(self, still_open: Set[str]) -> None:
-        for name in self._splits.keys() - still_open:
+    def _close_splits(self, ended: Iterable[str]) -> None:
+        for name in ended:
             del self._splits[name]
             self._parts.remove(name)
             if self.alignment is not None:
@@ -179,11 +234,11 @@ class SourceEventTime:
         if self._reader is None:
             self._whole.ask()
         else:
-            self._open_splits(self._reader.open_splits)
+            ended = self._open_splits(self._reader.open_splits)
             self._parts.defer()
             for split in self._splits.values():
                 split.stream.ask()
-            self._close_splits(self._reader.open_splits)
+            self._close_splits(ended)
             self._parts.update()
             self._align_splits()
         self._emitter.flush()
@@ -240,8 +295,7 @@ class SourceEventTime:
     def _align_splits(self) -> None:
         if self.alignment is None:
             return
-        for name, timestamp in self._parts.watermarks().items():
-            self._order(self.alignment.split_watermark(name, timestamp))
+        self._order(self.alignment.split_watermarks(self._parts.watermarks()))
 
     def _order(self, orders: SplitOrders) -> None:
         if not orders or not isinstance(self._reader, PausableSplitReader):

@@ -57,6 +57,7 @@ class OfferingHandler(ChannelHandler):
         self._offers: dict[tuple[bytes, int], tuple[PartitionOffer, OfferListener]] = {}
         self._by_partition: dict[tuple[ResultPartitionID, int], tuple[bytes, int]] = {}
         self._by_receiver: dict[InputChannelID, tuple[bytes, int]] = {}
+        self._receivers: dict[tuple[bytes, int], list[InputChannelID]] = {}  # the reverse: a gate that restarts asks again
 
     def __repr__(self) -> str:
         return f"<OfferingHandler {len(self._offers)} offers>"
@@ -86,7 +87,7 @@ class OfferingHandler(ChannelHandler):
         key = (offer.offer_id, offer.subtask)
         self._offers.pop(key, None)
         self._by_partition.pop((offer.result_partition, offer.subtask), None)
-        for receiver in [each for each, known in self._by_receiver.items() if known == key]:
+        for receiver in self._receivers.pop(key, ()):
             del self._by_receiver[receiver]
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
@@ -102,7 +103,9 @@ class OfferingHandler(ChannelHandler):
             if key is None:  # not for the handlers behind: they would wait for the partition, and a place of the gate with them
                 ctx.write_and_flush(ErrorResponse(ErrorCode.PRODUCER_FAILED, "the offer was withdrawn", message.receiver))
                 return
-            self._by_receiver[message.receiver] = key
+            if message.receiver not in self._by_receiver:
+                self._by_receiver[message.receiver] = key
+                self._receivers.setdefault(key, []).append(message.receiver)
         ctx.fire_channel_read(message)
         match message:
             case PartitionRequest():
@@ -162,5 +165,6 @@ class OfferingHandler(ChannelHandler):
         offers, self._offers = list(self._offers.values()), {}
         self._by_partition.clear()
         self._by_receiver.clear()
+        self._receivers.clear()
         for offer, listener in offers:
             listener.lost(offer.subtask, error)

@@ -23,6 +23,7 @@ from flowlet.records import Chunk
 from flowlet.splits.kafka_brokers import CLIENT_ID_PREFIX, ClientEvents, failure, kafka_client, kafka_module
 from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
+from flowlet.watermarks.source_event_time import OpenSplits
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.log_lines import LogLines
 
@@ -110,7 +111,7 @@ class KafkaReader:
         self._over: dict[str, KafkaSplit] = {}  # ended, and not in a complete checkpoint: the group does not know their ends
         self._position: tuple[KafkaSplit, ...] = ()  # the last one that was asked for
         self.current_split = ""
-        self.open_splits: frozenset[str] = frozenset()
+        self.open_splits = OpenSplits()
 
     def __repr__(self) -> str:
         return f"<KafkaReader of {len(self._splits)} partitions, {len(self._fetched)} batches fetched, {self._watch!r}>"
@@ -149,7 +150,7 @@ class KafkaReader:
         to_read = [split for split in splits if split.split_id in self._splits]
         if to_read:
             self._consumer.incremental_assign([self._partition(split) for split in to_read])
-        self.open_splits = frozenset(self._splits)
+        self.open_splits.add(split.split_id for split in to_read)
         self._wake()
 
     def _partition(self, split: KafkaSplit) -> Any:
@@ -261,7 +262,7 @@ class KafkaReader:
             self._over |= {split.split_id: split for split in ended}
         if ended:
             self._consumer.incremental_unassign([self._partition(split) for split in ended])
-        self.open_splits = frozenset(self._splits)
+        self.open_splits.remove(split.split_id for split in ended)
 
     def _handle_error(self, message: Any) -> None:
         error = message.error()

@@ -249,10 +249,10 @@ class TestWaiting:
         reader.add_splits([FileSplit(str(tmp_path / "a"), 0, 3)], 0)
 
         reader.poll_chunk()
-        during = reader.open_splits
+        during = set(reader.open_splits)
         reader.poll_chunk()
 
-        assert [set(during), set(reader.open_splits)] == [{f"{tmp_path / 'a'}:0"}, set()]
+        assert [during, set(reader.open_splits)] == [{f"{tmp_path / 'a'}:0"}, set()]
 
 
 CONTENT = b"".join(b"line %d\r\n" % number for number in range(50_000)) + "é".encode()

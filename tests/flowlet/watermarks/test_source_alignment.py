@@ -94,10 +94,10 @@ def test_splits_that_are_ahead_are_paused_and_resumed() -> None:
     alignment.split_added("b")
     alignment.allow(100)
 
-    assert not alignment.split_watermark("a", 100)
-    ahead = alignment.split_watermark("a", 101)
+    assert not alignment.split_watermarks({"a": 100})
+    ahead = alignment.split_watermarks({"a": 101})
     assert ahead == SplitOrders(pause=frozenset({"a"}), resume=frozenset())
-    assert not alignment.split_watermark("a", 150)
+    assert not alignment.split_watermarks({"a": 150})
     assert alignment.paused_splits == {"a"}
     behind = alignment.allow(150)
     assert behind == SplitOrders(pause=frozenset(), resume=frozenset({"a"}))
@@ -110,7 +110,7 @@ def test_a_single_split_is_the_source_itself() -> None:
     alignment.split_added("a", 500)
 
     assert not alignment.allow(100)
-    assert not alignment.split_watermark("a", 600)
+    assert not alignment.split_watermarks({"a": 600})
 
 
 def test_when_only_one_split_is_left_it_is_resumed() -> None:
@@ -133,7 +133,7 @@ def test_a_finished_split_is_forgotten() -> None:
     alignment.split_finished("a")
 
     assert alignment.allow(500).resume == {"b", "c"}
-    assert not alignment.split_watermark("a", 900)
+    assert not alignment.split_watermarks({"a": 900})
 
 
 def test_the_watermark_of_a_split_does_not_fall() -> None:
@@ -142,7 +142,7 @@ def test_the_watermark_of_a_split_does_not_fall() -> None:
     alignment.split_added("b", 500)
     alignment.allow(100)
 
-    assert not alignment.split_watermark("a", 50)
+    assert not alignment.split_watermarks({"a": 50})
     assert alignment.paused_splits == {"a", "b"}
 
 

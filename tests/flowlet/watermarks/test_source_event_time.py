@@ -17,6 +17,7 @@ from flowlet.operators.source_operator import Source, SourceOperator, SourceRead
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark
 from flowlet.splits.file_split import FileSplit
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.watermarks.source_event_time import OpenSplits
 from tests.flowlet.operators.harness import RecordingOutput
 
 INTERVAL_MS = 50
@@ -47,7 +48,7 @@ class Splits(Reader):
 
     def __init__(self, *names: str) -> None:
         super().__init__()
-        self.open_splits: set[str] = set(names)
+        self.open_splits = OpenSplits(names)
         self.current_split = ""
         self.orders: list[tuple[list[str], list[str]]] = []
 
@@ -174,7 +175,7 @@ class TestSplits:
         driver.read(("b", 20))
         driver.clock.advance(INTERVAL_MS)
         assert driver.out() == [("record", 20), 19]
-        driver.reader.open_splits.remove("b")
+        driver.reader.open_splits.remove(["b"])
         driver.clock.advance(INTERVAL_MS)
 
         assert driver.out() == [99]
@@ -183,7 +184,7 @@ class TestSplits:
         driver = Driver(MONOTONOUS, Splits())
 
         driver.read(("a", 100))
-        driver.reader.open_splits = {"b"}
+        driver.reader.open_splits.add(["b"])
         driver.read(("b", 20))
         driver.clock.advance(INTERVAL_MS)
         driver.read(("b", 120))
@@ -326,10 +327,10 @@ class TestAlignment:
         driver.read(("a", 11))
         driver.clock.advance(2 * INTERVAL_MS)
 
-        driver.reader.open_splits.clear()
+        driver.reader.open_splits.remove(["a"])
         driver.clock.advance(2 * INTERVAL_MS)
         assert driver.reports == [10, MAX_TIMESTAMP]
-        driver.reader.open_splits.add("b")
+        driver.reader.open_splits.add(["b"])
         driver.read(("b", 21))
         driver.clock.advance(2 * INTERVAL_MS)
 

@@ -136,3 +136,19 @@ def test_the_whole_is_what_its_parts_say(steps: list[tuple[int, int | str]]) -> 
         active = [timestamp for timestamp, is_idle in zip(timestamps, idle, strict=True) if not is_idle]
         highest = max([highest, min(active)] if active else [highest])
         assert (heard.watermark, heard.is_idle) == (highest, not active), (number, step)
+        multiplexer.check_invariants()
+
+
+def test_a_part_that_was_removed_has_no_more_to_say() -> None:
+    """Its generator may still be called; the memory that parts need is bounded by those that are there."""
+    heard = Heard()
+    parts = WatermarkMultiplexer(heard)
+    gone, slow = parts.add("gone"), parts.add("slow")
+    parts.remove("gone")
+
+    for timestamp in range(1, 500):
+        gone.emit_watermark(timestamp)
+        slow.emit_watermark(2 * timestamp)
+        parts.check_invariants()
+
+    assert heard.watermark == 998
