@@ -14,8 +14,8 @@ from rich.table import Table
 
 from flowlet.client.remote import JobManagerApi, RemoteTarget
 from flowlet.common.checkpoint_url import is_directory
+from flowlet.common.host_address import parse_address
 from flowlet.errors import FlowletError
-from flowlet.tm.command import parse_address
 
 T = TypeVar("T")
 

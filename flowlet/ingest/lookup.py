@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from flowlet.datastream.environment.job_manager_address import parsed_address
+from flowlet.common.host_address import parse_address
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateDescription, GateEndpoint
 from flowlet.ingest.errors import (
@@ -130,7 +130,7 @@ async def _ask_with_token(description: GateDescription, method: str, what: str, 
 
 async def _ask(gate: str, jobmanager: str, method: str, path: str, timeout_s: float, secret: bytes) -> RpcResponse:
     try:
-        host, port = parsed_address(jobmanager, "jobmanager")
+        host, port = parse_address(jobmanager, "jobmanager")
         async with RpcClient(host, port, secret) as rpc:
             return (await rpc.request(method, path, timeout_s=timeout_s)).raise_for_status()
     except ConfigError as error:

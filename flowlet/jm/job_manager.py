@@ -33,8 +33,10 @@ from netstack.errors import ConfigError as NetstackConfigError
 from netstack.forks import PortClosedInChildren
 from netstack.log_lines import LogLines
 from netstack.security import check_loopback
+from netstack.transport.server import within_descriptors
 
 # When the JobManager stops and its jobs have been cancelled: how long requests and WebSockets may take to end.
+_BACKLOG = 100  # connections that the kernel keeps until they are accepted; asyncio has the same
 _HANDLER_TIMEOUT_S = 0.3  # aiohttp waits this long twice: before and after it cancels
 _LINGERING_TIME_S = 1.0
 _KEEPALIVE_TIMEOUT_S = 75.0
@@ -135,10 +137,11 @@ class JobManager:
         await runner.setup()
         assert runner.server is not None, "setup() made it"
         loop, config = asyncio.get_running_loop(), self._config
-        limits = DoorLimits(config.max_unproved_connections, config.max_unproved_connections_per_host, config.proof_timeout_s)
+        max_strangers = within_descriptors(config.max_unproved_connections)
+        limits = DoorLimits(max_strangers, config.max_unproved_connections_per_host, config.proof_timeout_s)
         self._door = FrontDoor(api.protection, runner.server, limits, loop)
         try:
-            self._server = await loop.create_server(self._door, host, port, start_serving=False)
+            self._server = await loop.create_server(self._door, host, port, backlog=min(_BACKLOG, max_strangers), start_serving=False)
         except (OSError, OverflowError) as error:
             await runner.cleanup()
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)

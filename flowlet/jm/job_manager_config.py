@@ -26,8 +26,8 @@ class JobManagerConfig:
     heartbeat_timeout_s: float = 8.0  # without a message; Flink's 50 s are too long to find a lost TaskManager within 10 s
     registration_timeout_s: float = 5.0
     proof_timeout_s: float = 5.0  # how long a connection may wait with its first signed request
-    # A loop that was busy accepts a full backlog (100) at once, before it reads the first request of it.
-    max_unproved_connections: int = 256
+    # A loop that was busy accepts a full backlog (100, or this number if it is less) at once, before it reads the first request of it.
+    max_unproved_connections: int = 256  # and at most a quarter of the descriptors that the process may have
     max_unproved_connections_per_host: int = 16  # from one address other than loopback
     # A client learns of a failure at most this long after it, even if a blocked user function keeps a task from ending.
     # Together with heartbeat_timeout_s it stays below the 10 s within which a lost TaskManager is reported.

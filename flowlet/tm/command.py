@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 
 import typer
 
+from flowlet.common.host_address import parse_address
 from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging
@@ -315,18 +316,6 @@ def _exit_now(reason: str, failure: str | None) -> NoReturn:
         os._exit(0)
     _complain(failure)
     os._exit(_EXIT_FAILURE)
-
-
-def parse_address(text: str, option: str) -> tuple[str, int]:
-    """Host and port of ``host:port``.
-
-    Raises:
-        ConfigError: it is something else; names the option.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{option} is {text!r}, expected host:port, such as 127.0.0.1:8081")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def parse_memory_size(text: str, option: str) -> int:

@@ -9,6 +9,7 @@ Source:     Flink ``NettyServer``.
 """
 
 import asyncio
+import resource
 import secrets
 import time
 
@@ -39,6 +40,15 @@ _NS_PER_MS = 1_000_000
 _LOGS_PER_S = 1.0  # of failed peers, which could fill a disk; ``num_failed_authentications`` and ``admission_statistics`` count all
 
 
+def within_descriptors(max_strangers: int) -> int:
+    """How many connections that have proved nothing a server may keep: ``max_strangers``, or a quarter of the descriptors if that is less.
+
+    A process may have two servers, whose strangers must leave half of its descriptors to the work.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max_strangers if soft == resource.RLIM_INFINITY else max(1, min(max_strangers, soft // 4))
+
+
 class _ChannelGroup(ChannelHandler):
     """The first handler of every pipeline of a server, shared by all: keeps the set of channels."""
 
@@ -51,7 +61,7 @@ class _ChannelGroup(ChannelHandler):
         self._is_open_to_all = security.mode is SecurityMode.NONE
         self.admission: Admission[NetworkChannel] = Admission(
             max_connections=config.max_connections,
-            max_unauthenticated=security.max_unauthenticated,
+            max_unauthenticated=within_descriptors(security.max_unauthenticated),
             max_unauthenticated_per_host=security.max_unauthenticated_per_host,
         )
 

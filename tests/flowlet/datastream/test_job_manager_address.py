@@ -1,10 +1,16 @@
 """Promises about where a job runs."""
 
+from pathlib import Path
+
 import pytest
 
 from flowlet.common import Configuration
+from flowlet.common.host_address import parse_address
 from flowlet.datastream.environment.job_manager_address import is_in_process, job_manager_address
 from flowlet.errors import ConfigError
+from flowlet.ingest import close_producers, open_gate
+from flowlet.ingest.errors import GateUnreachableError
+from tests.flowlet.ingest.conftest import write_secret
 
 ELSEWHERE = {"FLOWLET_JOBMANAGER": "elsewhere:1"}
 
@@ -61,3 +67,38 @@ def test_an_embedded_cluster_stays_in_process_when_told_so() -> None:
     assert is_in_process({"FLOWLET_LOCAL": "InProcess"})
     with pytest.raises(ConfigError, match="FLOWLET_LOCAL is 'threads'; unset it, or set it to 'inprocess'"):
         is_in_process({"FLOWLET_LOCAL": "threads"})
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("https://127.0.0.1:8081", "speaks no https; give host:port"),
+        ("ftp://host:21", "speaks no ftp; give host:port"),
+        ("user@host:8081", "are no host and port"),
+        ("host/path:8081", "are no host and port"),
+        ("::1:8081x", "must be host:port"),
+        ("a b:8081", "are no host and port"),
+        ("1:2:3:8081", "are no host and port"),
+        ("host:٨٠٨١", "must be host:port"),
+    ],
+)
+def test_what_is_no_address_is_named_and_never_dialled(tmp_path: Path, address: str, message: str) -> None:
+    """One rule for options, variables, commands and gates; it knows what a URL is."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse_address(address, "--jobmanager")
+
+    assert repr(address) in str(caught.value) or address.rpartition(":")[0] in str(caught.value)
+    assert "--jobmanager" in str(caught.value)
+    with pytest.raises(ConfigError, match=message):
+        job_manager_address(Configuration.from_dict({}), {"FLOWLET_JOBMANAGER": address})
+    with pytest.raises(GateUnreachableError, match=message):
+        open_gate("clicks", jobmanager=address, secret_file=write_secret(bytes(32), tmp_path))
+    close_producers()
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("http://localhost:1/", ("localhost", 1)), ("[::1]:80", ("::1", 80)), (" jm.internal:8081 ", ("jm.internal", 8081))],
+)
+def test_addresses_as_people_write_them(address: str, expected: tuple[str, int]) -> None:
+    assert parse_address(address, "--jobmanager") == expected

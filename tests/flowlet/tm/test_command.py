@@ -13,11 +13,12 @@ import psutil
 import pytest
 
 from flowlet.client.executor import RemoteTarget, execute
+from flowlet.common.host_address import parse_address
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import ConfigError, JobExecutionError
 from flowlet.graph.job_graph import JobGraph
 from flowlet.operators.map_operator import MapOperator
-from flowlet.tm.command import parse_address, parse_memory_size
+from flowlet.tm.command import parse_memory_size
 from tests.flowlet.client.jobs import endless_shuffle, mapped, source, vertex
 from tests.forked_processes import ForkServer, fork_server, users_environment
 from tests.waiting import PATIENCE_S, Stopwatch
@@ -106,7 +107,7 @@ def test_addresses(text: str, expected: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "host", ":1", "h:", "h:0", "h:65536", "h:x", "h:-1", "h:\u0661"])
 def test_what_is_no_address_names_the_option(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"--x is {text!r}, expected host:port"):
+    with pytest.raises(ConfigError, match=f"--x is {text!r}(; it must be host:port|: .* are no host and port)"):
         parse_address(text, "--x")
 
 
