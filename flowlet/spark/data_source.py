@@ -1,7 +1,8 @@
 """The data source ``flowlet``: ``df.write.format("flowlet")`` and ``df.writeStream.format("flowlet")``.
 
 Side:       task.  Runs in three kinds of processes, none of them the user's program: the planner (``writer``, ``streamWriter``), Spark's
-            workers (``write``), and one on the driver's machine (``commit``, ``abort``).
+            workers (``write``), and one on the driver's machine (``commit``, ``abort``).  The last gets the planner's writer of a batch;
+            for each epoch of a stream it gets the data source, and calls ``streamWriter`` once more.
 Invariants: ``write`` returns when the gate's job has processed the partition's last row, or a checkpoint of it holds the partition.  A
             pickled writer can open one gate only.
             Partitions count for a gate with ``producers`` when Spark commits their write; ``commit`` fails if the gate's job has failed.
@@ -12,7 +13,7 @@ Absent:     reading; undoing (records of an aborted write stay processed).
 """
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from flowlet.errors import ConfigError
+from flowlet.errors import ConfigError, FlowletError
 from flowlet.ingest.description import GateDescription
 from flowlet.ingest.errors import GateError
 from flowlet.ingest.partition_writer import PushLimits
@@ -71,8 +72,10 @@ class GateTarget:
     write_id: str
 
     @classmethod
-    def of_options(cls, options: Mapping[str, str], columns: st.StructType) -> "GateTarget":
+    def of_options(cls, options: Mapping[str, str], columns: st.StructType, *, write_id: str | None = None) -> "GateTarget":
         """Look up the gate, and compare its columns with the DataFrame's.
+
+        ``write_id``: of a write that was announced before; None: a new one, which is announced.
 
         Raises:
             ConfigError: an option is missing or wrong.
@@ -81,14 +84,14 @@ class GateTarget:
         """
         gate, jobmanager = _needed(options, "gate"), _needed(options, "jobmanager")
         timeout_s = _seconds(options, "timeoutSeconds", DEFAULT_TIMEOUT_S)
-        write_id = f"spark-{uuid.uuid4().hex}"
+        announced = None if write_id is not None else f"spark-{uuid.uuid4().hex}"
         client = open_gate(
             gate,
             jobmanager=jobmanager,
             timeout_s=timeout_s,
             secret_file=options.get("secretFile"),
             wait_for_gate_s=_seconds(options, "waitForGate", 0.0),
-            committed_job=write_id,
+            committed_job=announced,
         )
         limits = PushLimits(
             timeout_s,
@@ -96,7 +99,7 @@ class GateTarget:
             _seconds(options, "resumeTimeout", DEFAULT_RESUME_TIMEOUT_S),
             int(_seconds(options, "maxKeptBytes", DEFAULT_MAX_KEPT_BYTES, "bytes")),
         )
-        target = cls(client.description, columns, limits, write_id)
+        target = cls(client.description, columns, limits, write_id or announced or "")
         target.converter()
         return target
 
@@ -156,22 +159,42 @@ class FlowletWriter(DataSourceArrowWriter):
 
 
 class FlowletStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of one epoch of a streaming query."""
+    """The writer of one epoch of a streaming query; ``look_up`` gives the target of the write with an id, or of a new one for None."""
 
-    def __init__(self, target: GateTarget) -> None:
-        self._target = target
+    def __init__(self, look_up: Callable[[str | None], GateTarget], target: GateTarget | None) -> None:
+        self._look_up = look_up
+        self._target = target  # None in the committing process, which learns from the messages of the tasks what they wrote
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_look_up": None, "_target": self._target}  # workers need no way to the secret
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionPushed:
         """Push one partition of one epoch; called in a worker."""
+        assert self._target is not None, "planned"
         return self._target.push_partition(iterator, has_epochs=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's signature
         """The epoch is complete: every task has succeeded.  Raises GateError: as ``GateClient.commit``."""
-        self._target.commit(len(messages), batchId)
+        write_id = _write_id_of(messages)
+        if write_id is not None:  # else the epoch has no partition that could count
+            self._look_up(write_id).commit(len(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
-        """The epoch has failed, or could not be committed."""
-        self._target.abort(batchId)
+        """The epoch has failed, or could not be committed.  Never raises: Spark would report that instead of the cause."""
+        write_id = _write_id_of(messages)
+        if write_id is None:
+            return  # no task has pushed its partition, so there is nothing to take back
+        try:
+            target = self._look_up(write_id)
+        except FlowletError as error:
+            _log.warning("the JobManager was not told of a failed epoch", epoch=batchId, error=str(error))
+            return
+        target.abort(batchId)
+
+
+def _write_id_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    """The write that the tasks of an epoch have pushed into; None: no task has."""
+    return next((message.job for message in messages if isinstance(message, PartitionPushed)), None)
 
 
 class FlowletDataSource(DataSource):
@@ -182,6 +205,12 @@ class FlowletDataSource(DataSource):
     place among the gate's producers; ``resumeTimeout`` (120): so many seconds for a gate that was lost to come back, and ``maxKeptBytes``
     (33554432): so much of a partition may wait for a checkpoint, both if the gate's job takes some.
     """
+
+    _was_sent = False  # whether this is the copy of the process that commits a stream; the planner makes its own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._was_sent = True
 
     @classmethod
     def name(cls) -> str:
@@ -198,9 +227,13 @@ class FlowletDataSource(DataSource):
         return FlowletWriter(GateTarget.of_options(self.options, schema))
 
     def streamWriter(self, schema: st.StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802 - as above
-        """As ``writer``, for every epoch."""
+        """Check the gate and the columns of an epoch, as ``writer``; where the epoch ends, the gate is looked up when it is needed."""
         _refuse_overwrite(overwrite=overwrite)
-        return FlowletStreamWriter(GateTarget.of_options(self.options, schema))
+
+        def look_up(write_id: str | None) -> GateTarget:
+            return GateTarget.of_options(self.options, schema, write_id=write_id)
+
+        return FlowletStreamWriter(look_up, None if self._was_sent else look_up(None))
 
 
 def _refuse_overwrite(*, overwrite: bool) -> None:

@@ -130,6 +130,41 @@ def test_a_stream_is_pushed_epoch_by_epoch(spark: Any, cluster: GateCluster, tmp
 
 
 @ON_LOCAL
+def test_the_epoch_of_a_stream_with_enough_partitions_ends_the_gate(spark: Any, cluster: GateCluster, tmp_path: Any) -> None:
+    """The process that commits an epoch commits what its tasks have pushed, not a write of its own."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.txt").write_text("".join(f"line {number}\n" for number in range(4)))
+    lines = spark.readStream.format("text").load(str(tmp_path / "in")).repartition(2)
+
+    with cluster.collect(Types.STRING(), producers=2) as results:
+        stream = lines.writeStream.format("flowlet").options(**cluster.options())
+        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
+        assert sorted(results) == [f"line {number}" for number in range(4)]
+
+
+@ON_LOCAL
+def test_a_stream_whose_job_was_cancelled_says_so(spark: Any, cluster: GateCluster, tmp_path: Any) -> None:
+    """With the gate and the cause, although the process that aborts the epoch cannot find the gate either."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.txt").write_text("line\n")
+    lines = spark.readStream.format("text").load(str(tmp_path / "in"))
+
+    with cluster.collect(Types.STRING(), producers=None) as results:
+        query = lines.writeStream.format("flowlet").options(**cluster.options()).option("checkpointLocation", str(tmp_path / "out")).start()
+        try:
+            query.processAllAvailable()
+            results.job_client.cancel().result()
+            (tmp_path / "in" / "1.txt").write_text("line\n")
+            with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's
+                query.processAllAvailable()
+        finally:
+            query.stop()
+
+    assert "gate 'clicks'" in str(caught.value)
+    assert "cancel" in str(caught.value).lower()
+
+
+@ON_LOCAL
 @pytest.mark.parametrize(
     ("options", "message"),
     [
