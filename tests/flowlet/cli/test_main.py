@@ -122,7 +122,7 @@ def test_task_managers_are_listed(cli: Cli, cluster: MiniCluster) -> None:
     ("arguments", "message"),
     [
         (["list", "--jobmanager", "127.0.0.1:1"], "flowlet: JobManager 127.0.0.1:1: Connection refused"),
-        (["list", "--jobmanager", "nowhere"], "flowlet: --jobmanager is 'nowhere', expected host:port"),
+        (["list", "--jobmanager", "nowhere"], "flowlet: --jobmanager is 'nowhere'; it must be host:port"),
         (["nothing"], "flowlet: No such command 'nothing'"),
         (["job"], "flowlet: Missing argument 'job'"),
     ],

@@ -128,12 +128,12 @@ def test_what_is_no_memory_size_names_the_option(text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--jobmanager", "nowhere"], "--jobmanager is 'nowhere', expected host:port, such as 127.0.0.1:8081"),
+        (["--jobmanager", "nowhere"], "--jobmanager is 'nowhere'; it must be host:port, such as 127.0.0.1:8081"),
         (["--jobmanager", "127.0.0.1:1", "--host", "0.0.0.0"], "refusing to listen on 0.0.0.0"),
         (["--jobmanager", "127.0.0.1:1", "--pin-cpu", "4095"], "--pin-cpu is 4095"),
         (["--jobmanager", "127.0.0.1:1", "--network-memory", "1k"], "network_memory_bytes is 1024"),
         (["--jobmanager", "127.0.0.1:1", "--segment-size", "128"], "segment_size_bytes is 128"),
-        (["--jobmanager", "127.0.0.1:1", "--advertise", "here"], "--advertise is 'here', expected host:port"),
+        (["--jobmanager", "127.0.0.1:1", "--advertise", "here"], "--advertise is 'here'; it must be host:port"),
         (["--jobmanager", "127.0.0.1:1", "--advertise", "10.0.0.1:6121"], "has '10.0.0.1:6121', expected a literal loopback address"),
         (["--jobmanager", "127.0.0.1:1", "--producer-memory-percent", "101"], "--producer-memory-percent"),
         (["--jobmanager", "127.0.0.1:1", "--congestion-control", "carrier-pigeon"], "congestion_control is 'carrier-pigeon'"),
