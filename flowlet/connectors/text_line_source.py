@@ -29,7 +29,7 @@ from flowlet.operators.source_operator import Source
 from flowlet.records import Chunk
 from flowlet.splits.assigned_splits import AssignedSplits
 from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.file_split import FileSet, FileSplit, can_be_cut, compression_of, keeps_line_ends
+from flowlet.splits.file_split import HEAD_BYTES, Compression, FileSet, FileSplit, compression_of, keeps_line_ends, needs_head
 from flowlet.watermarks.source_event_time import OpenSplits
 from netstack.availability import AvailabilityFuture
 
@@ -174,12 +174,17 @@ class TextLineReader:
         self._chunks = self._read(split, self._position)
 
     def _read(self, split: FileSplit, position: SplitPosition | None) -> Generator[Chunk, None, None]:
-        charset = self._charset if keeps_line_ends(self._charset) else _RECODED
-        is_cut = can_be_cut(split.path, self._charset)
+        has_line_ends = keeps_line_ends(self._charset)
+        charset = self._charset if has_line_ends else _RECODED
         skipped = 0 if position is None else position.num_lines
         try:
             with open(split.path, "rb", buffering=0) as file:
-                read = self._positioned(file, split, position, is_cut=is_cut)
+                compression = compression_of(split.path, os.pread(file.fileno(), HEAD_BYTES, 0) if needs_head(split.path) else b"")
+                is_cut = compression is None and has_line_ends and split.end > 0
+                if split.start and not is_cut:
+                    self._end_split(split)
+                    return  # the split that begins the file is the whole file
+                read = self._positioned(file, split, position, compression, is_cut=is_cut)
                 for block in self._line_blocks(read, split, split.end if is_cut else math.inf, position):
                     lines = _lines(block.data, charset)
                     num_read = min(skipped, len(lines))
@@ -202,10 +207,12 @@ class TextLineReader:
                 self._position = SplitPosition(block.offset + len(block.data), 0)
             yield chunk
 
-    def _positioned(self, file: BinaryIO, split: FileSplit, position: SplitPosition | None, *, is_cut: bool) -> ReadBytes:
+    def _positioned(
+        self, file: BinaryIO, split: FileSplit, position: SplitPosition | None, compression: Compression | None, *, is_cut: bool
+    ) -> ReadBytes:
         """Reads from the position on; at the start of a split from the byte before it, which tells whether a line begins there."""
         offset = max(split.start - 1, 0) if position is None else position.offset
-        read = self._watched(file, split)
+        read = self._watched(file, split, compression)
         if not is_cut:
             return _behind(read, offset, split.path) if offset else read
         if position is not None and os.fstat(file.fileno()).st_size < offset:
@@ -219,10 +226,9 @@ class TextLineReader:
         self._current_bytes = 0
         self.open_splits.remove((split.split_id,))
 
-    def _watched(self, file: BinaryIO, split: FileSplit) -> ReadBytes:
+    def _watched(self, file: BinaryIO, split: FileSplit, compression: Compression | None) -> ReadBytes:
         """Reads the content, recoded if the charset hides line ends, and asks for more splits when little of this one is left."""
         read_content: ReadBytes = file.read
-        compression = compression_of(split.path)
         if compression is not None:
             read_content = decompressing(file, split.path, compression)
         if not keeps_line_ends(self._charset):
@@ -230,6 +236,9 @@ class TextLineReader:
 
         def read(num_bytes: int) -> bytes | None:
             block = read_content(num_bytes)
+            # Some file systems, such as /sys, give less than the size that they state, and state it still.
+            if not block and file.tell() < split.end and os.fstat(file.fileno()).st_size < split.end:
+                raise FlowletError(f"cannot read {split.path}: it has become shorter while it was read; read files that are complete")
             self._current_bytes = min(max(file.tell() - split.start, 0), split.size_bytes)
             self._splits.keep_stocked(split.size_bytes - self._current_bytes)
             return block

@@ -4,12 +4,13 @@ import lzma
 import os
 import pickle
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flowlet.connectors import text_line_source
@@ -18,7 +19,7 @@ from flowlet.errors import FlowletError
 from flowlet.operators.source_operator import SourceOperator, SourceReader
 from flowlet.records import Chunk
 from flowlet.splits.assigned_splits import EARLY_BYTES
-from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.file_split import FileSet, FileSplit, compression_of
 from tests.flowlet.operators.harness import Harness
 from tests.flowlet.operators.local_splits import requests_to
 from tests.flowlet.splits.all_splits import all_splits
@@ -70,7 +71,17 @@ LINE_ENDS = [b"\n", b"\r", b"\r\n"]
 TEXTS = [b"a", b"bc", b"", "é".encode(), "日".encode(), "😀".encode()]
 NO_LINE_ENDS = [b"\x85", b"\x0b", b"\x00", "\u2028".encode()]
 FRAGMENTS = st.sampled_from([*LINE_ENDS, *LINE_ENDS, *TEXTS, *NO_LINE_ENDS, b"\xff", b"\xe2\x82"])
-CONTENTS = st.lists(FRAGMENTS, max_size=30).map(b"".join) | st.binary(max_size=60)
+
+
+def is_text(content: bytes) -> bool:
+    """Whether its first bytes are not those of a compressed file or an archive."""
+    try:
+        return compression_of("any.txt", content) is None
+    except FlowletError:
+        return False
+
+
+CONTENTS = (st.lists(FRAGMENTS, max_size=30).map(b"".join) | st.binary(max_size=60)).filter(is_text)
 
 
 @given(content=CONTENTS, split_bytes=st.integers(1, 40), block_bytes=st.integers(1, 40))
@@ -93,6 +104,7 @@ def test_other_charsets(tmp_path_factory: pytest.TempPathFactory, charset: str, 
     """Valid text in each of them, also those in which a line end is not one byte."""
     # "~" and ESC begin the escapes of the stateful ones: alone they are no text in them.
     text = content.translate(None, b"~\x1b").decode("utf-8", "ignore").encode(charset, "ignore").decode(charset)
+    assume(is_text(text.encode(charset)))
     path = tmp_path_factory.getbasetemp() / f"{charset}.txt"
     path.write_bytes(text.encode(charset))
 
@@ -269,6 +281,7 @@ COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
     ".zst": zstd,
+    ".deflate": zlib.compress,
 }
 
 
@@ -316,6 +329,89 @@ def test_damage_inside_a_compressed_file_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(FlowletError, match=f"cannot read {path}: its gzip data are damaged"):
         lines_of(alone(TextLineSource(FileSet((str(path),)))))
+
+
+GARBAGE, ZEROS = b"garbage that no stream begins with", b"\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [*[(suffix, GARBAGE) for suffix in COMPRESSED], *[(suffix, ZEROS) for suffix in (".bz2", ".xz", ".zst", ".deflate")]],
+)
+def test_what_stands_behind_a_stream_and_is_none_is_an_error(suffix: str, damage: bytes, tmp_path: Path) -> None:
+    """Else the records of a damaged second stream would be missing in silence.  In gzip zeros are padding."""
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESSED[suffix](b"1\n") + damage + COMPRESSED[suffix](b"2\n"))
+
+    with pytest.raises(FlowletError, match=f"cannot read {path}: its .* data are damaged"):
+        lines_of(alone(TextLineSource(FileSet((str(path),)))))
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_a_second_stream_that_is_cut_short_is_named(suffix: str, tmp_path: Path) -> None:
+    """At whatever byte, also inside its first ones."""
+    path = tmp_path / f"a{suffix}"
+    second = COMPRESSED[suffix](b"2\n")
+    for num_bytes in (1, 2, 5, len(second) - 1):
+        path.write_bytes(COMPRESSED[suffix](b"1\n") + second[:num_bytes])
+
+        with pytest.raises(FlowletError, match=rf"cannot read {path}: (it ends in the middle of its|its .* data are damaged)"):
+            lines_of(alone(TextLineSource(FileSet((str(path),)))))
+
+
+@pytest.mark.parametrize("num_zeros", [4, 512, 200_000])
+def test_padding_between_the_streams_of_an_xz_file_is_skipped(num_zeros: int, tmp_path: Path) -> None:
+    """As the format has it: zeros, a multiple of four bytes, also at the end."""
+    path = tmp_path / "a.xz"
+    path.write_bytes(lzma.compress(b"1\n") + bytes(num_zeros) + lzma.compress(b"2\n") + bytes(num_zeros))
+
+    assert lines_of(alone(TextLineSource(FileSet((str(path),))))) == ["1", "2"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_compressed_content_is_found_by_its_first_bytes_whatever_the_name(suffix: str, tmp_path: Path) -> None:
+    """It never becomes lines; a file that is cut by its name alone is still read whole, once."""
+    path = tmp_path / "log.1"
+    path.write_bytes(COMPRESSED[suffix](CONTENT))
+    size = path.stat().st_size
+
+    assert read(path, split_bytes=64, block_bytes=128 << 10) == reference_lines(CONTENT.decode())
+    assert lines_of(reader_of(FileSplit(str(path), 64, size))) == []
+    assert lines_of(reader_of(FileSplit(str(path), 0, 64), FileSplit(str(path), 64, size))) == reference_lines(CONTENT.decode())
+
+
+def test_a_compressed_file_of_no_bytes_is_an_error(tmp_path: Path) -> None:
+    """It was cut, or never written to its end; a text of no bytes has no lines."""
+    for name in ("a.gz", "b.txt"):
+        (tmp_path / name).touch()
+
+    assert lines_of(alone(TextLineSource(FileSet((str(tmp_path / "b.txt"),))))) == []
+    with pytest.raises(FlowletError, match=r"a\.gz: it is empty, which no gzip data are; was it written to its end"):
+        alone(TextLineSource(FileSet((str(tmp_path),))))
+
+
+@pytest.mark.parametrize(("name", "charset"), [("a", "UTF-8"), ("a", "utf-16"), ("a.gz", "UTF-8")])
+def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error(name: str, charset: str, tmp_path: Path) -> None:
+    """Cut behind a line, or between two streams, it looks like one that is complete."""
+    path = tmp_path / name
+    encode = gzip.compress if name.endswith(".gz") else bytes
+    first, second = encode("1\n".encode(charset)), encode("2\n".encode(charset))
+    path.write_bytes(first + second)
+    splits = all_splits([str(path)], charset)
+    path.write_bytes(first)
+
+    with pytest.raises(FlowletError, match=f"cannot read {path}: it has become shorter while it was read"):
+        lines_of(reader_of(*splits, charset=charset))
+
+
+def test_files_without_a_size_are_read_to_their_end() -> None:
+    """The kernel's files have content, although they say that they have none; others say more than they have."""
+    source = TextLineSource(FileSet(("/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"), split_bytes=16))
+
+    lines = lines_of(alone(source))
+
+    assert f"Pid:\t{os.getpid()}" in lines
+    assert lines[-1] == Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text().rstrip()
 
 
 def test_a_source_operator_tells_the_progress_of_its_reader_also_after_its_end(tmp_path: Path) -> None:

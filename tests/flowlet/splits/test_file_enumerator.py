@@ -1,6 +1,7 @@
 """Promises of the enumerator of files: what it lists, what it refuses, and who gets which part."""
 
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,41 @@ def test_folders_are_listed_in_order_without_hidden_files(tmp_path: Path) -> Non
     splits = all_splits([str(tmp_path), str(tmp_path / "_SUCCESS")])
 
     assert [os.path.relpath(split.path, tmp_path) for split in splits] == ["b.txt", "a/1", "a/2", "c.d/e", "_SUCCESS"]
+
+
+def test_links_to_folders_are_followed_and_a_circle_ends(tmp_path: Path) -> None:
+    """A link back to a folder in which it lies adds nothing; one to another folder adds its files, under the name of the link."""
+    top, other = tmp_path / "top", tmp_path / "other"
+    for folder in (top / "a", other / "b"):
+        folder.mkdir(parents=True)
+        (folder / "x").write_text("x")
+    (top / "linked").symlink_to(other)
+    (top / "a" / "up").symlink_to(top)
+    (other / "b" / "self").symlink_to(".")
+    (other / "b" / "across").symlink_to(top / "a")
+    (tmp_path / "entry").symlink_to(top)
+
+    assert [os.path.relpath(split.path, tmp_path) for split in all_splits([str(tmp_path / "entry")])] == [
+        "entry/a/x",
+        "entry/linked/b/x",
+        "entry/linked/b/across/x",
+    ]
+
+
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "lost").symlink_to(tmp_path / "missing")
+
+    with pytest.raises(FlowletError, match=r"cannot read .*/lost: No such file"):
+        all_splits([str(tmp_path)])
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a"])
+def test_an_archive_is_refused_before_anything_is_read(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        archive.writestr("lines", "1\n2\n")
+
+    with pytest.raises(FlowletError, match="it is a zip archive, which a file source does not read; unpack it"):
+        all_splits([str(tmp_path)])
 
 
 def test_a_file_is_one_split_whatever_its_size(tmp_path: Path) -> None:
