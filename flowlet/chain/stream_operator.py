@@ -80,7 +80,12 @@ class OperatorCounters:
     num_records_in: int = 0
     num_records_out: int = 0
     num_records_from_the_future: int = 0  # their timestamps were too far ahead to raise the watermark
-    num_late_records_dropped: int = 0  # all their windows were over
+    num_late_records_dropped: int = 0  # all their windows were over, or the records of the other input that they could join were gone
+    num_unassigned_records_dropped: int = 0  # the window assigner gave them no window
+    num_null_records_dropped: int = 0  # messages without a value
+    num_unparsable_records_dropped: int = 0  # messages that the schema left out because they do not fit
+    num_schema_records_dropped: int = 0  # messages in which the schema found no record, such as comments
+    num_unparsable_fields_nulled: int = 0  # fields of records that became None because they do not fit
     num_lost_committables: int = 0  # of a sink, that its committer has given up
 
 

@@ -82,7 +82,15 @@ class SerializationSchema(ABC):
 
 
 class DeserializationSchema(ABC):
-    """Turns bytes into a record; it travels with the job."""
+    """Turns bytes into a record; it travels with the job.
+
+    A schema that leaves out what does not fit counts it; a source shows these counts as metrics of its operator.
+    ``num_unparsable_records``: messages for which ``deserialize`` returned None because they do not fit.  ``num_unparsable_fields``: fields
+    that became None.
+    """
+
+    num_unparsable_records: int = 0
+    num_unparsable_fields: int = 0
 
     @abstractmethod
     def deserialize(self, message: bytes) -> Any:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowlet.chain.state_share import StateShare
+from flowlet.chain.stream_operator import OperatorCounters
 from flowlet.errors import StateRestoreError
-from flowlet.operators.source_operator import PositionListener, Source, SourceReader, TimedReader, enumerator_of
+from flowlet.operators.source_operator import CountingReader, PositionListener, Source, SourceReader, TimedReader, enumerator_of
 from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerators import enumerator_for, split_set_of
@@ -99,6 +100,7 @@ class ReaderInTurn:
         self._whole = OpenSplits()  # of a reader that does not: the source, until it has ended
         self._restored: Any = None
         self._clock: ProcessingTimeService | None = None
+        self._counters: OperatorCounters | None = None
         self._request: Callable[[], None] | None = None  # from start on
         self._is_answered = False  # while a reader starts whose first splits are there already
         self._is_waiting = False  # for the next source
@@ -113,6 +115,10 @@ class ReaderInTurn:
     def use_clock(self, clock: ProcessingTimeService) -> None:
         """Take the clock of the task, for every source."""
         self._clock = clock
+
+    def use_counters(self, counters: OperatorCounters) -> None:
+        """Take the counters of the operator, for every source."""
+        self._counters = counters
 
     def start(self, request_splits: Callable[[], None]) -> None:
         """Open the reader of the first source, or of the one that the checkpoint was at."""
@@ -148,6 +154,8 @@ class ReaderInTurn:
         assert isinstance(reader, SplitReceiver), "each source has an enumerator"
         if isinstance(reader, TimedReader) and self._clock is not None:
             reader.use_clock(self._clock)
+        if isinstance(reader, CountingReader) and self._counters is not None:
+            reader.use_counters(self._counters)
         if self._restored is not None:
             restore: Callable[[Any], None] = getattr(reader, "restore_position")  # noqa: B009  # of every reader that is used here
             restore(self._restored)

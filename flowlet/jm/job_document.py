@@ -127,6 +127,18 @@ def vertex_metrics_document(document: Mapping[str, Any], vertex_id: str, wanted:
     return [{"id": name, "value": value} for name, value in values.items() if not wanted or name in wanted]
 
 
+# What an operator drops on purpose, by reason: the fields of ``OperatorMetrics`` and their names over REST, which are in Flink's style.
+_DROPPED: Final = {
+    "num_late_records_dropped": "numLateRecordsDropped",
+    "num_unassigned_records_dropped": "numUnassignedRecordsDropped",
+    "num_null_records_dropped": "numNullRecordsDropped",
+    "num_unparsable_records_dropped": "numUnparsableRecordsDropped",
+    "num_schema_records_dropped": "numSchemaRecordsDropped",
+    "num_unparsable_fields_nulled": "numUnparsableFieldsNulled",
+    "num_lost_committables": "numLostCommittables",
+}
+
+
 def _subtask_metrics(subtask: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     seen = Counter[str]()
     for operator in subtask["metrics"]["operators"]:
@@ -135,6 +147,8 @@ def _subtask_metrics(subtask: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         scope = f"{subtask['subtask']}.{name}" if seen[name] == 1 else f"{subtask['subtask']}.{name}#{seen[name]}"
         yield f"{scope}.numRecordsIn", operator["num_records_in"]
         yield f"{scope}.numRecordsOut", operator["num_records_out"]
+        for name, shown in _DROPPED.items():
+            yield f"{scope}.{shown}", operator.get(name, 0)
         for metric in operator.get("user_metrics", ()):
             yield f"{scope}.{metric['name']}", metric.get("value")
             for part in ("rate", "sum", "min", "max"):

@@ -72,7 +72,7 @@ class _Side:
     Args:
         index: 0 for the left, 1 for the right one.
         bounds: the partners of a record are those from ``timestamp + bounds[0]`` to ``timestamp + bounds[1]``.
-        late_tag: id of the side output for late records; None: they are dropped.
+        late_tag: id of the side output for late records; None: they are dropped and counted.
     """
 
     __slots__ = ("bounds", "delay", "index", "kept", "late_tag", "namespace")
@@ -93,7 +93,7 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
         function: an object with ``process_element(left, right, ctx)``.
         key_selectors: of both inputs.
         bounds: lower and upper bound, both inclusive.
-        late_tags: ids of the side outputs for late records of either input; None: they are dropped.
+        late_tags: ids of the side outputs for late records of either input; None: they are dropped and counted.
         is_batch: as for ``ProcessOperator``.
         name: for people.
     """
@@ -186,12 +186,15 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
         """The function that keeps a record of one side and returns its pairs."""
         timers, (lower, upper), is_left = self._timers, side.bounds, side.index == 0
         is_narrow = upper - lower < _NARROW
+        counters = self.ctx.counters
         keep, each, between = side.kept.add, other.kept.each, other.kept.between
 
         def pairs_of(value: Any, timestamp: int) -> Sequence[Pair]:
             if timestamp < timers.current_watermark():
                 if side.late_tag is not None:
                     self.out.emit_side(side.late_tag, value, timestamp)
+                else:
+                    counters.num_late_records_dropped += 1
                 return ()
             keep(value, timestamp)
             timers.register_event_time_timer(side.namespace, timestamp + side.delay)

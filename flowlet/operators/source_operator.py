@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from flowlet.chain.operator_output import output_for
 from flowlet.chain.state_share import StateShare
-from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
+from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, Output, StreamOperator
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.operators.latency_stats import LatencyMarkerEmitter
@@ -111,6 +111,14 @@ class TimedReader(Protocol):
 
     def use_clock(self, clock: ProcessingTimeService) -> None:
         """Take the clock and the timers of the task; once, before everything else.  Timers fire on the task's thread."""
+
+
+@runtime_checkable
+class CountingReader(Protocol):
+    """A reader that leaves out messages, and counts them."""
+
+    def use_counters(self, counters: OperatorCounters) -> None:
+        """Take the counters of the operator; once, before the first poll."""
 
 
 class Source(ABC):
@@ -258,6 +266,8 @@ class SourceOperator(StreamOperator):
             self._never_waits = bool(getattr(self._reader, "never_waits", False))
             if isinstance(self._reader, TimedReader):
                 self._reader.use_clock(self.ctx.processing_time_service)
+            if isinstance(self._reader, CountingReader):
+                self._reader.use_counters(self.ctx.counters)
             if self._restored is not None:
                 getattr(self._reader, "restore_position", _ignore)(self._restored)
             if isinstance(self._reader, CheckpointedReader):

@@ -261,6 +261,11 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     user_metrics: list[UserMetric] = []
     num_refused_user_metrics: int = 0  # metrics over the limit of an operator, which are not shown
     num_late_records_dropped: int = 0
+    num_unassigned_records_dropped: int = 0
+    num_null_records_dropped: int = 0
+    num_unparsable_records_dropped: int = 0
+    num_schema_records_dropped: int = 0
+    num_unparsable_fields_nulled: int = 0
 
 
 class TaskMetrics(msgspec.Struct, frozen=True):

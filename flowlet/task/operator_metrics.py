@@ -27,11 +27,7 @@ def _of(chain: OperatorChain, index: int, latency: LatencyStats) -> OperatorMetr
     return OperatorMetrics(
         name=ctx.operator_name,
         operator_id=ctx.operator_id.hex(),
-        num_records_in=ctx.counters.num_records_in,
-        num_records_out=ctx.counters.num_records_out,
-        num_records_from_the_future=ctx.counters.num_records_from_the_future,
-        num_lost_committables=ctx.counters.num_lost_committables,
-        num_late_records_dropped=ctx.counters.num_late_records_dropped,
+        **asdict(ctx.counters),
         current_input_watermark=min(watermarks, default=MIN_TIMESTAMP),
         current_input_watermarks=watermarks,
         current_output_watermark=chain.output_watermark(index),

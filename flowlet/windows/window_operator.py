@@ -239,6 +239,7 @@ class WindowOperator(UserFunctionOperator):
         """A record that went into no window, which is late if its timestamp is."""
         stamp = NO_TIMESTAMP if timestamp is None else timestamp
         if not self._is_event_time or stamp + self._spec.allowed_lateness_ms > self._timers.current_watermark():
+            self.ctx.counters.num_unassigned_records_dropped += 1
             return
         if self._spec.late_tag_id is None:
             self.ctx.counters.num_late_records_dropped += 1

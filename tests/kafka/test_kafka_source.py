@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from flowlet.common import Types
 from flowlet.common.serialization import SimpleStringSchema
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream import CloseableIterator, StreamExecutionEnvironment
-from flowlet.datastream.connectors import FileSource, StreamFormat
+from flowlet.datastream.connectors import DiscardingSink, FileSource, StreamFormat
 from flowlet.datastream.connectors.hybrid_source import HybridSource
 from flowlet.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource, KafkaSourceBuilder, KafkaTopicPartition
+from flowlet.datastream.formats.csv import CsvRowDeserializationSchema
 from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.splits.kafka_brokers import KafkaBrokers
 from flowlet.splits.kafka_split import KafkaTopics, OffsetKind, OffsetRule
@@ -45,6 +47,30 @@ def test_a_bounded_source_reads_up_to_the_end_that_was_there_at_its_start(mocked
     found = list(results(reading(mocked, *topics).set_bounded(KafkaOffsetsInitializer.latest()), 2))
 
     assert sorted(found) == sorted(f"{topic} {number}" for topic in topics for number in range(900))
+
+
+def test_messages_that_are_left_out_are_counted_by_their_reason(mocked: TestCluster) -> None:
+    """The program reads the counts of its job: one without a value, a comment, a line that does not fit, and a field that does not."""
+    topic = mocked.new_topic()
+    mocked.produce(topic, ["a,1", None, "# a comment", "b,2,3", "c,x"])
+    schema = CsvRowDeserializationSchema.Builder(Types.ROW([Types.STRING(), Types.INT()])).set_allow_comments(True)
+    builder = reading(mocked, topic).set_value_only_deserializer(schema.set_ignore_parse_errors(True).build())
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    source = builder.set_bounded(KafkaOffsetsInitializer.latest()).build()
+    env.from_source(source, WatermarkStrategy.no_watermarks(), "kafka").sink_to(DiscardingSink())
+
+    client = env.execute_async("counted")
+    client.get_job_execution_result().result()
+    operator = client.metrics()["vertices"][0]["subtasks"][0]["metrics"]["operators"][0]
+    env.close()
+
+    assert {name: count for name, count in operator.items() if name.endswith(("_dropped", "_nulled")) and count} == {
+        "num_null_records_dropped": 1,
+        "num_schema_records_dropped": 1,
+        "num_unparsable_records_dropped": 1,
+        "num_unparsable_fields_nulled": 1,
+    }
+    assert operator["num_records_out"] == 2
 
 
 def test_offsets_say_what_is_read(tansu: TestCluster) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from flowlet.chain.state_share import StateShare
+from flowlet.chain.stream_operator import OperatorCounters
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
 from flowlet.connectors.kafka.arrival_watch import ArrivalWatch
 from flowlet.errors import FlowletError
@@ -98,6 +99,8 @@ class KafkaReader:
         make = self._kafka.Consumer if create_consumer is None else create_consumer
         self._consumer = kafka_client(make, {**properties, **own, "on_commit": _log_commit}, self._events)
         self._values = _values_by(deserializer)
+        self._schema = deserializer
+        self._counters = OperatorCounters()
         self._commits_offsets = commits_offsets
         self._watch = ArrivalWatch(lambda seconds: self._consumer.consume(1, seconds), name)
         self._request: Callable[[], None] | None = None  # from start on
@@ -115,6 +118,10 @@ class KafkaReader:
 
     def __repr__(self) -> str:
         return f"<KafkaReader of {len(self._splits)} partitions, {len(self._fetched)} batches fetched, {self._watch!r}>"
+
+    def use_counters(self, counters: OperatorCounters) -> None:
+        """Count in these what is left out."""
+        self._counters = counters
 
     # -- splits
 
@@ -244,10 +251,16 @@ class KafkaReader:
 
     def _chunk_of(self, split: KafkaSplit, messages: list[Any]) -> Chunk:
         with_value = [message for message in messages if message.value() is not None]
+        num_unparsable = self._schema.num_unparsable_records
         values = self._values(with_value)
         timestamps = [message.timestamp()[1] for message in with_value]
+        self._counters.num_null_records_dropped += len(messages) - len(with_value)
+        self._counters.num_unparsable_fields_nulled = self._schema.num_unparsable_fields
         if None in values:
+            num_unparsable = self._schema.num_unparsable_records - num_unparsable
+            self._counters.num_unparsable_records_dropped += num_unparsable
             pairs = [(value, time) for value, time in zip(values, timestamps, strict=True) if value is not None]
+            self._counters.num_schema_records_dropped += len(values) - len(pairs) - num_unparsable
             values, timestamps = [value for value, _ in pairs], [time for _, time in pairs]
         return Chunk(values, None if timestamps and min(timestamps) < 0 else timestamps)
 

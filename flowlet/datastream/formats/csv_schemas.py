@@ -11,7 +11,7 @@ import csv
 import datetime
 import decimal
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -39,6 +39,9 @@ _ARRAYS: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, Primiti
 _WHOLE: Final = (BasicType.BYTE, BasicType.SHORT, BasicType.INT, BasicType.LONG, BasicType.BIG_INT)
 _FRACTIONS: Final = (BasicType.FLOAT, BasicType.DOUBLE)
 _TEXTS: Final = (BasicType.STRING, BasicType.CHAR)
+# Python's csv refuses longer fields than 131,072 characters unless it is told otherwise, for the whole process; we set one limit only, so
+# that tasks do not undo each other's.
+_MAX_FIELD_CHARS: Final = 2**31 - 1
 _BOOLEANS: Final = {"true": True, "false": False}
 _DATES: Final[dict[type[TypeInformation], Callable[[str], Any]]] = {
     DateTypeInfo: datetime.date.fromisoformat,
@@ -75,7 +78,8 @@ class _Characters:
 class CsvRowDeserializationSchema(DeserializationSchema):
     """Lines as rows; made by ``CsvRowDeserializationSchema.Builder(type_info)``.
 
-    A line that does not fit fails the job, unless parse errors are ignored: then it is left out.
+    A line that does not fit fails the job, unless parse errors are ignored: then a field that does not fit is None, and so are fields that
+    are missing; a line with too many fields, or that is no line of this form, is left out.  Both are counted.
     """
 
     def __init__(self, type_info: RowTypeInfo, characters: _Characters, *, allows_comments: bool, ignores_parse_errors: bool) -> None:
@@ -93,6 +97,7 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             return None if self._allows_comments and text.startswith("#") else self._row(text)
         except (ValueError, TypeError, csv.Error, decimal.InvalidOperation) as error:
             if self._ignores_parse_errors:
+                self.num_unparsable_records += 1
                 return None
             raise ValueError(f"a line does not fit {self._type_info}: {error}; it is {bytes(message[:200])!r}") from error
 
@@ -101,15 +106,33 @@ class CsvRowDeserializationSchema(DeserializationSchema):
         return self._type_info
 
     def _row(self, text: str) -> Row:
+        if len(text) > csv.field_size_limit():
+            csv.field_size_limit(_MAX_FIELD_CHARS)
         fields = next(csv.reader([text.rstrip("\r\n")], **self._characters.dialect()), [])
         names, kinds = self._type_info.get_field_names(), self._type_info.get_field_types()
+        if self._ignores_parse_errors and 0 < len(fields) < len(kinds):
+            self.num_unparsable_fields += len(kinds) - len(fields)
+            return self._named([*map(self._value, fields, kinds), *[None] * (len(kinds) - len(fields))], names)
         if len(fields) != len(kinds):
             raise ValueError(f"{len(kinds)} fields are expected, got {len(fields)}")
-        row = Row(*(self._value(field, kind) for field, kind in zip(fields, kinds, strict=True)))
+        return self._named(map(self._value, fields, kinds), names)
+
+    @staticmethod
+    def _named(values: Iterable[Any], names: list[str]) -> Row:
+        row = Row(*values)
         row.set_field_names(names)
         return row
 
     def _value(self, text: str, wanted: TypeInformation) -> Any:
+        try:
+            return self._exact_value(text, wanted)
+        except (ValueError, TypeError, decimal.InvalidOperation):
+            if not self._ignores_parse_errors:
+                raise
+            self.num_unparsable_fields += 1
+            return None
+
+    def _exact_value(self, text: str, wanted: TypeInformation) -> Any:
         if text == self._characters.null:
             return None
         if isinstance(wanted, BasicTypeInfo) and wanted.basic_type in _TEXTS:
@@ -156,7 +179,7 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             return self._set(null=_text(null_literal, "set_null_literal"))
 
         def set_ignore_parse_errors(self, ignore_parse_errors: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
-            """Leave out lines that do not fit; by default they fail the job."""
+            """Let fields that do not fit be None, and leave out lines that are none; by default they fail the job."""
             self._ignores_parse_errors = bool(ignore_parse_errors)
             return self
 

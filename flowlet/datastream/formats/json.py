@@ -55,7 +55,8 @@ _DATES: Final[dict[type[TypeInformation], Callable[[str], Any]]] = {
 class JsonRowDeserializationSchema(DeserializationSchema):
     """Messages of JSON as values of a type; made by ``builder``.
 
-    A message that is no JSON, or does not fit, fails the job, unless parse errors are ignored: then it is left out.
+    A message that is no JSON, or does not fit, fails the job, unless parse errors are ignored: then a part of it that does not fit is None,
+    and a message that does not fit at all is left out.  Both are counted.
     """
 
     def __init__(self, type_info: TypeInformation, *, fails_on_missing_field: bool = False, ignores_parse_errors: bool = False) -> None:
@@ -75,9 +76,10 @@ class JsonRowDeserializationSchema(DeserializationSchema):
             return None
         try:
             found = (_DECIMALS if self._is_exact else _FLOATS).decode(message)
-            return self._read(found, self._type_info)
-        except (ValueError, TypeError) as error:
+            return self._exact(found, self._type_info)
+        except (ValueError, TypeError, ArithmeticError) as error:
             if self._ignores_parse_errors:
+                self.num_unparsable_records += 1
                 return None
             raise ValueError(f"a message of JSON does not fit {self._type_info}: {error}; it is {bytes(message[:200])!r}") from error
 
@@ -86,6 +88,15 @@ class JsonRowDeserializationSchema(DeserializationSchema):
         return self._type_info
 
     def _read(self, value: Any, wanted: TypeInformation) -> Any:
+        try:
+            return self._exact(value, wanted)
+        except (ValueError, TypeError, ArithmeticError):
+            if not self._ignores_parse_errors:
+                raise
+            self.num_unparsable_fields += 1
+            return None
+
+    def _exact(self, value: Any, wanted: TypeInformation) -> Any:
         if value is None:
             return None
         if isinstance(wanted, RowTypeInfo):
@@ -141,7 +152,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
             return self
 
         def ignore_parse_errors(self) -> Self:
-            """Leave out a message that does not fit; by default it fails the job."""
+            """Let parts that do not fit be None, and leave out messages that are no JSON; by default they fail the job."""
             self._ignores_parse_errors = True
             return self
 

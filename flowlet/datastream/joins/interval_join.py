@@ -81,11 +81,11 @@ class IntervalJoined:
         return self
 
     def side_output_left_late_data(self, output_tag: "OutputTag") -> Self:
-        """Send left records that are older than the watermark to a side output; without this they are dropped."""
+        """Send left records that are older than the watermark to a side output; else they are counted and dropped."""
         return self._with_late_tag(0, output_tag, "side_output_left_late_data")
 
     def side_output_right_late_data(self, output_tag: "OutputTag") -> Self:
-        """Send right records that are older than the watermark to a side output; without this they are dropped."""
+        """Send right records that are older than the watermark to a side output; else they are counted and dropped."""
         return self._with_late_tag(1, output_tag, "side_output_right_late_data")
 
     def process(self, func: ProcessJoinFunction, output_type: TypeInformation | None = None) -> "DataStream":

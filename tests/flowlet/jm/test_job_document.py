@@ -202,6 +202,13 @@ def test_metrics_of_users_have_flinks_names() -> None:
         for name, value in {
             "numRecordsIn": 5,
             "numRecordsOut": 0,
+            "numLateRecordsDropped": 0,
+            "numUnassignedRecordsDropped": 0,
+            "numNullRecordsDropped": 0,
+            "numUnparsableRecordsDropped": 0,
+            "numSchemaRecordsDropped": 0,
+            "numUnparsableFieldsNulled": 0,
+            "numLostCommittables": 0,
             "g.hits": 3,
             "rate": 4,
             "rate.rate": 2.5,
@@ -227,6 +234,16 @@ def test_operators_of_one_name_in_a_chain_are_numbered() -> None:
         {"id": "1.Map#2.numRecordsIn", "value": 1},
         {"id": "1.Map#3.numRecordsIn", "value": 2},
     ]
+
+
+def test_what_an_operator_drops_is_shown_by_reason() -> None:
+    """Under names in Flink's style, of which Flink itself has the first."""
+    operator = OperatorMetrics("Join", "0" * 32, 9, 0, 0, 0, [], 0, num_late_records_dropped=3, num_unparsable_records_dropped=2)
+    document = job_document(running(sink_1=TaskMetrics(operators=[operator])), 2_500)
+
+    found = vertex_metrics_document(document, SINK_ID, ["1.Join.numLateRecordsDropped", "1.Join.numUnparsableRecordsDropped"])
+
+    assert found == [{"id": "1.Join.numLateRecordsDropped", "value": 3}, {"id": "1.Join.numUnparsableRecordsDropped", "value": 2}]
 
 
 def test_there_are_no_metrics_of_an_unknown_vertex() -> None:

@@ -143,6 +143,24 @@ def test_late_records_without_a_side_output_are_counted() -> None:
     harness.close()
 
 
+class OnlyEven(TumblingEventTimeWindows):
+    """A user's assigner, which has no window for some records."""
+
+    def assign_windows(self, element: Any, timestamp: int, context: Any) -> Any:
+        return super().assign_windows(element, timestamp, context) if timestamp % 2 == 0 else []
+
+
+def test_records_without_a_window_are_counted_apart_from_late_ones() -> None:
+    harness = opened(WindowSpec(OnlyEven(10, 0), EventTimeTrigger(), combine=summed))
+
+    harness.process_watermark(20)
+    harness.process_chunk([("a", 1), ("a", 2), ("a", 3), ("a", 4)], [4, 25, 26, 5])
+
+    assert harness.environment.ctx.counters.num_late_records_dropped == 2
+    assert harness.environment.ctx.counters.num_unassigned_records_dropped == 1
+    harness.close()
+
+
 def test_nothing_is_left_of_a_window_that_is_over() -> None:
     """No state, no timer: neither of those that were written for a snapshot, nor of those that never were."""
     harness = opened(tumbling(function=Counting()))

@@ -75,11 +75,44 @@ def test_without_quotes_a_field_that_needs_them_fails() -> None:
         writer.build().serialize(("a,b", 1))
 
 
-@pytest.mark.parametrize("line", [b"a", b"a,b", b"a,1,2", b'"a,1', b"\xff,1"])
-def test_a_line_that_does_not_fit_fails_or_is_left_out(line: bytes) -> None:
+@pytest.mark.parametrize("line", [b"a,1,2", b'"a,1', b"\xff,1"])
+def test_a_line_that_does_not_fit_fails_or_is_left_out_and_counted(line: bytes) -> None:
+    ignoring = Reader(PAIR).set_ignore_parse_errors(True).build()
+
     with pytest.raises(ValueError, match="a line does not fit RowTypeInfo"):
         Reader(PAIR).build().deserialize(line)
-    assert Reader(PAIR).set_ignore_parse_errors(True).build().deserialize(line) is None
+    assert ignoring.deserialize(line) is None
+    assert (ignoring.num_unparsable_records, ignoring.num_unparsable_fields) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "row", "num_fields"),
+    [
+        (b"a,old,0.5,true,1.50,2024-02-29,1;2", ["a", None, 0.5, True, Decimal("1.50"), datetime.date(2024, 2, 29), [1, 2]], 1),
+        (b"a,1,0.5,perhaps,cheap,2024-02-30,1;2", ["a", 1, 0.5, None, None, None, [1, 2]], 3),
+        (b"a,1,0.5,true,1.50,2024-02-29,1;x;3", ["a", 1, 0.5, True, Decimal("1.50"), datetime.date(2024, 2, 29), [1, None, 3]], 1),
+        (b"a,1,0.5", ["a", 1, 0.5, None, None, None, None], 4),
+    ],
+)
+def test_if_errors_are_ignored_a_field_that_does_not_fit_or_is_missing_is_none(line: bytes, row: list[Any], num_fields: int) -> None:
+    """As in Flink, the other fields of the row are kept; what became None is counted."""
+    schema = Reader(ALL).set_ignore_parse_errors(True).build()
+    names = ["text", "whole", "part", "flag", "price", "day", "list"]
+
+    assert schema.deserialize(line) == Row(**dict(zip(names, row, strict=True)))
+    assert (schema.num_unparsable_records, schema.num_unparsable_fields) == (0, num_fields)
+    with pytest.raises(ValueError, match="a line does not fit RowTypeInfo"):
+        Reader(ALL).build().deserialize(line)
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+@pytest.mark.parametrize("num_characters", [131_072, 131_073, 1_000_000])
+def test_a_field_may_be_longer_than_what_pythons_csv_takes(num_characters: int, ignores: bool) -> None:
+    """Its limit of 131,072 characters would make an error of it, or nothing at all."""
+    long = "x" * num_characters
+    schema = Reader(PAIR).set_ignore_parse_errors(ignores).build()
+
+    assert schema.deserialize(f'"{long}",1\n'.encode()) == Row(f0=long, f1=1)
 
 
 def test_comments_are_left_out_if_they_are_allowed() -> None:

@@ -52,16 +52,35 @@ def test_a_message_is_read_by_its_type(type_info: TypeInformation, text: str, va
     [
         ("[1]", r"an object is expected, got \[1\]"),
         ('{"name": ', "truncated"),
-        ('{"name": "Ann", "age": "old"}', "age|old"),
         ("\xff", "invalid|malformed"),
     ],
 )
-def test_a_message_that_does_not_fit_fails_with_its_text_or_is_left_out(text: str, reason: str) -> None:
+def test_a_message_that_does_not_fit_fails_with_its_text_or_is_left_out_and_counted(text: str, reason: str) -> None:
     ignoring = JsonRowDeserializationSchema.builder().type_info(PERSON).ignore_parse_errors().build()
 
     with pytest.raises(ValueError, match=f"a message of JSON does not fit RowTypeInfo.*({reason})"):
         reading(PERSON).deserialize(text.encode("latin-1"))
     assert ignoring.deserialize(text.encode("latin-1")) is None
+    assert (ignoring.num_unparsable_records, ignoring.num_unparsable_fields) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "num_fields"),
+    [
+        ('{"name": "Ann", "age": "old", "at": [1]}', Row(name="Ann", age=None, at=None), 2),
+        ('{"name": "Ann", "age": 3, "at": {"x": "left", "y": 2}}', Row(name="Ann", age=3, at=Row(x=None, y=2)), 1),
+    ],
+)
+def test_if_errors_are_ignored_a_field_that_does_not_fit_is_none(text: str, row: Row, num_fields: int) -> None:
+    """As in Flink, the rest of the message is kept, at any depth; what became None is counted."""
+    place = Types.ROW_NAMED(["x", "y"], [Types.INT(), Types.INT()])
+    kind = Types.ROW_NAMED(["name", "age", "at"], [Types.STRING(), Types.INT(), place])
+    schema = JsonRowDeserializationSchema.builder().type_info(kind).ignore_parse_errors().build()
+
+    assert schema.deserialize(text.encode()) == row
+    assert (schema.num_unparsable_records, schema.num_unparsable_fields) == (0, num_fields)
+    with pytest.raises(ValueError, match="a message of JSON does not fit RowTypeInfo"):
+        reading(kind).deserialize(text.encode())
 
 
 def test_a_missing_field_fails_if_that_was_asked_for() -> None:
