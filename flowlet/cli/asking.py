@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from flowlet.client.remote import JobManagerApi, RemoteTarget
-from flowlet.common.checkpoint_url import is_directory
 from flowlet.common.host_address import parse_address
+from flowlet.common.paths import absolute_url
 from flowlet.errors import FlowletError
 
 T = TypeVar("T")
@@ -47,9 +47,8 @@ async def full_job_id(api: JobManagerApi, prefix: str) -> str:
 
 
 def absolute(path: str) -> str:
-    """A path as all processes see it; a URL as it is."""
-    is_path = is_directory(path) and not path.lower().startswith("file:")
-    return str(Path(path).absolute()) if is_path else path
+    """A path as all processes see it; a URL as it is.  Raises StorageError: it names no file of a machine."""
+    return absolute_url(path)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

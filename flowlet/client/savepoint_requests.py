@@ -1,7 +1,8 @@
 """Asks a JobManager for savepoints, and waits for them.
 
 Side:   loop.
-Rules:  a request that got no answer is sent again with the same id, so that it cannot begin a second savepoint.
+Rules:  a directory is relative to the working directory of the process that asks.
+        A request that got no answer is sent again with the same id, so that it cannot begin a second savepoint.
 """
 
 import secrets
@@ -10,7 +11,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from flowlet.errors import SavepointError
+from flowlet.common.paths import absolute_url
+from flowlet.errors import SavepointError, StorageError
 from flowlet.rpc.http import RpcResponse, RpcStatusError
 
 _REFUSALS: Final = (400, 404, 409)
@@ -25,12 +27,19 @@ class Send(Protocol):
 
 async def begin_savepoint(send: Send, job_id: str, directory: str | None, *, cancels_job: bool = False) -> str:
     """Ask for a savepoint; returns the id of the request.  Raises SavepointError: the job cannot take one."""
-    return await _begin(send, f"/jobs/{job_id}/savepoints", {"target-directory": directory, "cancel-job": cancels_job})
+    return await _begin(send, f"/jobs/{job_id}/savepoints", {"target-directory": _absolute(directory), "cancel-job": cancels_job})
 
 
 async def begin_stop(send: Send, job_id: str, directory: str | None, *, drain: bool) -> str:
     """Ask for the end of a job with a savepoint; returns the id of the request.  Raises SavepointError: the job cannot take one."""
-    return await _begin(send, f"/jobs/{job_id}/stop", {"targetDirectory": directory, "drain": drain})
+    return await _begin(send, f"/jobs/{job_id}/stop", {"targetDirectory": _absolute(directory), "drain": drain})
+
+
+def _absolute(directory: str | None) -> str | None:
+    try:
+        return None if directory is None else absolute_url(directory)
+    except StorageError as error:
+        raise SavepointError(f"a savepoint cannot be written there: {error}") from error
 
 
 async def _begin(send: Send, path: str, body: dict[str, object]) -> str:

@@ -9,8 +9,8 @@ from collections import Counter
 
 import msgspec
 
-from flowlet.common.checkpoint_url import check_checkpoint_url
 from flowlet.common.execution_config import MAX_MAX_PARALLELISM
+from flowlet.common.paths import check_checkpoint_url
 from flowlet.common.settings.restart_settings import RestartKind
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.client_heartbeat import MAX_TIMEOUT_MS

@@ -20,6 +20,7 @@ from typing import Final, Self
 
 import msgspec
 
+from flowlet.common.paths import local_path
 from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.errors import JobSubmissionError
 from flowlet.rpc.module_sources import MODULES_FILE, ModuleSource, pack_modules
@@ -84,7 +85,7 @@ class PackedFiles:
         return content
 
     def _pack(self, path: str, method: str) -> ShippedFile:
-        found = Path(path).expanduser().absolute()
+        found = _local(path, method)
         try:
             if found.is_dir():
                 return self._hashed(self._zipped(found), found.name, is_folder=True)
@@ -137,6 +138,13 @@ class PackedFiles:
         return path
 
 
+def _local(path: str, method: str) -> Path:
+    try:
+        return Path(local_path(path))
+    except ValueError as error:
+        raise JobSubmissionError(f"{method}: {error}") from None
+
+
 def _too_large(name: str) -> str:
     return f"{name!r} has more than {MAX_JOB_FILE_BYTES} bytes, which is the limit of a job: {ADVICE}"
 
@@ -164,9 +172,9 @@ def pack(settings: DependencySettings, modules: Mapping[str, ModuleSource] | Non
 
 def _files_of(settings: DependencySettings, pack_file: Callable[[str, str], ShippedFile]) -> ShippedFiles:
     requirements, packages = settings.requirements, settings.packages
-    if requirements is not None and not Path(requirements).expanduser().is_file():
+    if requirements is not None and not _local(requirements, "set_python_requirements()").is_file():
         raise JobSubmissionError(f"set_python_requirements(): there is no file {requirements!r}")
-    if packages is not None and not Path(packages).expanduser().is_dir():
+    if packages is not None and not _local(packages, "set_python_requirements()").is_dir():
         raise JobSubmissionError(f"set_python_requirements(): {packages!r} is no folder of packages, as 'pip download -d' makes it")
     for archive in settings.archives:
         _check_archive(archive.path, archive.target)
@@ -182,7 +190,7 @@ def _files_of(settings: DependencySettings, pack_file: Callable[[str, str], Ship
 def _check_archive(path: str, target: str) -> None:
     if not is_target(target):
         raise JobSubmissionError(f"add_python_archive(): {target!r} is no folder below the working directory")
-    if not Path(path).expanduser().is_dir() and not path.lower().endswith(ARCHIVE_SUFFIXES):
+    if not _local(path, "add_python_archive()").is_dir() and not path.lower().endswith(ARCHIVE_SUFFIXES):
         raise JobSubmissionError(f"add_python_archive(): {path!r} is no folder, nor an archive ({', '.join(ARCHIVE_SUFFIXES)})")
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flowlet.checkpoint.snapshots import OperatorState
+from flowlet.common.paths import absolute_url
 from flowlet.errors import FlowletError, StorageError
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, place_of
 from flowlet.keys.namespaced_key import NamespacedKey
@@ -308,8 +309,7 @@ def read_state(path: str | Path, *, secret_file: Path | None = None, secret: byt
         StorageError: there is none, a file is missing or was changed, or it is of a cluster with another secret.
         ConfigError: there is no secret.
     """
-    text = str(path)
-    place = place_of(str(Path(text).absolute()) if "://" not in text and not text.startswith("file:") else text)
+    place = place_of(absolute_url(str(path)))
     key = manifest_key(load_secret(secret_file) if secret is None else secret)
     storage: CheckpointStorage | SavepointStorage
     if isinstance(place, CheckpointPlace):

@@ -12,7 +12,7 @@ import secrets
 from contextlib import suppress
 from typing import Final
 
-from flowlet.common.checkpoint_url import check_checkpoint_url, is_directory, root_of
+from flowlet.common.paths import check_checkpoint_url, is_directory, root_of
 from flowlet.errors import StorageError
 from flowlet.storage.manifest import CheckpointManifest
 from flowlet.storage.manifest_codec import StoredManifest

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from flowlet.common.checkpoint_url import check_checkpoint_url, directory_of, is_directory
+from flowlet.common.paths import check_checkpoint_url, directory_of, is_directory
 from flowlet.errors import StorageError
 from flowlet.rpc.control_messages import StateHandle
 from flowlet.storage.local_files import LocalFiles

@@ -8,10 +8,10 @@ Source: Flink ``CheckpointConfig``, ``RestartBackoffTimeStrategyFactoryLoader``.
 from collections.abc import Iterable
 from typing import Any, Final
 
-from flowlet.common.checkpoint_url import check_checkpoint_url
 from flowlet.common.configuration import Configuration
 from flowlet.common.options import known_options as known
 from flowlet.common.options.option import Option
+from flowlet.common.paths import absolute_url, check_checkpoint_url
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.gate_settings import GateSettings
 from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
@@ -35,7 +35,7 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
     interval_ms = known.CHECKPOINT_INTERVAL.find(options)
     savepoint_directory = known.SAVEPOINT_DIRECTORY.find(options) or ""
     if savepoint_directory:
-        _check_url(savepoint_directory)
+        savepoint_directory = _checked_url(savepoint_directory)
     if interval_ms is None:
         takes_savepoints = bool(savepoint_directory) or known.RECOVERY_PATH.find(options) is not None
         without_effect = known.FOR_PERIODIC_CHECKPOINTS if takes_savepoints else known.FOR_CHECKPOINTS
@@ -51,7 +51,7 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
     if not is_unaligned and known.ALIGNED_TIMEOUT.get(options):
         wanted = f"set {known.UNALIGNED.name!r} too, or leave it out"
         _refuse(options, (known.ALIGNED_TIMEOUT,), f"no checkpoint may become unaligned: {wanted}")
-    _check_url(directory)
+    directory = _checked_url(directory)
     num_retained, restore_fallback = known.NUM_RETAINED.get(options), known.RESTORE_FALLBACK.get(options)
     if restore_fallback and num_retained == 1:
         why = f"only one checkpoint is kept: set {known.NUM_RETAINED.name!r} to 2 or more"
@@ -86,11 +86,21 @@ def _savepoints_alone(options: Configuration, directory: str) -> CheckpointSetti
     )
 
 
-def _check_url(directory: str) -> None:
+def _checked_url(directory: str) -> str:
+    """The absolute path, or the URL, of a directory that the program names by its own working directory."""
     try:
-        check_checkpoint_url(directory)
+        url = absolute_url(directory)
+        check_checkpoint_url(url)
+        return url
     except StorageError as error:
         raise JobGraphError(str(error)) from error
+
+
+def _absolute(path: str) -> str:
+    try:
+        return absolute_url(path)
+    except StorageError as error:
+        raise ConfigError(f"option {known.RECOVERY_PATH.name!r}: {error}") from error
 
 
 def recovery_settings(options: Configuration) -> tuple[str, bool]:
@@ -103,7 +113,7 @@ def recovery_settings(options: Configuration) -> tuple[str, bool]:
     if not path:
         without = f"the job starts from no checkpoint or savepoint: set {known.RECOVERY_PATH.name!r}, or leave it out"
         _refuse(options, (known.IGNORES_UNCLAIMED_STATE,), without)
-    return path, known.IGNORES_UNCLAIMED_STATE.get(options)
+    return _absolute(path) if path else "", known.IGNORES_UNCLAIMED_STATE.get(options)
 
 
 def gate_settings(options: Configuration, *, has_checkpoints: bool) -> GateSettings:

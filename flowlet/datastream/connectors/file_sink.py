@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, NoReturn, Self
 
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.not_yet import java_only
+from flowlet.common.paths import local_path
 from flowlet.common.serialization import Encoder
 from flowlet.datastream.connectors.base import Sink
 from flowlet.datastream.connectors.bucket_assigner import BucketAssigner
@@ -61,9 +62,10 @@ class FileSink(Sink):
         def __init__(self, base_path: str, file_format: Encoder | BulkWriterFactory, rolling_policy: RollingPolicy) -> None:
             if not is_name(base_path):
                 raise JobGraphError(f"a file sink writes into a folder given as text, got {base_path!r}")
-            path = base_path.removeprefix("file://")
-            if "://" in path:
-                raise JobGraphError(f"a file sink writes into a folder of the machines, or one that is mounted there, not to {base_path!r}")
+            try:
+                path = local_path(base_path)
+            except ValueError as error:
+                raise JobGraphError(f"a file sink cannot write there: {error}") from None
             self._sink = FileSink(path, file_format, rolling_policy)
 
         def with_bucket_check_interval(self, interval: int) -> Self:

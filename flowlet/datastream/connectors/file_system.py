@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 
 from flowlet.common.checks import is_name
 from flowlet.common.not_yet import missing_names
+from flowlet.common.paths import local_path
 from flowlet.datastream.connectors.base import BuiltInSource
 from flowlet.datastream.connectors.bucket_assigner import BucketAssigner, BucketContext
 from flowlet.datastream.connectors.file_sink import BulkWriterFactory, FileSink
@@ -65,7 +66,8 @@ class FileSource(BuiltInSource):
     """The lines of files; made by ``FileSource.for_record_stream_format``.
 
     A directory stands for all files below it, except hidden ones, whose names begin with ``.`` or ``_``.  Files ending in ``.gz``,
-    ``.gzip``, ``.bz2``, ``.xz`` or ``.zst`` are decompressed.
+    ``.gzip``, ``.bz2``, ``.xz``, ``.zst`` or ``.deflate`` are decompressed; so are others that begin as such files do, except
+    for ``.deflate``.  A path is what it is in the program, by its working directory: see docs/sources.md.
 
     One subtask reads a file, in its order.  Each subtask gets the next file when it has finished one, largest file first.  So several files
     keep several subtasks busy; a single file does only with ``FileSourceBuilder.set_split_size``.
@@ -98,7 +100,7 @@ class FileSourceBuilder:
             if any("\ud800" <= character <= "\udfff" for character in path):  # how os.listdir() returns bytes that it cannot decode
                 raise JobGraphError(f"a file source reads paths that are UTF-8, got {path!r}; rename the file")
         self._stream_format = stream_format
-        self._paths = paths
+        self._paths = tuple(map(_local, paths))
         self._split_bytes: int | None = None
 
     def process_static_file_set(self) -> "FileSourceBuilder":
@@ -122,6 +124,13 @@ class FileSourceBuilder:
     def build(self) -> FileSource:
         """Build the source."""
         return FileSource(self._stream_format, self._paths, self._split_bytes)
+
+
+def _local(path: str) -> str:
+    try:
+        return local_path(path)
+    except ValueError as error:
+        raise JobGraphError(f"a file source cannot read that: {error}") from None
 
 
 if not TYPE_CHECKING:

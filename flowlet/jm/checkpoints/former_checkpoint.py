@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from flowlet.common.checkpoint_url import root_of
 from flowlet.common.options.known_options import IGNORES_UNCLAIMED_STATE
+from flowlet.common.paths import root_of
 from flowlet.errors import StateRestoreError, StorageError
 from flowlet.jm.checkpoints.restored_edges import in_flight_edges, restored_edges
 from flowlet.keys.key_groups import key_group_range

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, assert_never
 
-from flowlet.common.checkpoint_url import root_of
 from flowlet.common.job_status import JobStatus
+from flowlet.common.paths import root_of
 from flowlet.errors import FlowletError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from flowlet.common.checkpoint_url import check_checkpoint_url
+from flowlet.common.paths import check_checkpoint_url
 from flowlet.errors import StorageError
 from flowlet.rpc.control_messages import StateHandle
 from flowlet.storage.checkpoint_storage import CheckpointStorage

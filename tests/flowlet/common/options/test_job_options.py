@@ -32,8 +32,8 @@ def test_the_directory_of_an_option_counts_before_the_default() -> None:
 
 
 def test_a_url_that_cannot_hold_checkpoints_is_refused_when_the_job_is_built() -> None:
-    with pytest.raises(JobGraphError, match=r"checkpoints cannot be kept in 'here': it is not an absolute path"):
-        settings_of(interval="1 min", dir="here")
+    with pytest.raises(JobGraphError, match=r"checkpoints cannot be kept in 'memory://here': it is the memory of one process"):
+        settings_of(interval="1 min", dir="memory://here")
 
 
 def test_to_fall_back_needs_a_second_checkpoint() -> None:

@@ -52,7 +52,10 @@ def test_a_file_url_is_a_path() -> None:
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: FileSink.for_row_format("", Encoder.simple_string_encoder()), "a file sink writes into a folder given as text"),
-    (lambda: FileSink.for_row_format("s3://bucket/x", Encoder.simple_string_encoder()), "not to 's3://bucket/x'"),
+    (
+        lambda: FileSink.for_row_format("s3://bucket/x", Encoder.simple_string_encoder()),
+        "'s3://bucket/x' has the scheme 's3'.*: mount that store",
+    ),
     (lambda: FileSink.for_row_format("/data", print), "needs an encoder"),  # type: ignore[arg-type]  # refused at run time
     (lambda: rows().with_rolling_policy(7), r"with_rolling_policy\(\) needs a RollingPolicy"),  # type: ignore[arg-type]  # as above
     (lambda: bulk().with_rolling_policy(RollingPolicy.default_rolling_policy()), "needs RollingPolicy.on_checkpoint"),  # type: ignore[arg-type]  # as above

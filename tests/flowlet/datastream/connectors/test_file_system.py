@@ -10,11 +10,11 @@ from flowlet.errors import JobGraphError
 
 
 def test_a_source_keeps_what_it_was_built_with() -> None:
-    source = FileSource.for_record_stream_format(StreamFormat.text_line_format("latin-1"), "a", "b").process_static_file_set().build()
+    source = FileSource.for_record_stream_format(StreamFormat.text_line_format("latin-1"), "/a", "/b").process_static_file_set().build()
 
     assert isinstance(source, Source)
-    assert (source.paths, source.stream_format.charset_name, source.is_bounded) == (("a", "b"), "latin-1", True)
-    assert pickle.loads(pickle.dumps(source)).paths == ("a", "b")
+    assert (source.paths, source.stream_format.charset_name, source.is_bounded) == (("/a", "/b"), "latin-1", True)
+    assert pickle.loads(pickle.dumps(source)).paths == ("/a", "/b")
 
 
 def test_text_is_utf_8_unless_told_otherwise() -> None:
@@ -42,7 +42,7 @@ def test_a_source_needs_paths_and_a_format() -> None:
 
 
 def test_a_path_must_get_through_to_the_tasks() -> None:
-    for path in ("café", "a\nb", "日本", "\ue000"):
+    for path in ("/café", "/a\nb", "/日本", "/\ue000"):
         assert FileSource.for_record_stream_format(StreamFormat.text_line_format(), path).build().paths == (path,)
     with pytest.raises(JobGraphError, match=r"reads paths that are UTF-8, got 'caf\\udce9'; rename the file"):
         FileSource.for_record_stream_format(StreamFormat.text_line_format(), "caf\udce9")
