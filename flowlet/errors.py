@@ -31,6 +31,13 @@ class JobExecutionError(FlowletError):
     """
 
 
+class ClosedOutputError(JobExecutionError):
+    """Standard output is closed, or its reader has left, as in ``program | head``: what a job prints can go nowhere any more.
+
+    Such a job is not started again.  A program that does not catch it ends with one line on standard error instead of a traceback.
+    """
+
+
 class RemoteTraceback(FlowletError):  # noqa: N818 - as in concurrent.futures and multiprocessing
     """The traceback of what failed in a task, as text; the cause of a ``JobExecutionError``, never raised itself."""
 

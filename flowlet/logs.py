@@ -55,7 +55,8 @@ def _configure(level: str, log_format: str, stream: TextIO | None, logger_names:
     if log_format not in FORMATS:
         raise ConfigError(f"log format {log_format!r} does not exist; choose one of {', '.join(FORMATS)}")
     number = logging.getLevelNamesMapping()[level.upper()]
-    is_terminal = (sys.stderr if stream is None else stream).isatty()
+    output = sys.stderr if stream is None else stream
+    is_terminal = output is not None and output.isatty()  # it is None in a process that was started without one
     shared = _shared_processors()
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -110,6 +111,11 @@ class _StandardErrorHandler(logging.StreamHandler[TextIO]):
         """A line that cannot be written is lost; the base class would raise what a closed stream raises, into whoever logs."""
         with contextlib.suppress(ValueError):
             super().handleError(record)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line; without a standard error there is nowhere to write it to."""
+        if sys.stderr is not None:
+            super().emit(record)
 
 
 def _replace_handlers(logger: logging.Logger, handler: logging.Handler, level: int) -> None:

@@ -7,6 +7,7 @@ Units:      seconds.
 """
 
 import codecs
+import errno
 import os
 import selectors
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -83,10 +84,14 @@ class _Pipe:
 class OutputForwarder:
     """Prints on this program's standard output what the children print.
 
-    Threading: one thread of its own; the methods on any other.  Life cycle: ``close`` after the children ended.
+    Threading: one thread of its own, which calls ``on_failure``, once, when something cannot be printed; the methods on any other.
+    Life cycle: ``close`` after the children ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_failure: Callable[[], None] = lambda: None) -> None:
+        self._on_failure = on_failure
+        # Why standard output takes nothing more.  Written once by the forwarder's thread, read anywhere.
+        self.failure: Exception | None = None
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
@@ -95,7 +100,6 @@ class OutputForwarder:
         self._drains: list[Latch] = []  # Guarded by _lock.
         self._removals: list[tuple[_Pipe, Latch]] = []  # Guarded by _lock.
         self._is_closing = False  # Guarded by _lock.
-        self._has_failed = False  # Forwarder's thread only.
         self._thread = threading.Thread(target=self._run, name="flowlet-stdout", daemon=True)
         self._thread.start()
 
@@ -194,15 +198,18 @@ class OutputForwarder:
                 return
 
     def _print(self, text: str) -> None:
-        if not text or self._has_failed:
+        if not text or self.failure is not None:
             return
         try:
+            if sys.stdout is None:  # the program was started without one
+                raise OSError(errno.EBADF, "it is closed")
             sys.stdout.write(text)
             sys.stdout.flush()
-        except (OSError, ValueError):
-            # The reader left, as in ``program | head``, or the program closed its output: nobody wants the rest, and a log line may go
-            # the same way.  Reading goes on, because a full pipe would stop the children's tasks.
-            self._has_failed = True
+        except (OSError, ValueError) as error:
+            # The disk is full, the reader left, as in ``program | head``, or the program closed its output.  Reading goes on, because a
+            # full pipe would stop the children's tasks, which could then not end.
+            self.failure = error
+            self._on_failure()
 
 
 class TaskManagerProcess:

@@ -60,6 +60,9 @@ class JobHandle(Protocol):
     def name(self) -> str:
         """The job's name."""
 
+    def check_output(self) -> None:
+        """Show what the tasks have printed.  Raises JobExecutionError: it could not be written."""
+
     def explain(self, error: Exception) -> JobExecutionError:
         """The failure of the job that lies behind an error of the reader's; its cause is what the user should see first."""
 
@@ -180,6 +183,7 @@ class CollectedValues(Iterator[Any]):
         elif self._may_end:
             self._is_ended = True
             self._handle(JobFinished())
+            self._job.check_output()
         elif self._broken is not None:
             return self._wait_for_next_run(self._broken)
         else:

@@ -9,12 +9,13 @@ Source:     Flink ``MiniCluster`` as used by ``LocalExecutor``; processes becaus
 
 import asyncio
 import atexit
+import errno
 import os
 import secrets
 import shutil
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -27,9 +28,10 @@ from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.client.program.user_frames import show_interrupts_in_one_line
 from flowlet.client.program_code import NeededCode
 from flowlet.client.python_interpreter import checked_interpreter
-from flowlet.client.remote import ClusterClient
+from flowlet.client.remote import ClusterClient, JobManagerApi
 from flowlet.client.respawn_policy import RespawnPolicy
-from flowlet.errors import ConfigError
+from flowlet.common.job_status import JobStatus
+from flowlet.errors import ClosedOutputError, ConfigError, FlowletError, JobExecutionError
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_embedded_logging
@@ -192,6 +194,23 @@ class EmbeddedCluster(ClusterClient):
         if self._forwarder is not None:
             self._forwarder.drain()
 
+    def output_failure(self) -> JobExecutionError | None:
+        """Why something that the TaskManagers printed is not on standard output."""
+        error = None if self._forwarder is None else self._forwarder.failure
+        if error is None:
+            return None
+        what = "what its tasks print cannot be written to standard output"
+        if isinstance(error, BrokenPipeError):
+            return ClosedOutputError(f"{what}: its reader has left")
+        if isinstance(error, ValueError) or (isinstance(error, OSError) and error.errno == errno.EBADF):
+            return ClosedOutputError(f"{what}: it is closed; start the program with one, such as >/dev/null, or use another sink")
+        return JobExecutionError(f"{what}: {error}")
+
+    def _cancel_jobs(self) -> None:
+        """Cancel what runs, because nothing that it prints is seen; on the forwarder's thread."""
+        with suppress(FlowletError):  # the cluster closes, and cancels them
+            self.begin(_cancel_all)
+
     def process_ends(self) -> list[str]:
         """How children ended that should still run, one line each; waits a moment for one whose connection has just broken off."""
         if self._supervisor is None:
@@ -224,7 +243,7 @@ class EmbeddedCluster(ClusterClient):
         with DeferredSignals():
             self._folder = Path(tempfile.mkdtemp(prefix="flowlet-"))  # mode 0700
             secret_file = write_secret(self._folder / "secret", self.secret)
-            self._forwarder = OutputForwarder()
+            self._forwarder = OutputForwarder(self._cancel_jobs)
             self._supervisor = ChildSupervisor(self._forwarder, RespawnPolicy())
         cpus = sorted(os.sched_getaffinity(0))
         pins = cpus if num_task_managers == len(cpus) else [None] * num_task_managers
@@ -258,6 +277,12 @@ class EmbeddedCluster(ClusterClient):
     def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+async def _cancel_all(api: JobManagerApi) -> None:
+    for job in await api.list_jobs():
+        if not JobStatus[job["state"]].is_globally_terminal_state():
+            await api.cancel(job["jid"])
 
 
 async def _wait_registered(executor: TaskExecutor) -> None:

@@ -24,7 +24,7 @@ from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.program.user_frames import show_interrupts_in_one_line
 from flowlet.client.program_code import NeededCode
 from flowlet.client.savepoint_requests import begin_savepoint, begin_stop, wait_for_savepoint
-from flowlet.errors import ConfigError, FlowletError, JobSubmissionError
+from flowlet.errors import ConfigError, FlowletError, JobExecutionError, JobSubmissionError
 from flowlet.graph.client_retry import ClientRetry
 from flowlet.rpc.background_call import run_in_background
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
@@ -382,6 +382,10 @@ class ClusterClient:
 
     def after_job(self) -> None:
         """Called when a job has ended: what the cluster still has to show is shown."""
+
+    def output_failure(self) -> JobExecutionError | None:
+        """Why something that TaskManagers of this program printed was not shown; None: all of it was."""
+        return None
 
     def process_ends(self) -> list[str]:
         """How TaskManagers of this program ended that should still run, one line each."""

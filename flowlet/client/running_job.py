@@ -19,7 +19,7 @@ from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.common.settings.job_settings import JobSettings
-from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback, SavepointError
+from flowlet.errors import ClosedOutputError, FlowletError, JobExecutionError, RemoteTraceback, SavepointError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
 from flowlet.rpc.converters import converter_to
@@ -30,6 +30,7 @@ _INTERRUPT_GRACE_S: Final = 2.0
 _EXPLANATION_GRACE_S: Final = 10.0
 _SETTLE_TIMEOUT_S: Final = 5.0  # it takes milliseconds
 _to_failure: Final = converter_to(FailureInfo)
+_CLOSED_OUTPUT: Final = f"{ClosedOutputError.__module__}.{ClosedOutputError.__qualname__}"
 _NO_SLOTS: Final = "NoResourceAvailable"  # the TaskManagers of an embedded cluster may be why
 
 
@@ -157,6 +158,7 @@ class RunningJob:
             raise TimeoutError(f"job {self._name!r} has not ended within {timeout:g} s")
         if document["state"] != JobStatus.FINISHED.name:
             raise self._failure_of(document)
+        self.check_output()
         self.release_readers(has_job_finished=True)  # it was read to its end
         return JobExecutionResult(JobID(self._job_id), max(0, int(document["duration"])))
 
@@ -243,7 +245,17 @@ class RunningJob:
             return self._remember(document)
         return self._last_document
 
+    def check_output(self) -> None:
+        """Show what the tasks have printed so far.  Raises JobExecutionError: it could not be written."""
+        self._client.after_job()
+        failure = self._client.output_failure()
+        if failure is not None:
+            raise type(failure)(f"job {self._name!r} failed: {failure}")
+
     def _failure_of(self, document: JobDocument) -> JobExecutionError:
+        output_failure = self._client.output_failure()
+        if output_failure is not None:  # then the client has cancelled the job
+            return type(output_failure)(f"job {self._name!r} failed: {output_failure}")
         failure = document.get("failure")
         is_lost = failure is not None and failure["exception_type"] in (TASK_MANAGER_LOST, _NO_SLOTS)
         return failure_of(document, self._client.process_ends() if is_lost else ())
@@ -265,6 +277,8 @@ def failure_of(document: JobDocument, more: Sequence[str] = ()) -> JobExecutionE
     if retained is not None:
         lines.append(f"its newest checkpoint stays at {retained}; a job with execution.state-recovery.path: {retained} starts from it")
     lines += _restart_lines(document)
+    if failure is not None and failure.exception_type == _CLOSED_OUTPUT:
+        return ClosedOutputError("\n".join([*lines, *more]))  # no frame matters
     error = JobExecutionError("\n".join([*lines, *more]))
     error.__cause__ = RemoteTraceback(failure.traceback.rstrip()) if failure is not None and failure.traceback else None
     return error

@@ -4,6 +4,7 @@ Side:   task.
 Source: Flink ``PrintSinkFunction`` (``PrintSinkOutputWriter`` for the prefix), ``DiscardingSink``.
 """
 
+import errno
 import sys
 from typing import Final
 
@@ -11,12 +12,14 @@ from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
-from flowlet.errors import FlowletError
+from flowlet.errors import ClosedOutputError, FlowletError
 from flowlet.records import Chunk
 from flowlet.typed.java_text import printed_text
 
 # A text file of Python writes its buffer at 8 KiB, wherever a line is then cut; we flush before, so that lines stay whole.
 _MAX_UNFLUSHED_CHARACTERS: Final = 4_096
+
+_ADVICE: Final = "start the program with one, such as >/dev/null, or use another sink"
 
 
 class DiscardSink(StreamOperator):
@@ -52,6 +55,8 @@ class PrintSink(StreamOperator):
         subtask = str(self.ctx.subtask + 1) if self.ctx.parallelism > 1 else ""
         prefix = ":".join(part for part in (self._identifier, subtask) if part)
         self._prefix = f"{prefix}> " if prefix else ""
+        if sys.stdout is None:  # the process was started without one; print() of Python would drop everything
+            raise ClosedOutputError(f"{self._failed_to_write()}: it is closed; {_ADVICE}")
         self._loop = RecordLoop(self.name, self.write_record, [])
 
     def process_chunk(self, chunk: Chunk) -> None:
@@ -95,5 +100,12 @@ class PrintSink(StreamOperator):
         except (OSError, ValueError) as error:
             raise self._failure(error) from error
 
-    def _failure(self, error: Exception) -> FlowletError:
-        return FlowletError(f"operator {self.name!r} (subtask {self.ctx.subtask}) cannot write to standard output: {error}")
+    def _failure(self, error: OSError | ValueError) -> FlowletError:
+        if isinstance(error, BrokenPipeError):
+            return ClosedOutputError(f"{self._failed_to_write()}: its reader has left")
+        if isinstance(error, ValueError) or error.errno == errno.EBADF:
+            return ClosedOutputError(f"{self._failed_to_write()}: it is closed ({error}); {_ADVICE}")
+        return FlowletError(f"{self._failed_to_write()}: {error}")
+
+    def _failed_to_write(self) -> str:
+        return f"operator {self.name!r} (subtask {self.ctx.subtask}) cannot write to standard output"

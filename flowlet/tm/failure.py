@@ -13,7 +13,7 @@ from typing import Final
 import flowlet
 import netstack
 from flowlet.chain.preview import preview
-from flowlet.errors import StateRestoreError, UserFunctionError
+from flowlet.errors import ClosedOutputError, StateRestoreError, UserFunctionError
 from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
 from flowlet.tm.named_wait import named_wait
 
@@ -54,7 +54,7 @@ def _described(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id
         record_preview=record_preview,
         tm_id=tm_id,
         timestamp_ms=timestamp_ms,
-        suppresses_restarts=isinstance(error, StateRestoreError),
+        suppresses_restarts=isinstance(error, StateRestoreError | ClosedOutputError),
     )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from flowlet.chain.loop_code import operator_in
 from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
-from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.errors import ClosedOutputError, FlowletError, UserFunctionError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task
 from flowlet.rpc.control_messages import (
@@ -410,8 +410,8 @@ def _seal_gate(stream_task: StreamTask) -> None:
 
 
 def _log_failure(error: BaseException, failure: FailureInfo) -> None:
-    """Log a failure; a user's error only as info, because the client shows the same text."""
-    log = _log.info if isinstance(error, UserFunctionError) else _log.warning
+    """Log a failure; a user's error only as info, because the client shows the same text, and so for what ``program | head`` ends."""
+    log = _log.info if isinstance(error, UserFunctionError | ClosedOutputError) else _log.warning
     log(
         "the task failed",
         error=f"{failure.exception_type}: {failure.message}",

@@ -1,4 +1,4 @@
-"""Which frames of a traceback are the user's, and the one line that an interrupt is worth.
+"""Which frames of a traceback are the user's, and the one line that an interrupt, or the end of ``program | head``, is worth.
 
 Side:       shared.  The exception hook runs on the user's thread.
 Invariants: an interrupt that caught the user's own code is shown as Python shows it, and so is every other error; a hook that the program
@@ -6,6 +6,7 @@ Invariants: an interrupt that caught the user's own code is shown as Python show
 Rules:      imports the standard library alone, so that the hook is there while the rest of the client is imported.
 """
 
+import os
 import sys
 import sysconfig
 import traceback
@@ -47,8 +48,25 @@ def show_interrupts_in_one_line() -> None:
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt) and _is_inside_engine(trace):
         sys.stderr.write(f"{kind.__name__}\n")
+    elif kind.__name__ == "ClosedOutputError" and kind.__module__ == "flowlet.errors":  # not imported: see the rules
+        if sys.stderr is not None:
+            sys.stderr.write(f"{' '.join(str(error).split())}\n")
+        _drop_output()
     else:
         sys.__excepthook__(kind, error, trace)
+
+
+def _drop_output() -> None:
+    """Let standard output lead nowhere if it takes nothing more: at its exit Python would complain of what waits there."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except ValueError:  # it is closed
+        return
 
 
 def _is_inside_engine(trace: TracebackType | None) -> bool:

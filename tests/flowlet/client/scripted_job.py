@@ -139,6 +139,9 @@ class ScriptedJob:
     def name(self) -> str:
         return "scripted"
 
+    def check_output(self) -> None:
+        """Its tasks print nothing."""
+
     def explain(self, error: Exception) -> JobExecutionError:
         return JobExecutionError(f"explained: {error}")
 

@@ -1,5 +1,6 @@
 """What TaskManagers print reaches the user whole, and what they are told when they start."""
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -124,6 +125,23 @@ def test_a_closed_standard_output_does_not_stop_the_reading(
     for _ in range(40):
         os.write(write_fd, b"x" * 9_999 + b"\n")  # six times what a pipe holds
         forwarder.drain()
+
+
+def test_what_cannot_be_printed_is_told_once(pipes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Exception | None] = []
+    printer = OutputForwarder(lambda: told.append(printer.failure))
+    read_fd, write_fd = pipes[0]
+    printer.add(read_fd)
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        os.write(write_fd, b"ready\none\n")
+        printer.drain()
+        os.write(write_fd, b"two\n")
+        printer.drain()
+        printer.close()
+        os.dup2(write_fd, full.fileno())  # else closing the file would try to write once more
+
+    assert [error.errno for error in told if isinstance(error, OSError)] == [errno.ENOSPC]
 
 
 def test_a_child_imports_what_its_parent_can_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:

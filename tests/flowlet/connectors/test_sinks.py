@@ -6,7 +6,7 @@ import pytest
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.connectors.sinks import DiscardSink, PrintSink
-from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.errors import ClosedOutputError, UserFunctionError
 from flowlet.operators.map_operator import MapOperator
 from flowlet.records import Chunk
 from tests.flowlet.operators.harness import Harness
@@ -116,8 +116,11 @@ def test_print_to_a_closed_output_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     closed.close()
     for stream in (Broken(), closed):
         monkeypatch.setattr(sys, "stdout", stream)
-        with pytest.raises(FlowletError, match=r"operator 'show' \(subtask 1\) cannot write to standard output: "):
+        with pytest.raises(ClosedOutputError, match=r"operator 'show' \(subtask 1\) cannot write to standard output: it"):
             Harness(PrintSink(name="show"), subtask=1).process(1)
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(ClosedOutputError, match=r"cannot write to standard output: it is closed; start the program with one"):
+        Harness(PrintSink(name="show"))
 
 
 def test_discard_takes_everything_and_gives_nothing() -> None:

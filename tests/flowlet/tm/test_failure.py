@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowlet.errors import StateRestoreError, TaskCancelled, UserFunctionError
+from flowlet.errors import ClosedOutputError, StateRestoreError, TaskCancelled, UserFunctionError
 from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
 from flowlet.tm.failure import failure_info, format_thread_stack
 
@@ -223,6 +223,8 @@ def test_the_stack_of_a_running_thread_names_where_it_is() -> None:
     assert "in stuck_here" in stack
 
 
-def test_only_a_state_that_cannot_be_restored_suppresses_restarts() -> None:
+def test_what_would_only_happen_again_suppresses_restarts() -> None:
+    """A state that cannot be restored, and an output whose reader has left."""
+    assert failure_info(ClosedOutputError("its reader has left"), DESCRIPTOR, "tm-1", 5).suppresses_restarts
     assert failure_info(StateRestoreError("damaged"), DESCRIPTOR, "tm-1", 5).suppresses_restarts
     assert not failure_info(ValueError("x"), DESCRIPTOR, "tm-1", 5).suppresses_restarts
