@@ -323,6 +323,11 @@ class ClusterClient:
     def __repr__(self) -> str:
         return f"<ClusterClient of {self._rpc.authority}{' closed' if self._is_closed else ''}>"
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._is_closed
+
     def be_patient(self, retry: ClientRetry) -> None:
         """The JobManager keeps its jobs: questions about them wait for the next one if it does not answer."""
         self._api.be_patient(retry)
