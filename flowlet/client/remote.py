@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -108,8 +109,9 @@ class JobManagerApi:
     its words if it says no.  Of a JobManager that keeps its jobs (``be_patient``) those that are about a job wait for the next one first.
     """
 
-    def __init__(self, rpc: RpcClient) -> None:
+    def __init__(self, rpc: RpcClient, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._rpc = rpc
+        self._monotonic = monotonic
         self._patient = PatientRequests(rpc)
 
     def __repr__(self) -> str:
@@ -259,6 +261,7 @@ class JobManagerApi:
         return document
 
     async def _poll(self, path: str, timeout_s: float | None, **query: int) -> Any:
+        deadline_s = None if timeout_s is None else self._monotonic() + timeout_s
         left_s = timeout_s
         more = "".join(f"&{name}={value}" for name, value in query.items())
         while True:
@@ -271,8 +274,8 @@ class JobManagerApi:
                 raise RpcConnectError(f"no JobManager answers within {slice_s + _ANSWER_MARGIN_S:g} s") from error
             if answer.status != _NO_CONTENT:
                 return msgspec.json.decode(answer.body)
-            if left_s is not None:
-                left_s -= slice_s
+            if deadline_s is not None:
+                left_s = deadline_s - self._monotonic()  # not what was asked for: a JobManager may answer sooner, and one that is gone late
                 if left_s <= 0:
                     return None
 
