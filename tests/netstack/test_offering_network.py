@@ -225,7 +225,7 @@ async def test_nothing_is_offered_over_a_network_that_was_closed(environment: Ne
     offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
     await offering.close()
 
-    with pytest.raises(ResourceClosedError, match="no partition can be offered to .*clicks.*: the connections of producers were closed"):
+    with pytest.raises(ResourceClosedError, match=r"no partition can be offered to .*clicks.*: the connections of producers were closed"):
         await offering.offer(GateAccess(GATE, gate_token(SECRET, GATE)), [(address, offer_of())], partition, PATIENCE_S)
 
     assert offering.num_connections == 0
