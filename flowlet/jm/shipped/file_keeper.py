@@ -88,7 +88,7 @@ class FileKeeper:
         self._changes.add(change)
         change.add_done_callback(self._change_ended)
         # A caller that is cancelled leaves the threads at work: what they do must be noted, and nothing may be written meanwhile.
-        await asyncio.shield(change)
+        await asyncio.shield(change)  # waits for the disk; ended by its answer, or by whoever cancels the caller
 
     async def _put(self, digest: bytes, content: bytes) -> None:
         await self._read_directory()
