@@ -92,7 +92,7 @@ class FileKeeper:
 
     async def _put(self, digest: bytes, content: bytes) -> None:
         await self._read_directory()
-        async with self._changing:  # waits for the disk to take other parts; ended by its answers
+        async with self._changing:
             if self._touch(digest):
                 return
             await self._make_room(len(content))
