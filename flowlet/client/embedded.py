@@ -29,7 +29,7 @@ from flowlet.client.program_code import NeededCode
 from flowlet.client.python_interpreter import checked_interpreter
 from flowlet.client.remote import ClusterClient
 from flowlet.client.respawn_policy import RespawnPolicy
-from flowlet.errors import ConfigError
+from flowlet.errors import ConfigError, FlowletError
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_embedded_logging
@@ -261,7 +261,11 @@ class EmbeddedCluster(ClusterClient):
 
 
 async def _wait_registered(executor: TaskExecutor) -> None:
-    await asyncio.wait_for(executor.is_registered.wait(), _READY_TIMEOUT_S)
+    try:
+        async with asyncio.timeout(_READY_TIMEOUT_S):
+            await executor.is_registered.wait()
+    except TimeoutError:
+        raise FlowletError(f"TaskManager {executor.tm_id} of this process was not ready within {_READY_TIMEOUT_S:g} s") from None
 
 
 async def _start_job_manager(secret: bytes, checkpoint_secret: bytes | None) -> tuple[JobManager, RpcClient, tuple[str, int]]:
