@@ -8,7 +8,6 @@ Source:     Flink ``MiniCluster`` as used by ``LocalExecutor``; processes becaus
 """
 
 import asyncio
-import atexit
 import os
 import secrets
 import shutil
@@ -132,7 +131,6 @@ class EmbeddedCluster(ClusterClient):
         self._forwarder: OutputForwarder | None = None
         self._supervisor: ChildSupervisor | None = None  # of the TaskManagers that are children
         self._folder: Path | None = None  # with the secret file of the children
-        atexit.register(self.close)
 
     @classmethod
     def start(
@@ -235,7 +233,6 @@ class EmbeddedCluster(ClusterClient):
     # ---------------------------------------------------------------- end
 
     def _shut_down(self) -> None:
-        atexit.unregister(self.close)
         with ExitStack() as steps:  # the last one first; each is taken whatever the others do
             steps.callback(self._remove_folder)
             steps.callback(self._stop_children)

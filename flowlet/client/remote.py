@@ -7,6 +7,7 @@ Units:      seconds; on the wire milliseconds.
 """
 
 import asyncio
+import atexit
 import concurrent.futures
 import os
 import threading
@@ -307,6 +308,7 @@ class ClusterClient:
         self.patience_s = 0.0
         """How long a JobManager that is gone may take to come back."""
         self._pid = os.getpid()  # a forked child has neither the loop nor the cluster
+        atexit.register(self.close)  # a program may end while a job of it runs, or an iterator of its results is open
 
     @classmethod
     def connect(cls, host: str, port: int, secret: bytes) -> "ClusterClient":
@@ -408,6 +410,7 @@ class ClusterClient:
                     return
                 self._is_closed = True
                 pending = list(self._pending)
+            atexit.unregister(self.close)
             for future in pending:
                 future.cancel()
             try:
