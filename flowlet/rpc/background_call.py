@@ -18,21 +18,24 @@ T = TypeVar("T")
 
 def call_in_background(
     function: Callable[[], T], on_result: Callable[[T], None], on_error: Callable[[Exception], None], name: str
-) -> threading.Thread | None:
+) -> threading.Thread:
     """Run ``function`` on a new thread, then ``on_result`` or ``on_error`` on the running loop, unless that loop is closed by then.
 
     Where the system allows no thread, ``on_error`` gets the error soon: the caller may stand in a session that is not to end for it.
     """
+    thread = _new_thread(function, on_result, on_error, name)
     try:
-        return _start(function, on_result, on_error, name)
+        thread.start()
     except (RuntimeError, MemoryError) as error:
         failure = error
         asyncio.get_running_loop().call_soon(lambda: on_error(failure))
-        return None
+    return thread
 
 
-def _start(function: Callable[[], T], on_result: Callable[[T], None], on_error: Callable[[Exception], None], name: str) -> threading.Thread:
-    """Raises RuntimeError: the thread cannot be started."""
+def _new_thread(
+    function: Callable[[], T], on_result: Callable[[T], None], on_error: Callable[[Exception], None], name: str
+) -> threading.Thread:
+    """The thread of a call, not started."""
     loop = asyncio.get_running_loop()
 
     def tell(callback: Callable[[], None]) -> None:
@@ -50,9 +53,7 @@ def _start(function: Callable[[], T], on_result: Callable[[T], None], on_error: 
         else:
             tell(lambda: on_result(result))
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    return thread
+    return threading.Thread(target=run, name=name, daemon=True)
 
 
 async def run_in_background(function: Callable[[], T], name: str) -> T:
@@ -64,7 +65,7 @@ async def run_in_background(function: Callable[[], T], name: str) -> T:
 async def close_in_background(close: Callable[[], None], name: str) -> None:
     """``close``, which may take as long as its file system, on a new thread; on this one while the interpreter ends and starts none."""
     try:
-        closed = _new_result(_start, close, name)
+        closed = _new_result(lambda *call: _new_thread(*call).start(), close, name)
     except RuntimeError:  # of the start; what ``close`` raises comes with the future
         close()
         return
