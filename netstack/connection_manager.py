@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Concatenate, ParamSpec, TypeAlias
+from typing import TypeAlias, TypeVarTuple
 
 from netstack.busy_poll import NewsHandler
 from netstack.config import NetstackConfig
@@ -31,10 +31,10 @@ from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS
 
 _log = LogLines(__name__)
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 _Attempt: TypeAlias = "asyncio.Task[tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]]"
-Order: TypeAlias = Callable[Concatenate[CreditBasedPartitionRequestClientHandler, RemoteInputChannel, P], None]
+Order: TypeAlias = Callable[[CreditBasedPartitionRequestClientHandler, RemoteInputChannel, *Ts], None]
 
 
 def _client_handlers(
@@ -112,12 +112,12 @@ class _Connection:
         if self.is_idle:
             self._on_idle(self)
 
-    def order(self, order: Order[P], channel: RemoteInputChannel, *args: P.args, **kwargs: P.kwargs) -> None:
+    def order(self, order: Order[*Ts], channel: RemoteInputChannel, *args: *Ts) -> None:
         """Carry out an order of a channel, after the current attempt if there is one; dropped without connection and attempt."""
         if self._is_open:
-            order(self._handler, channel, *args, **kwargs)
+            order(self._handler, channel, *args)
         elif self._attempt is not None:
-            self._early.append((channel, lambda: order(self._handler, channel, *args, **kwargs)))
+            self._early.append((channel, lambda: order(self._handler, channel, *args)))
 
     def _request_now(self, channel: RemoteInputChannel) -> None:
         if self._is_open:
@@ -273,7 +273,7 @@ class NetworkPartitionRequestClient:
         with contextlib.suppress(ResourceClosedError):
             self._loop.execute_threadsafe(self._manager.cancel, self.connection_id, channel)
 
-    def _order(self, order: Order[P], channel: RemoteInputChannel, *args: P.args, **kwargs: P.kwargs) -> None:
+    def _order(self, order: Order[*Ts], channel: RemoteInputChannel, *args: *Ts) -> None:
         # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.
         with contextlib.suppress(ResourceClosedError):
             self._loop.execute_threadsafe(self._manager.order, self.connection_id, order, channel, *args)
@@ -321,7 +321,7 @@ class ConnectionManager:
             )
         connection.request(channel, delay_ms)
 
-    def order(self, connection_id: ConnectionID, order: Order[...], channel: RemoteInputChannel, *args: object) -> None:
+    def order(self, connection_id: ConnectionID, order: Order[*Ts], channel: RemoteInputChannel, *args: *Ts) -> None:
         """Loop thread: hand an order of a channel to its connection."""
         connection = self._connections.get(connection_id)
         if connection is not None:

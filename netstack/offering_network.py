@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from netstack.environment import NetworkEnvironment
-from netstack.errors import NetstackError
+from netstack.errors import NetstackError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.flow.offer_progress import OfferProgress, Stage
 from netstack.handlers.offered_partitions_handler import wall_clock_ms
@@ -71,7 +71,9 @@ class _Attempt:
     @property
     def is_over(self) -> bool:
         """Whether it failed, or its connection has ended."""
-        return self.task.done() and (self.task.exception() is not None or not self.task.result().channel.is_active)  # no wait: it is done
+        if not self.task.done():
+            return False
+        return self.task.cancelled() or self.task.exception() is not None or not self.task.result().channel.is_active  # no wait: it is done
 
 
 class OfferingNetwork:
@@ -125,6 +127,7 @@ class OfferingNetwork:
         Raises:
             AuthenticationError: a TaskManager does not accept the token.
             ConnectError: a TaskManager cannot be reached within ``timeout_s``.
+            ResourceClosedError: ``close`` was called, before or meanwhile.
         """
         # waits for connections to the gate; ended by the timeout of the offer
         handlers = await asyncio.gather(*(self._handler(access, address, timeout_s) for address, _ in places))
@@ -137,6 +140,7 @@ class OfferingNetwork:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
+            self._check_open(access)
             attempt = self._attempts.get(key)
             if attempt is not None and self._is_outlived(attempt, access):
                 self._retired.append(attempt)
@@ -149,12 +153,24 @@ class OfferingNetwork:
             attempt.used_s = self._clock()
             try:
                 # waits for a connection to the gate; ended by the timeout of the offer that began it
-                return (await asyncio.shield(attempt.task)).handler
+                handler = (await asyncio.shield(attempt.task)).handler
+                self._check_open(access)  # else the connection is about to be closed
+                return handler
+            except asyncio.CancelledError:
+                current = asyncio.current_task()
+                assert current is not None, "a coroutine runs in a task"
+                if not current.cancelling():  # only the attempt was cancelled, by close()
+                    self._check_open(access)
+                raise
             except NetstackError:
                 if self._attempts.get(key) is attempt:
                     del self._attempts[key]
                 if attempt.access == access:
                     raise
+
+    def _check_open(self, access: GateAccess) -> None:
+        if self._is_closed:
+            raise ResourceClosedError(f"no partition can be offered to {access.gate}: the connections of producers were closed")
 
     def _is_outlived(self, attempt: _Attempt, access: GateAccess) -> bool:
         """Whether its token expires soon and that of ``access`` does not."""

@@ -405,3 +405,38 @@ def test_large_packages_are_named() -> None:
 
 def test_relative_imports_are_refused() -> None:
     assert complaints_about(flowlet__a=PURE + "from . import b\n") == ["flowlet.a:5 imports relatively"]
+
+
+def _lost_arguments(tree: ast.Module) -> Iterator[str]:
+    """Functions that take any arguments and make no use of them; those of protocols and overloads have no body to do so."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or all(map(_says_nothing, node.body)):
+            continue
+        used = {each.id for statement in node.body for each in ast.walk(statement) if isinstance(each, ast.Name)}
+        for taken in (node.args.vararg, node.args.kwarg):
+            if taken is not None and not taken.arg.startswith("_") and taken.arg not in used:
+                yield f"{node.name} loses {taken.arg}"
+
+
+def _says_nothing(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("def f(*args: int, **kwargs: int) -> None:\n    g(*args)\n", ["f loses kwargs"]),
+        ("async def f(*args: int) -> None:\n    pass\n", ["f loses args"]),
+        ("def f(*args: int) -> None:\n    '''Of a protocol.'''\n", []),
+        ("def f(*_: object) -> None:\n    g()\n", []),
+    ],
+)
+def test_lost_arguments_are_named(text: str, lost: list[str]) -> None:
+    assert list(_lost_arguments(ast.parse(text))) == lost
+
+
+def test_no_function_takes_arguments_that_it_loses() -> None:
+    """A signature that promises to pass arguments on, and does not, is believed by the type checker and by callers."""
+    sources, _ = sources_of(ROOT)
+
+    assert [f"{name}: {lost}" for name, text in sources.items() for lost in _lost_arguments(ast.parse(text))] == []

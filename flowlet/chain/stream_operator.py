@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.state_share import StateShare
-from flowlet.errors import StateRestoreError
+from flowlet.errors import StateRestoreError, TaskCancelled
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.mailbox_future import Signal
 from flowlet.metrics.metric_registry import MetricRegistry
@@ -119,6 +119,7 @@ class OperatorContext:
     job_id: str = "0" * 32
     has_checkpoints: bool = False  # whether the job takes checkpoints, and one more at the end of each task
     delay: Callable[[int], Signal] | None = None  # done after so many milliseconds, also before ``open`` and after ``finish``
+    is_cancelled: Callable[[], bool] = lambda: False  # whether the task is being cancelled
     metrics: MetricRegistry = field(default_factory=MetricRegistry)  # of the operator's functions
     job_parameters: Mapping[str, str] = field(default_factory=dict)  # the user's, for all functions of the job
     cached_files: Mapping[str, str] = field(default_factory=dict)  # the paths here of files that travelled with the job, by name
@@ -160,6 +161,15 @@ class OperatorContext:
         if self.delay is None:
             raise RuntimeError(f"operator {self.operator_name!r} has no clock: it is not run by a task")
         self.mailbox_executor.yield_until(self.delay(duration_ms))
+
+    def check_cancelled(self) -> None:
+        """Raise TaskCancelled if the task is being cancelled.
+
+        For calls that wait outside of the mailbox, such as for a broker: to be called between two slices of such a wait.  ``pause`` would
+        run mails, among them the next commit or checkpoint, in the middle of what the caller does.
+        """
+        if self.is_cancelled():
+            raise TaskCancelled(f"{self.task_name} was cancelled")
 
     def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> InternalTimerService:
         """The timer service of that name; the same one for every call.  Timers belong to the key in ``key_context``."""

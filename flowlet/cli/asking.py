@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from flowlet.client.remote import JobManagerApi, RemoteTarget
-from flowlet.common.host_address import parse_address
 from flowlet.common.paths import absolute_url
+from flowlet.common.units.host_address import parse_address
 from flowlet.errors import FlowletError
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ import typer
 
 from flowlet.cli.asking import absolute
 from flowlet.common.configuration import Configuration
-from flowlet.common.host_address import parse_address
 from flowlet.common.options import known_options as known
 from flowlet.common.options.check_options import check_options
 from flowlet.common.options.run_options import DETACHED_VARIABLE, OPTIONS_VARIABLE
+from flowlet.common.units.host_address import parse_address
 from flowlet.datastream.environment.job_manager_address import JOB_MANAGER_VARIABLE
 from flowlet.errors import ConfigError, FlowletError
 

@@ -265,7 +265,10 @@ class TaskManagerProcess:
             return self._pipe.ready_line
         if not self._pipe.is_ready.is_open:
             raise FlowletError(f"TaskManager process {self.pid} was not ready in time")
-        code = self._process.wait(STOP_GRACE_S)
+        try:
+            code = self._process.wait(STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            raise FlowletError(f"TaskManager process {self.pid} closed its standard output before it was ready, and did not end") from None
         raise FlowletError(f"TaskManager process {self.pid} ended with exit code {code} before it was ready")
 
     def terminate(self) -> None:

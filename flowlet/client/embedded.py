@@ -8,7 +8,6 @@ Source:     Flink ``MiniCluster`` as used by ``LocalExecutor``; processes becaus
 """
 
 import asyncio
-import atexit
 import errno
 import os
 import secrets
@@ -134,7 +133,6 @@ class EmbeddedCluster(ClusterClient):
         self._forwarder: OutputForwarder | None = None
         self._supervisor: ChildSupervisor | None = None  # of the TaskManagers that are children
         self._folder: Path | None = None  # with the secret file of the children
-        atexit.register(self.close)
 
     @classmethod
     def start(
@@ -254,7 +252,6 @@ class EmbeddedCluster(ClusterClient):
     # ---------------------------------------------------------------- end
 
     def _shut_down(self) -> None:
-        atexit.unregister(self.close)
         with ExitStack() as steps:  # the last one first; each is taken whatever the others do
             steps.callback(self._remove_folder)
             steps.callback(self._stop_children)
@@ -286,7 +283,11 @@ async def _cancel_all(api: JobManagerApi) -> None:
 
 
 async def _wait_registered(executor: TaskExecutor) -> None:
-    await asyncio.wait_for(executor.is_registered.wait(), _READY_TIMEOUT_S)
+    try:
+        async with asyncio.timeout(_READY_TIMEOUT_S):
+            await executor.is_registered.wait()
+    except TimeoutError:
+        raise FlowletError(f"TaskManager {executor.tm_id} of this process was not ready within {_READY_TIMEOUT_S:g} s") from None
 
 
 async def _start_job_manager(secret: bytes, checkpoint_secret: bytes | None) -> tuple[JobManager, RpcClient, tuple[str, int]]:

@@ -7,9 +7,11 @@ Units:      seconds; on the wire milliseconds.
 """
 
 import asyncio
+import atexit
 import concurrent.futures
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -108,8 +110,9 @@ class JobManagerApi:
     its words if it says no.  Of a JobManager that keeps its jobs (``be_patient``) those that are about a job wait for the next one first.
     """
 
-    def __init__(self, rpc: RpcClient) -> None:
+    def __init__(self, rpc: RpcClient, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._rpc = rpc
+        self._monotonic = monotonic
         self._patient = PatientRequests(rpc)
 
     def __repr__(self) -> str:
@@ -259,6 +262,7 @@ class JobManagerApi:
         return document
 
     async def _poll(self, path: str, timeout_s: float | None, **query: int) -> Any:
+        deadline_s = None if timeout_s is None else self._monotonic() + timeout_s
         left_s = timeout_s
         more = "".join(f"&{name}={value}" for name, value in query.items())
         while True:
@@ -271,8 +275,8 @@ class JobManagerApi:
                 raise RpcConnectError(f"no JobManager answers within {slice_s + _ANSWER_MARGIN_S:g} s") from error
             if answer.status != _NO_CONTENT:
                 return msgspec.json.decode(answer.body)
-            if left_s is not None:
-                left_s -= slice_s
+            if deadline_s is not None:
+                left_s = deadline_s - self._monotonic()  # not what was asked for: a JobManager may answer sooner, and one that is gone late
                 if left_s <= 0:
                     return None
 
@@ -304,6 +308,7 @@ class ClusterClient:
         self.patience_s = 0.0
         """How long a JobManager that is gone may take to come back."""
         self._pid = os.getpid()  # a forked child has neither the loop nor the cluster
+        atexit.register(self.close)  # a program may end while a job of it runs, or an iterator of its results is open
 
     @classmethod
     def connect(cls, host: str, port: int, secret: bytes) -> "ClusterClient":
@@ -322,6 +327,11 @@ class ClusterClient:
 
     def __repr__(self) -> str:
         return f"<ClusterClient of {self._rpc.authority}{' closed' if self._is_closed else ''}>"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._is_closed
 
     def be_patient(self, retry: ClientRetry) -> None:
         """The JobManager keeps its jobs: questions about them wait for the next one if it does not answer."""
@@ -404,6 +414,7 @@ class ClusterClient:
                     return
                 self._is_closed = True
                 pending = list(self._pending)
+            atexit.unregister(self.close)
             for future in pending:
                 future.cancel()
             try:

@@ -74,6 +74,11 @@ class RunningJob:
         """The job's name."""
         return self._name
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether its connection was given back, by ``close`` or because the job could not be submitted."""
+        return self._client.is_closed
+
     def status(self) -> JobStatus:
         """The state that the JobManager has for it now."""
         return JobStatus[self.metrics()["state"]]

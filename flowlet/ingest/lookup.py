@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from flowlet.common.host_address import parse_address
+from flowlet.common.units.host_address import parse_address
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateDescription, GateEndpoint
 from flowlet.ingest.errors import (

@@ -267,7 +267,7 @@ class InputProcessor:
         if self._slices is not None:
             self._slices.clear()
         recycle_all(polled)
-        for deserializer in self._deserializers:
+        for deserializer in (*self._deserializers, *self._late_deserializers.values()):
             if deserializer is not None:
                 deserializer.close()
 
@@ -282,7 +282,7 @@ class InputProcessor:
         for queued_channel, element in self._queued or ():
             if queued_channel == channel:
                 yield from self._pieces_of(element)
-        deserializer = self._deserializers[channel]
+        deserializer = self._deserializers[channel] or self._late_deserializers.get(channel)
         if deserializer is not None:
             yield from deserializer.unconsumed(IN_FLIGHT_PIECE_BYTES)
         for item in self._run:

@@ -48,6 +48,7 @@ from flowlet.rpc.control_messages import (
     TaskDeploymentDescriptor,
     TaskStateChanged,
     TaskStuck,
+    ToTaskManager,
 )
 from flowlet.rpc.http import WallClock
 from flowlet.splits.split_kinds import AnySplit
@@ -205,43 +206,45 @@ class Dispatcher:
 
     def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
         """Send ``DeployTask``."""
-        self._sessions[tm_id].send(DeployTask(task))
+        self._send(tm_id, DeployTask(task))
 
     def cancel(self, tm_id: str, attempt: bytes) -> None:
         """Send ``CancelTask``."""
-        self._sessions[tm_id].send(CancelTask(attempt))
+        self._send(tm_id, CancelTask(attempt))
 
     def release_results(self, tm_id: str, attempt: bytes) -> None:
-        """Send ``ReleaseResults``; a TaskManager that is lost has none any more."""
-        session = self._sessions.get(tm_id)
-        if session is not None:
-            session.send(ReleaseResults(attempt))
+        """Send ``ReleaseResults``."""
+        self._send(tm_id, ReleaseResults(attempt))
 
     def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
         """Send ``AllowSourceWatermark``."""
-        self._sessions[tm_id].send(AllowSourceWatermark(attempt, max_allowed))
+        self._send(tm_id, AllowSourceWatermark(attempt, max_allowed))
 
     def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
         """Send ``AddSplits``."""
-        self._sessions[tm_id].send(AddSplits(attempt, list(splits), waiting_bytes))
+        self._send(tm_id, AddSplits(attempt, list(splits), waiting_bytes))
 
     def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
         """Send ``NoMoreSplits``."""
-        self._sessions[tm_id].send(NoMoreSplits(attempt))
+        self._send(tm_id, NoMoreSplits(attempt))
 
     def finish_gate(self, tm_id: str, attempt: bytes) -> None:
         """Send ``FinishGate``."""
-        self._sessions[tm_id].send(FinishGate(attempt))
+        self._send(tm_id, FinishGate(attempt))
 
     def send_mark(self, tm_id: str, order: MarkOrder) -> None:
         """Send an order about a completion mark."""
-        self._sessions[tm_id].send(order)
+        self._send(tm_id, order)
 
     def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
-        """Send an order about a checkpoint; one to a TaskManager that was just lost is dropped: its tasks are about to be failed."""
+        """Send an order about a checkpoint."""
+        self._send(tm_id, order)
+
+    def _send(self, tm_id: str, message: ToTaskManager) -> None:
+        """Drop what is for a TaskManager that was just lost: its tasks are about to be failed, or the JobManager is ending."""
         session = self._sessions.get(tm_id)
         if session is not None:
-            session.send(order)
+            session.send(message)
 
     def task_manager_registered(self, session: TaskManagerSession) -> str | None:
         """Add the TaskManager and its slots, and end its former session if it has one; return the reason if it is refused."""

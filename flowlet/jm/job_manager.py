@@ -28,7 +28,7 @@ from flowlet.rpc.http import WallClock, wall_clock_ms
 from flowlet.rpc.shipped_files import ShippedFiles
 from flowlet.shipping.part_store import PartStore
 from flowlet.storage.manifest_codec import manifest_key
-from flowlet.storage.working_directory import WorkingDirectory
+from flowlet.storage.working_directory import LazyWorkingDirectory
 from netstack.errors import ConfigError as NetstackConfigError
 from netstack.forks import PortClosedInChildren
 from netstack.log_lines import LogLines
@@ -62,7 +62,7 @@ class JobManager:
         self._store = None if config.job_store is None else JobStore(config.job_store, job_store_key(config.secret))
         keeper = None if self._store is None else JobKeeper(self._store, call_in_background)
         self.dispatcher = Dispatcher(config, clock, keeper)
-        self._temporary: WorkingDirectory | None = None  # Written by the thread that reads the directory of shipped files, once.
+        self._temporary = LazyWorkingDirectory(purpose="jobmanager", advice="set TMPDIR to another directory")
         max_bytes = config.max_shipped_mebibytes * 1024**2
         self._files = FileKeeper(PartStore(self._directory_of_files), run_in_background, self._shipped_files, max_bytes)
 
@@ -93,10 +93,9 @@ class JobManager:
         if self._config.job_store is not None:
             return self._config.job_store / "files"
         try:
-            self._temporary = WorkingDirectory(purpose="jobmanager", advice="set TMPDIR to another directory")
+            return self._temporary.path()
         except FlowletError as error:
             raise StorageError(str(error)) from error
-        return self._temporary.path
 
     def _shipped_files(self) -> Iterator[ShippedFiles]:
         return (master.job.code.files for master in self.dispatcher.jobs() if not master.is_ended)
@@ -172,7 +171,6 @@ class JobManager:
             self._in_children.release()
         if self._store is not None:
             self._store.close()
-        if self._temporary is not None:
-            await close_in_background(self._temporary.close, "files of the JobManager")
+        await close_in_background(self._temporary.close, "files of the JobManager")
         self._address = None
         log.info("JobManager stopped", jm_id=self._jm_id)

@@ -29,6 +29,13 @@ _state_decoder: Final = msgspec.msgpack.Decoder(_State)
 _NOT_DISCOVERED: Final = msgspec.msgpack.encode((_STATE_VERSION, None))
 
 
+class CancellableTimer(Protocol):
+    """What ``call_later`` of an event loop returns."""
+
+    def cancel(self) -> None:
+        """Do not make the call."""
+
+
 class CallInBackground(Protocol):
     """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
 
@@ -64,7 +71,7 @@ class SourceCoordinator:
         no_more_splits: Callable[[int], None],
         fail: Callable[[Exception], None],
         call_in_background: CallInBackground = call_in_background,
-        call_later: Callable[[float, Callable[[], None]], object] | None = None,
+        call_later: Callable[[float, Callable[[], None]], CancellableTimer] | None = None,
         restored: bytes | None = None,
     ) -> None:
         self._name = name
@@ -78,6 +85,7 @@ class SourceCoordinator:
         self._waiting: list[int] | None = []  # subtasks that asked before the enumerator was ready; None: it is ready
         self._restored = _NOT_DISCOVERED if restored is None else restored
         self._is_closed = False
+        self._timer: CancellableTimer | None = None  # of the next search
         self._call_later = call_later
         self._without: set[int] = set()  # subtasks that asked, and for which there is nothing yet
 
@@ -116,6 +124,9 @@ class SourceCoordinator:
     def close(self) -> None:
         """Answer no further requests; a ``discover`` that is under way ends by itself."""
         self._is_closed = True
+        if self._timer is not None:  # it would keep all splits until the next search was due
+            self._timer.cancel()
+            self._timer = None
 
     def _has_ended_source(self) -> bool:
         return self._switching is not None and not self._switching.is_discovered
@@ -158,9 +169,10 @@ class SourceCoordinator:
         interval_ms = self._enumerator.discovery_interval_ms
         if interval_ms is not None and not self._is_closed:
             call_later = asyncio.get_running_loop().call_later if self._call_later is None else self._call_later
-            call_later(interval_ms / 1000, self._search)
+            self._timer = call_later(interval_ms / 1000, self._search)
 
     def _search(self) -> None:
+        self._timer = None
         if not self._is_closed:
             self._call_in_background(self._enumerator.find_new, self._found, self._not_found, f"splits of {self._name}")
 

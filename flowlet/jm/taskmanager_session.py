@@ -176,11 +176,18 @@ class TaskManagerSession:
             reason = await self._read()
         finally:
             # From here on messages in both directions are dropped: send() does nothing once there is a reason.
-            reason, self._end_reason = self._end_reason or reason, self._end_reason or reason
-            self._listener.task_manager_lost(self, reason)
-            writer.cancel()
-            with suppress(asyncio.CancelledError):
-                await writer  # waits for the cancelled writer; ended by its next step
+            self._end_reason = reason = self._end_reason or reason
+            try:
+                self._listener.task_manager_lost(self, reason)
+            finally:
+                await self._end_writer(writer, reason)
+
+    async def _end_writer(self, writer: asyncio.Task[None], reason: str) -> None:
+        writer.cancel()
+        try:
+            # Not ``await writer``: its cancellation would look like one of this task, which may be cancelled here, too.
+            await asyncio.wait([writer])  # waits for the cancelled writer; ended by its next step
+        finally:
             await self._websocket.close(reason)
 
     async def _receive_registration(self) -> RegisterTaskManager | None:
@@ -258,11 +265,16 @@ class TaskManagerSession:
         return None
 
     async def _write(self) -> None:
-        with suppress(ConnectionError):  # _read sees the broken connection, too, and reports it
+        try:
             while (message := await self._outgoing.get()) is not None:  # waits for messages to a TaskManager; ended by the session
                 await self._websocket.send(_encoder.encode(message))  # a TaskManager that does not read ends by its missing heartbeats
             assert self._end_reason is not None, "close() set it"
-            await self._websocket.close(self._end_reason)
+        except ConnectionError:
+            return  # _read sees the broken connection, too, and reports it
+        except Exception as error:  # the top of an asyncio task: without it the session would look alive and send nothing
+            log.exception("the writer to a TaskManager failed", tm_id=self.tm_id)
+            self._end_reason = self._end_reason or f"the JobManager's side failed: {type(error).__name__}: {error}"
+        await self._websocket.close(self._end_reason)
 
 
 def check_registration(message: RegisterTaskManager, config: JobManagerConfig) -> str | None:

@@ -19,7 +19,23 @@ T = TypeVar("T")
 def call_in_background(
     function: Callable[[], T], on_result: Callable[[T], None], on_error: Callable[[Exception], None], name: str
 ) -> threading.Thread:
-    """Run ``function`` on a new thread, then ``on_result`` or ``on_error`` on the running loop, unless that loop is closed by then."""
+    """Run ``function`` on a new thread, then ``on_result`` or ``on_error`` on the running loop, unless that loop is closed by then.
+
+    Where the system allows no thread, ``on_error`` gets the error soon: the caller may stand in a session that is not to end for it.
+    """
+    thread = _new_thread(function, on_result, on_error, name)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        failure = error
+        asyncio.get_running_loop().call_soon(lambda: on_error(failure))
+    return thread
+
+
+def _new_thread(
+    function: Callable[[], T], on_result: Callable[[T], None], on_error: Callable[[Exception], None], name: str
+) -> threading.Thread:
+    """The thread of a call, not started."""
     loop = asyncio.get_running_loop()
 
     def tell(callback: Callable[[], None]) -> None:
@@ -37,29 +53,27 @@ def call_in_background(
         else:
             tell(lambda: on_result(result))
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    return thread
+    return threading.Thread(target=run, name=name, daemon=True)
 
 
 async def run_in_background(function: Callable[[], T], name: str) -> T:
     """The result of ``function``, which runs on a new thread; who waits for it in vain may be cancelled.  Raises what it raises."""
-    result = _begin(function, name)
+    result = _new_result(call_in_background, function, name)
     return await result  # waits for another thread; ended by its end, or by whoever cancels the caller
 
 
 async def close_in_background(close: Callable[[], None], name: str) -> None:
     """``close``, which may take as long as its file system, on a new thread; on this one while the interpreter ends and starts none."""
     try:
-        closed = _begin(close, name)
+        closed = _new_result(lambda *call: _new_thread(*call).start(), close, name)
     except RuntimeError:  # of the start; what ``close`` raises comes with the future
         close()
         return
     await closed  # waits for another thread; ended by its end, or by whoever cancels the caller
 
 
-def _begin(function: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """Start the thread; RuntimeError: it cannot be started."""
+def _new_result(start: Callable[..., object], function: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """The future of a call that ``start`` begins."""
     result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def set_result(value: T) -> None:
@@ -70,5 +84,5 @@ def _begin(function: Callable[[], T], name: str) -> asyncio.Future[T]:
         if not result.done():
             result.set_exception(error)
 
-    call_in_background(function, set_result, set_exception, name)
+    start(function, set_result, set_exception, name)
     return result

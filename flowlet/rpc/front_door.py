@@ -169,6 +169,9 @@ class _Visitor(asyncio.BufferedProtocol):
     def _admit(self, data: bytes) -> None:
         assert self._transport is not None, "it has just received something"
         address = self._transport.get_extra_info("sockname")
+        if address is None:  # the peer is gone, and the loop could not ask for the address any more: there is nobody to answer
+            self._transport.abort()
+            return
         head = parse_head(data, AUTH_HEADER, (address[0], address[1]))
         verdict = (
             self._refusal(400, "this is no request of HTTP/1.1") if head is None else self._door.protection.judge(head, remember=False)
@@ -202,4 +205,8 @@ class _Visitor(asyncio.BufferedProtocol):
             *(f"{name}: {value}" for name, value in answer.headers.items()),
         ]
         self._transport.write("\r\n".join(lines).encode() + _END_OF_HEAD + answer.body)
-        self._transport.write_eof()
+        try:
+            self._transport.write_eof()
+        except (OSError, RuntimeError):
+            # ENOTCONN: the peer is gone already, as in ``NetworkChannel``; RuntimeError: the transport knows it.
+            self._transport.abort()

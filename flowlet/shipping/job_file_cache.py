@@ -26,7 +26,7 @@ from flowlet.errors import FlowletError
 from flowlet.rpc.shipped_files import PART_BYTES, ShippedFile, ShippedFiles
 from flowlet.shipping.requirements_installer import install, loaded_versions
 from flowlet.shipping.unpacking import unpack
-from flowlet.storage.working_directory import WorkingDirectory
+from flowlet.storage.working_directory import LazyWorkingDirectory
 
 _ARCHIVES_OF_MODULES: Final = (".zip", ".whl", ".egg")
 _MAX_UNUSED_BYTES: Final = 4 * 1024**3
@@ -87,7 +87,7 @@ class JobFileCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # A leaf.
-        self._directory: WorkingDirectory | None = None  # Guarded by _lock.
+        self._directory = LazyWorkingDirectory(purpose="files", advice="set TMPDIR to another directory")
         self._folders: dict[str, _Folder] = {}  # Guarded by _lock; in the order of their last use.
         self._numbers = itertools.count()  # Guarded by _lock.
 
@@ -95,12 +95,10 @@ class JobFileCache:
         return f"<JobFileCache {self._directory!r}, {len(self._folders)} folders>"
 
     def close(self) -> None:
-        """Remove everything; idempotent.  A task that still runs loses its files."""
+        """Remove everything; idempotent.  A task that still runs loses its files, and one that still makes them fails."""
         with self._lock:
-            directory, self._directory = self._directory, None
             self._folders.clear()
-        if directory is not None:
-            directory.close()
+        self._directory.close()
 
     @contextmanager
     def in_use(self, files: ShippedFiles, job_id: str, delivery: Delivery) -> Iterator[JobPaths]:
@@ -132,7 +130,7 @@ class JobFileCache:
             check_cancelled()
         try:
             if folder.path is None:
-                root = self._root()
+                root = self._directory.path()
                 path, unfinished = root / folder.name, root / f"{folder.name}.unfinished"
                 try:
                     make(unfinished)
@@ -145,12 +143,6 @@ class JobFileCache:
             return folder.path
         finally:
             folder.making.release()
-
-    def _root(self) -> Path:
-        with self._lock:
-            if self._directory is None:
-                self._directory = WorkingDirectory(purpose="files", advice="set TMPDIR to another directory")
-            return self._directory.path
 
     def _use(self, key: str, used: list[_Folder]) -> _Folder:
         with self._lock:

@@ -26,6 +26,10 @@ class InitContext(WriterInitContext):
         """The clock of the task, and its timers; for sinks of ours."""
         return self._ctx.processing_time_service
 
+    def check_cancelled(self) -> None:
+        """Raise if the task is being cancelled."""
+        self._ctx.check_cancelled()
+
     def get_index_of_this_subtask(self) -> int:
         """From 0."""
         return self._ctx.subtask

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,10 +56,49 @@ class WorkingDirectory:
         if self._lock == -1:
             return
         shutil.rmtree(self.path, ignore_errors=True)
-        with suppress(OSError):
-            self._lock_path.unlink()
+        if not self.path.exists():  # else a thread still writes there, and whoever makes the next directory removes this one
+            with suppress(OSError):
+                self._lock_path.unlink()
         os.close(self._lock)
         self._lock = -1
+
+
+class LazyWorkingDirectory:
+    """Makes a ``WorkingDirectory`` when one is first needed, and none after ``close``, because nothing would remove it.
+
+    Threading: any thread.
+
+    Args:
+        purpose: as of ``WorkingDirectory``, like ``advice``.
+        advice: what to do when it cannot be made.
+    """
+
+    def __init__(self, *, purpose: str, advice: str) -> None:
+        self._purpose = purpose
+        self._advice = advice
+        self._lock = threading.Lock()  # A leaf.
+        self._directory: WorkingDirectory | None = None  # Guarded by _lock.
+        self._is_closed = False  # Guarded by _lock.
+
+    def __repr__(self) -> str:
+        return f"<LazyWorkingDirectory {'closed' if self._is_closed else self._directory!r}>"
+
+    def path(self) -> Path:
+        """The directory.  Raises FlowletError: it cannot be made, or was removed by ``close``."""
+        with self._lock:
+            if self._is_closed:
+                raise FlowletError(f"the directory for {self._purpose} was removed: its process, or its cluster, is ending")
+            if self._directory is None:
+                self._directory = WorkingDirectory(purpose=self._purpose, advice=self._advice)
+            return self._directory.path
+
+    def close(self) -> None:
+        """Remove the directory if there is one; idempotent."""
+        with self._lock:
+            self._is_closed = True
+            directory, self._directory = self._directory, None
+        if directory is not None:
+            directory.close()
 
 
 def remove_leftovers(base: Path) -> None:

@@ -8,7 +8,7 @@ Source:     Flink ``OperatorChain.createOperator``, ``StreamOperatorWrapper.quie
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
@@ -40,12 +40,18 @@ class OperatorServices:
     """
 
     def __init__(
-        self, environment: TaskEnvironment, chain: Sequence[ChainedOperator], processor: MailboxProcessor, timings: TaskTimings
+        self,
+        environment: TaskEnvironment,
+        chain: Sequence[ChainedOperator],
+        processor: MailboxProcessor,
+        timings: TaskTimings,
+        is_cancelled: Callable[[], bool],
     ) -> None:
         self._environment = environment
         self._chain = chain
         self._processor = processor
         self._timings = timings
+        self._is_cancelled = is_cancelled
         self._clocks: dict[int, SystemProcessingTimeService] = {}
         self._timers: dict[int, KeyedTimerServiceManager] = {}
         self._keyed_states: list[KeyedStateBackend] = []
@@ -117,6 +123,7 @@ class OperatorServices:
             job_id=environment.job_id,
             has_checkpoints=checkpointing is not None and checkpointing.are_periodic,
             delay=self._delay,
+            is_cancelled=self._is_cancelled,
             metrics=self._create_metrics(operator_name, clock),
             job_parameters=environment.job_parameters,
             cached_files=environment.cached_files,

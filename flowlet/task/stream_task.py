@@ -87,7 +87,7 @@ class StreamTask(ABC):
             self._report_flush_error,
         )
         self._writers = [self._create_writer(output, chain[output.source_operator].operator.name) for output in environment.outputs]
-        self._services = OperatorServices(environment, chain, self.mailbox_processor, self._timings)
+        self._services = OperatorServices(environment, chain, self.mailbox_processor, self._timings, self._is_being_cancelled)
         self._chain = OperatorChain(chain, self._edge_outputs(), self._services.context)
         self._edge_functions = EdgeFunctions(chain, environment.outputs, self._chain.contexts)
         self._chain.on_mark_passed = environment.report_mark
@@ -236,6 +236,9 @@ class StreamTask(ABC):
             except BaseException as error:  # noqa: BLE001 - reported by the caller; the other steps must be taken
                 errors.append(error)
         return errors
+
+    def _is_being_cancelled(self) -> bool:
+        return self._lifecycle.state is ExecutionState.CANCELING
 
     def _raise_cancelled(self) -> None:
         raise TaskCancelled(f"{self.name} was cancelled")

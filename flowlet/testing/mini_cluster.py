@@ -5,6 +5,7 @@ Invariants: ``close`` leaves no thread, socket or file behind.
 Source:     Flink ``MiniCluster``.
 """
 
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,7 @@ from flowlet.datastream.stream_execution_environment import StreamExecutionEnvir
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig
+from netstack.wakeups import run_all
 
 
 class MiniCluster:
@@ -43,7 +45,8 @@ class MiniCluster:
     def __init__(self, num_task_managers: int = 2, slots_per_task_manager: int = 1, config: TaskExecutorConfig | None = None) -> None:
         self._cluster = EmbeddedCluster.start(num_task_managers, slots_per_task_manager, in_process=True, config=config)
         self._num_slots = num_task_managers * slots_per_task_manager
-        self._jobs: list[RunningJob] = []
+        self._lock = threading.Lock()
+        self._jobs: list[RunningJob] = []  # Guarded by _lock; those that are not closed, and some that are.
 
     def __repr__(self) -> str:
         return f"<MiniCluster at {self._cluster.host}:{self._cluster.port}, {len(self._cluster.task_executors)} TaskManagers>"
@@ -74,19 +77,24 @@ class MiniCluster:
         Raises:
             FlowletError: as ``flowlet.client.executor.execute``.
         """
-        job = execute(job_graph, self.target, keep=keep)
-        self._jobs.append(job)
-        return job
+
+        def keep_until_closed(job: RunningJob) -> None:
+            with self._lock:
+                self._jobs = [each for each in self._jobs if not each.is_closed] + [job]
+            if keep is not None:
+                keep(job)
+
+        return execute(job_graph, self.target, keep=keep_until_closed)
 
     def stop_task_manager(self, index: int) -> None:
         """Stop one TaskManager; jobs with tasks there fail."""
         self._cluster.stop_task_manager(index)
 
     def close(self) -> None:
-        """End all jobs and the cluster; idempotent."""
-        for job in self._jobs:
-            job.close()
-        self._cluster.close()
+        """End all jobs and the cluster, whatever one of them raises; idempotent."""
+        with self._lock:
+            jobs, self._jobs = self._jobs, []
+        run_all([*(job.close for job in jobs), self._cluster.close])
 
     def __enter__(self) -> Self:
         return self

@@ -17,8 +17,8 @@ from typing import Final, NoReturn
 
 import typer
 
-from flowlet.common.host_address import parse_address
 from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
+from flowlet.common.units.host_address import parse_address
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging
 from flowlet.rpc.config_file import task_manager_defaults

@@ -2,7 +2,8 @@
 
 Side:       loop.
 Invariants: at most one session at a time; a session begins with the registration.  Messages are dropped while there is no session, because
-            a JobManager that lost a TaskManager has failed its tasks already.
+            a JobManager that lost a TaskManager has failed its tasks already.  A session loses no message: one that finds no room in the
+            queue ends the session.
 Source:     Flink ``RegisteredRpcConnection``, ``TaskExecutorToJobManagerHeartbeat``, over WebSocket in place of Pekko.
 """
 
@@ -49,6 +50,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(ToTaskManager)
 DEFAULT_GIVE_UP_AFTER_S: Final = 300.0  # Flink's taskmanager.registration.timeout
 _MAX_QUEUED_MESSAGES: Final = 10_000  # tasks send a few per second: if this many wait, the JobManager does not read
+_NOT_READ: Final = f"the JobManager does not read its messages, {_MAX_QUEUED_MESSAGES} are waiting"
 # A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.
 _LONGEST_INTERVAL_S: Final = 2.0
 _IDLE_HEARTBEAT_FACTOR: Final = 2  # without tasks there is little to report
@@ -125,6 +127,7 @@ class JobManagerConnection:
         self._listener = listener
         self._reconnect = reconnect
         self._outbox: asyncio.Queue[ToJobManager] | None = None  # None while there is no session
+        self._overflow = asyncio.Event()  # set once a message found no room in the outbox of this session
         self._last_contact = 0.0
         self._has_registered = False
 
@@ -132,13 +135,18 @@ class JobManagerConnection:
         return f"<JobManagerConnection {'off' if self._outbox is None else f'on, {self._outbox.qsize()} queued'}>"
 
     def send(self, message: ToJobManager) -> None:
-        """Queue a message; dropped if there is no session."""
+        """Queue a message; dropped if there is no session.
+
+        A message that finds no room ends the session, as the JobManager does when its own queue is full: a job whose final task state was
+        lost would run for ever, while a JobManager that loses the session starts the tasks again.
+        """
         if self._outbox is None:
             return
         try:
             self._outbox.put_nowait(message)
         except asyncio.QueueFull:
-            _log.error("the JobManager does not read; a message was dropped", kind=type(message).__name__)
+            self._outbox = None
+            self._overflow.set()
 
     async def run(self) -> None:
         """Register and serve the session, again and again.
@@ -219,7 +227,7 @@ class JobManagerConnection:
                     case TriggerCheckpoint() | CheckpointCompleted() | CheckpointAborted():
                         self._listener.handle_checkpoint(message)
         except WebSocketEndedError as error:
-            return str(error)
+            return _NOT_READ if self._overflow.is_set() else str(error)
         except msgspec.MsgspecError as error:
             return f"it sent a message that is not understood: {error}"
         finally:
@@ -233,11 +241,13 @@ class JobManagerConnection:
         self._last_contact = asyncio.get_running_loop().time()
         self._has_registered = True
         outbox = self._outbox = asyncio.Queue(_MAX_QUEUED_MESSAGES)
+        self._overflow = asyncio.Event()
         self._listener.registered(welcome.jm_id)
         interval_s = heartbeat_interval_s(welcome.heartbeat_interval_ms)
         return [
             asyncio.create_task(_supervise(lambda: _send_all(socket, outbox), socket), name="control messages"),
             asyncio.create_task(_supervise(lambda: self._send_heartbeats(interval_s), socket), name="heartbeats"),
+            asyncio.create_task(_close_on_overflow(socket, self._overflow), name="overflow of control messages"),
         ]
 
     async def _send_heartbeats(self, interval_s: float) -> None:
@@ -254,6 +264,12 @@ async def _supervise(helper: Callable[[], Awaitable[None]], socket: SignedWebSoc
     except Exception as error:  # noqa: BLE001 - the top of an asyncio task: log it, and end the session
         _log.exception("a helper of the control connection failed")
         await socket.close(f"the TaskManager's side failed: {type(error).__name__}: {error}")
+
+
+async def _close_on_overflow(socket: SignedWebSocket, overflow: asyncio.Event) -> None:
+    """End the session, whose reader wakes up then; the sender may wait for the JobManager to read, and cannot do it."""
+    await overflow.wait()  # waits for a full outbox; ended by the session
+    await socket.close(_NOT_READ)
 
 
 async def _send_all(socket: SignedWebSocket, outbox: asyncio.Queue[ToJobManager]) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from flowlet.errors import FlowletError
 from netstack.forks import end_stranded_child, serving_thread
 from netstack.log_lines import LogLines
 
@@ -42,15 +43,24 @@ class SnapshotPool:
         return f"<SnapshotPool {self._name}: {len(self._threads)} threads, {len(self._calls)} calls wait>"
 
     def execute(self, call: Callable[[], object]) -> None:
-        """Run ``call`` soon; a closed pool drops it, because its TaskManager has ended the task."""
+        """Run ``call`` soon; a closed pool drops it, because its TaskManager has ended the task.
+
+        Raises:
+            FlowletError: the system allows no thread, and the pool has none.
+        """
         with self._changed:
             if self._is_closed:
                 return
             if self._num_idle <= len(self._calls) and len(self._threads) < self._num_threads:
                 # A daemon: a file system that does not answer must not keep the process from its end.
                 thread = threading.Thread(target=self._run, name=f"{self._name} {len(self._threads) + 1}", daemon=True)
-                thread.start()  # it waits for the lock, and then finds the call
-                self._threads.append(thread)
+                try:
+                    thread.start()  # it waits for the lock, and then finds the call
+                except (RuntimeError, MemoryError) as error:
+                    if not self._threads:
+                        raise FlowletError(f"no thread can be started for {self._name}: {error}") from error
+                else:
+                    self._threads.append(thread)
             self._calls.append(call)
             self._changed.notify()
 

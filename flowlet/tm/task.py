@@ -141,9 +141,16 @@ class Task:
         return self.descriptor.attempt
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread; where the system allows none, this attempt fails, and the TaskManager goes on with its other tasks."""
         self.state = ExecutionState.DEPLOYING
-        self._thread.start()
+        try:
+            self._thread.start()
+        except (RuntimeError, MemoryError) as error:
+            failure = FlowletError(
+                f"its thread cannot be started ({error}); {threading.active_count()} threads run here: raise the limit of processes "
+                "(ulimit -u, or the container's), or offer fewer slots"
+            )
+            self._fail_without_thread(failure)
 
     def cancel(self) -> None:
         """Ask the task to end; in every state, idempotent."""
@@ -278,15 +285,18 @@ class Task:
     def _died(self) -> None:
         if not self.state.is_terminal:
             error = FlowletError("its thread ended without a report; does a trace function (sys.settrace, threading.settrace) raise?")
-            failure = failure_info(error, self.descriptor, self._context.tm_id, time.time_ns() // 1_000_000)
-            _log_failure(error, failure)
-            with self._lock:
-                stream_task, self._stream_task = self._stream_task, None
-            if stream_task is not None:
-                stream_task.cancel()
-            if self._checkpointing is not None:
-                self._checkpointing.close()
-            self._changed(TaskStateChanged(self.attempt, ExecutionState.FAILED, failure, self._final_metrics))
+            self._fail_without_thread(error)
+
+    def _fail_without_thread(self, error: FlowletError) -> None:
+        failure = failure_info(error, self.descriptor, self._context.tm_id, time.time_ns() // 1_000_000)
+        _log_failure(error, failure)
+        with self._lock:
+            stream_task, self._stream_task = self._stream_task, None
+        if stream_task is not None:
+            stream_task.cancel()
+        if self._checkpointing is not None:
+            self._checkpointing.close()
+        self._changed(TaskStateChanged(self.attempt, ExecutionState.FAILED, failure, self._final_metrics))
 
     def _changed(self, change: TaskStateChanged) -> None:
         self.state = change.state

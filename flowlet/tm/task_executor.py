@@ -11,10 +11,12 @@ Absent:     slots as objects (only the JobManager counts them), several network 
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from flowlet.common.settings.job_settings import CANCELLATION_TIMEOUT_OPTION
+from flowlet.errors import FlowletError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.background_call import close_in_background
 from flowlet.rpc.control_messages import (
@@ -240,10 +242,11 @@ class TaskExecutor:
     def _release(self, results: "_Results") -> None:
         manager = self._network.partition_manager
         releases = [partial(manager.release, each, None) for each in results.partitions]
-        if results.num_bytes < _LARGE_RESULTS_BYTES:
-            run_all(releases)
-        else:
-            self._snapshot_pool.execute(lambda: run_all(releases))
+        if results.num_bytes >= _LARGE_RESULTS_BYTES:
+            with suppress(FlowletError):  # there is no thread for it
+                self._snapshot_pool.execute(lambda: run_all(releases))
+                return
+        run_all(releases)
 
     def allow_watermark(self, message: AllowSourceWatermark) -> None:
         """Set the allowed watermark of a source."""

@@ -350,12 +350,18 @@ class LocalBufferPool:
             is_kept, listener = self._store_locked(segment, wakeups)
             # Under the lock, so that no two threads give back the same surplus.
             grants = None if is_kept else self._parent.take_back(self._account, (segment,))
-        if grants is not None:
-            self._parent.hand_out(grants)
+        # A callback of a future, or a listener, may raise, and the thread that parks for the segment must be woken nevertheless.
+        if not wakeups:
+            if grants is not None:
+                self._parent.hand_out(grants)
+            elif listener is not None:
+                self._serve(listener, segment)
+        elif grants is not None:
+            run_all([partial(self._parent.hand_out, grants), *wakeups])
         elif listener is not None:
-            self._serve(listener, segment)
-        for wakeup in wakeups:  # never more than one parked thread and one future, and releasing a parked thread cannot fail
-            wakeup()
+            run_all([partial(self._serve, listener, segment), *wakeups])
+        else:
+            run_all(wakeups)
 
     def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
         """``recycle`` for several segments, each with its subpartition: one lock round, and whoever waits finds all of them."""

@@ -8,6 +8,7 @@ Source:     Flink ``CreditBasedPartitionRequestClientHandler``.
 """
 
 import errno
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never, cast
@@ -28,7 +29,7 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
 from netstack.log_lines import LogLines
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.transport.limits import ReplyBudget
+from netstack.transport.limits import RateLimit, ReplyBudget
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -49,6 +50,8 @@ from netstack.wire.messages import (
 
 _log = LogLines(__name__)
 
+_LOGS_PER_S = 1.0  # of the errors of channels that have ended
+
 _Order = AckAllUserRecordsProcessed | NewBufferSize | ResumeConsumption | TaskEventRequest
 # Remembered cancels; a forgotten receiver is cancelled again.  As many as a server allows readers per connection (max_readers).
 _MAX_CANCELLED: Final = 10_000
@@ -67,6 +70,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def __init__(self, after_batch: Callable[[Callable[[], None]], None] = _at_once) -> None:
         """``after_batch`` runs a function once after all orders of the current batch of the loop."""
         self._after_batch = after_batch
+        self._logs = RateLimit(_LOGS_PER_S, time.monotonic)
         self._channels: dict[InputChannelID, RemoteInputChannel] = {}
         self._not_found: set[InputChannelID] = set()  # keys of _channels whose requests the server has forgotten
         self._cancelled: dict[InputChannelID, None] = {}  # oldest first
@@ -235,7 +239,8 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             return
         channel = self._channels.get(receiver)
         if channel is None:
-            _log.info("an error of a channel that has ended", peer=ctx.channel.peer, error=response.message)
+            if self._logs.take():
+                _log.info("an error of a channel that has ended", peer=ctx.channel.peer, error=response.message)
             return
         error = _error_of(response, ctx.channel.peer, "Error")
         if isinstance(error, PartitionNotFoundError):
@@ -295,7 +300,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         ctx.close()
 
     def fail_all(self, error: NetstackError) -> None:
-        """Fail every channel, present and later, with ``error``, or with an earlier error of the connection."""
+        """Fail every channel with ``error``; one that comes later fails with the first error of the connection."""
         if self._error is None:
             self._error = error
         channels, self._channels = list(self._channels.values()), {}

@@ -16,6 +16,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -28,12 +29,15 @@ from netstack.forks import ClosedInChildren
 from netstack.log_lines import LogLines
 from netstack.transport.direct_writer import DirectWriter
 from netstack.transport.handler import Channel, ChannelHandler
+from netstack.transport.limits import RateLimit
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
 from netstack.transport.pipeline import ChannelPipeline
 from netstack.transport.socket_options import set_options
 
 _log = LogLines(__name__)
+
+_LOGS_PER_S = 1.0  # of messages of one peer that no handler serves
 
 HandlersFactory: TypeAlias = Callable[[], Sequence[ChannelHandler]]
 
@@ -82,6 +86,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._is_debug = is_debug()
         self._close_timer: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
+        self._logs = RateLimit(_LOGS_PER_S, time.monotonic)
         self._guards: list[ClosedInChildren] = []  # of the open sockets
         self._config = config
         self._is_tls = False
@@ -218,7 +223,8 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
     def on_unhandled_message(self, message: object) -> None:
         """Log a message that no handler consumed."""
-        _log.warning("no handler serves the message", peer=self.peer, kind=type(message).__name__, pipeline=repr(self.pipeline))
+        if self._logs.take():
+            _log.warning("no handler serves the message", peer=self.peer, kind=type(message).__name__, pipeline=repr(self.pipeline))
 
     def on_unhandled_exception(self, error: Exception) -> None:
         """Log an error that no handler handled, and close."""

@@ -147,8 +147,8 @@ class NetworkServer:
 
     @property
     def num_failed_authentications(self) -> int:
-        """How many connections failed their handshake."""
-        return self._num_failed
+        """How many connections failed their handshake, of TLS or of the secret."""
+        return self._num_failed + (0 if self._tls is None else self._tls.num_failed)
 
     @property
     def has_lost_port(self) -> bool:

@@ -50,6 +50,8 @@ class TlsAcceptor:
         self._max_handshakes = security.max_unauthenticated
         self._make_channel = make_channel
         self._on_failed = on_failed
+        self.num_failed = 0
+        """How many handshakes failed, but for those cut here."""
         self._handshakes: dict[asyncio.Task[None], None] = {}  # an ordered set, the oldest first
         self._listening: list[socket.socket] = []
         self._guards: list[ClosedInChildren] = []
@@ -78,7 +80,7 @@ class TlsAcceptor:
         while True:
             try:
                 sock, _ = await loop.sock_accept(listening)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - as below; without this task no connection would come any more
                 self._on_failed(error)
                 await asyncio.sleep(_PAUSE_S)
             else:
@@ -98,9 +100,19 @@ class TlsAcceptor:
     async def _handshake(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.connect_accepted_socket(self._make_channel, sock, ssl=self._context, **self._timeouts)
-        except (OSError, TimeoutError) as error:  # SSLError is an OSError
+            channel = self._new_channel(sock)
+            await loop.connect_accepted_socket(lambda: channel, sock, ssl=self._context, **self._timeouts)
+        except Exception as error:  # noqa: BLE001 - the top of an asyncio task, whose result nobody asks for: every error is told here
+            self.num_failed += 1
             self._on_failed(error)
+
+    def _new_channel(self, sock: socket.socket) -> NetworkChannel:
+        """Closes the socket if there can be no channel: the loop owns it only later."""
+        try:
+            return self._make_channel()
+        except BaseException:
+            sock.close()
+            raise
 
     async def close(self) -> None:
         """Stop accepting and cut every connection inside its handshake; returns when they are gone."""

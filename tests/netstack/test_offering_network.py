@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ import trustme
 
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
-from netstack.errors import AuthenticationError
+from netstack.errors import AuthenticationError, ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.flow.offer_book import GateShape
 from netstack.flow.offer_progress import Stage
@@ -196,6 +196,96 @@ async def test_offers_with_a_younger_token_go_over_a_connection_that_lives_longe
     await offering.close()
     await until(lambda: environment.num_accepted_connections == 0)
     gate.close()
+
+
+class HeldConnect:
+    """``connect``, which the test lets go on, and which may do something when the connection is ready."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self.when_ready: Callable[[], object] = lambda: None
+        monkeypatch.setattr("netstack.offering_network.connect", self)
+
+    async def __call__(self, *args: Any) -> NetworkChannel:
+        self.begun.set()
+        await self.may_go_on.wait()
+        channel = await connect(*args)
+        self.when_ready()
+        return channel
+
+
+def unsent(environment: NetworkEnvironment) -> OfferedPartition:
+    partition = environment.create_result_partition("producer", PARTITION, 1)
+    return OfferedPartition(partition, 1)
+
+
+async def test_nothing_is_offered_over_a_network_that_was_closed(environment: NetworkEnvironment) -> None:
+    """Neither a connection nor a timer stays."""
+    address = await environment.start("127.0.0.1", 0)
+    offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
+    await offering.close()
+
+    with pytest.raises(ResourceClosedError, match=r"no partition can be offered to .*clicks.*: the connections of producers were closed"):
+        await offering.offer(GateAccess(GATE, gate_token(SECRET, GATE)), [(address, offer_of())], partition, PATIENCE_S)
+
+    assert offering.num_connections == 0
+    partition.partition.close()
+
+
+async def test_an_offer_that_waits_for_a_connection_hears_that_the_network_was_closed(
+    environment: NetworkEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that it was cancelled itself: nobody has done that."""
+    address, held = await environment.start("127.0.0.1", 0), HeldConnect(monkeypatch)
+    offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
+    waiting = asyncio.create_task(
+        offering.offer(GateAccess(GATE, gate_token(SECRET, GATE)), [(address, offer_of())], partition, PATIENCE_S)
+    )
+    await held.begun.wait()
+
+    await offering.close()
+
+    with pytest.raises(ResourceClosedError, match="were closed"):
+        await waiting
+    partition.partition.close()
+
+
+async def test_a_connection_that_is_ready_while_the_network_closes_takes_no_offer(
+    environment: NetworkEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, held = await environment.start("127.0.0.1", 0), HeldConnect(monkeypatch)
+    offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
+    closings: list[asyncio.Task[None]] = []
+    held.when_ready = lambda: closings.append(asyncio.create_task(offering.close()))
+    held.may_go_on.set()
+
+    with pytest.raises(ResourceClosedError, match="were closed"):
+        await offering.offer(GateAccess(GATE, gate_token(SECRET, GATE)), [(address, offer_of())], partition, PATIENCE_S)
+
+    await asyncio.gather(*closings)
+    await until(lambda: environment.num_accepted_connections == 0)
+    partition.partition.close()
+
+
+async def test_an_attempt_that_was_cancelled_is_forgotten_like_any_other(
+    environment: NetworkEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a loop that ends all its tasks."""
+    address, held = await environment.start("127.0.0.1", 0), HeldConnect(monkeypatch)
+    offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
+    waiting = asyncio.create_task(
+        offering.offer(GateAccess(GATE, gate_token(SECRET, GATE)), [(address, offer_of())], partition, PATIENCE_S)
+    )
+    await held.begun.wait()
+
+    [attempt] = [task for task in asyncio.all_tasks() if task.get_name().startswith("offer to")]
+    attempt.cancel()
+    await asyncio.wait([attempt, waiting])
+    offering.close_idle()
+
+    assert offering.num_connections == 0
+    await offering.close()
+    partition.partition.close()
 
 
 async def test_producers_of_other_machines_offer_inside_of_mutual_tls(tmp_path: Path) -> None:

@@ -27,7 +27,15 @@ _MAX_CLIENTS: Final = 2
 class _WriterClients:
     """The transactions of one writer: a producer, and a consumer that knows the group of the markers."""
 
-    def __init__(self, kafka: Any, properties: Mapping[str, Any], name: str, create_producer: Any, create_consumer: Any) -> None:
+    def __init__(
+        self,
+        kafka: Any,
+        properties: Mapping[str, Any],
+        name: str,
+        create_producer: Any,
+        create_consumer: Any,
+        check_cancelled: Callable[[], None],
+    ) -> None:
         self.events = ClientEvents()
         servers = properties.get("bootstrap.servers", "")
         own = {"bootstrap.servers", "security.protocol", "client.id"}
@@ -39,7 +47,7 @@ class _WriterClients:
         except FlowletError:
             self.producer.purge()
             raise
-        self.delivery = KafkaDelivery(self.producer, servers, self.events)
+        self.delivery = KafkaDelivery(self.producer, servers, self.events, check_cancelled)
 
     def close(self) -> None:
         self.consumer.close()
@@ -55,6 +63,7 @@ class KafkaTarget(WriteAheadTarget):
         properties: of librdkafka.
         prefix: of the ids of transactions and groups.
         marker_topic: an existing topic, to which the offsets that serve as markers belong.
+        check_cancelled: raises if the task is being cancelled.
         timeout_s: of one call.
         create_producer: for tests.
         create_consumer: for tests.
@@ -66,6 +75,7 @@ class KafkaTarget(WriteAheadTarget):
         prefix: str,
         marker_topic: str,
         *,
+        check_cancelled: Callable[[], None] = lambda: None,
         timeout_s: float = _TIMEOUT_S,
         create_producer: Callable[[dict[str, Any]], Any] | None = None,
         create_consumer: Callable[[dict[str, Any]], Any] | None = None,
@@ -74,6 +84,7 @@ class KafkaTarget(WriteAheadTarget):
         self._properties = dict(properties)
         self._servers = self._properties.get("bootstrap.servers", "")
         self._prefix = prefix
+        self._check_cancelled = check_cancelled
         self._timeout_s = timeout_s
         self._marker_topic = marker_topic
         self._create_producer = self._kafka.Producer if create_producer is None else create_producer
@@ -115,7 +126,7 @@ class KafkaTarget(WriteAheadTarget):
         with self._failures(writer, f"transaction {number}"):
             clients.producer.begin_transaction()
             clients.delivery.send(rows)
-            clients.delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms
+            clients.delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
             clients.producer.send_offsets_to_transaction(
                 [self._kafka.TopicPartition(self._marker_topic, 0, number)], clients.consumer.consumer_group_metadata(), self._timeout_s
             )
@@ -131,7 +142,7 @@ class KafkaTarget(WriteAheadTarget):
         while len(self._clients) >= _MAX_CLIENTS:
             self._drop(next(iter(self._clients)))
         name = f"{self._prefix}-{writer}"
-        clients = _WriterClients(self._kafka, self._properties, name, self._create_producer, self._create_consumer)
+        clients = _WriterClients(self._kafka, self._properties, name, self._create_producer, self._create_consumer, self._check_cancelled)
         self._clients[writer] = clients
         with self._failures(writer, "the start of transactions"):
             clients.producer.init_transactions(self._timeout_s)

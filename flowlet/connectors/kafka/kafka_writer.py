@@ -14,17 +14,22 @@ from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterCont
 from flowlet.errors import FlowletError
 from flowlet.splits.kafka_brokers import ClientEvents, failure, kafka_client, kafka_module
 
-# How long one call waits for room or acknowledgements before it looks for a failure; a delivery has a limit, message.timeout.ms.
-_SLICE_S: Final = 1.0
+# How long one call waits for room or acknowledgements before it looks for a failure or a cancellation; a delivery has a limit,
+# message.timeout.ms, which is longer than a cancelled task may take.
+_SLICE_S: Final = 0.25
 
 
 class KafkaDelivery:
-    """Hands messages to a client of librdkafka and keeps the first failure.  Callbacks run in ``poll`` and ``flush``, by the task."""
+    """Hands messages to a client of librdkafka and keeps the first failure.  Callbacks run in ``poll`` and ``flush``, by the task.
 
-    def __init__(self, producer: Any, servers: str, events: ClientEvents) -> None:
+    ``check_cancelled`` raises if the task is being cancelled: its error ends every wait.
+    """
+
+    def __init__(self, producer: Any, servers: str, events: ClientEvents, check_cancelled: Callable[[], None]) -> None:
         self._producer = producer
         self._servers = servers
         self._events = events
+        self._check_cancelled = check_cancelled
         self._failure: FlowletError | None = None
 
     def send(self, messages: Sequence[KafkaMessage]) -> None:
@@ -40,6 +45,7 @@ class KafkaDelivery:
                     produce(topic, value, key, on_delivery=delivered)
                 except BufferError:
                     poll(_SLICE_S)  # the client's queue is full
+                    self._check_cancelled()
                     self.check()
                 except Exception as error:
                     raise failure(f"a message for topic {topic}", self._servers, error, self._events) from error
@@ -55,6 +61,7 @@ class KafkaDelivery:
             FlowletError: one could not be delivered.
         """
         while self._producer.flush(_SLICE_S):
+            self._check_cancelled()
             self.check()
         self.check()
 
@@ -82,6 +89,7 @@ class KafkaWriter(SinkWriter[Any]):
     Args:
         properties: of librdkafka.
         serializer: makes messages.
+        check_cancelled: raises if the task is being cancelled.
         flushes: whether a checkpoint waits for acknowledgements; the end of the input always does.
         create_producer: for tests.
     """
@@ -91,6 +99,7 @@ class KafkaWriter(SinkWriter[Any]):
         properties: Mapping[str, str],
         serializer: KafkaRecordSerializationSchema,
         *,
+        check_cancelled: Callable[[], None] = lambda: None,
         flushes: bool,
         create_producer: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
@@ -98,7 +107,7 @@ class KafkaWriter(SinkWriter[Any]):
         make = kafka_module().Producer if create_producer is None else create_producer
         # Messages keep their order, and a retry by the client writes none twice.
         self._producer = kafka_client(make, {**properties, "enable.idempotence": True}, events)
-        self._delivery = KafkaDelivery(self._producer, properties.get("bootstrap.servers", ""), events)
+        self._delivery = KafkaDelivery(self._producer, properties.get("bootstrap.servers", ""), events, check_cancelled)
         self._serializer = serializer
         self._flushes = flushes
 
@@ -116,7 +125,7 @@ class KafkaWriter(SinkWriter[Any]):
     def flush(self, *, end_of_input: bool) -> None:
         """Wait for all acknowledgements."""
         if self._flushes or end_of_input:
-            self._delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms
+            self._delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
 
     def close(self) -> None:
         """Drop what is still on its way: after a failure it is sent again, and at the end nothing is left."""

@@ -50,7 +50,9 @@ class FlushingKafkaSink(KafkaSink):
 
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
         """The writer of one subtask, with a client of its own."""
-        made: SinkWriter[Any] = importlib.import_module(_WRITER_MODULE).KafkaWriter(self.properties, self.serializer, flushes=self.flushes)
+        made: SinkWriter[Any] = importlib.import_module(_WRITER_MODULE).KafkaWriter(
+            self.properties, self.serializer, check_cancelled=context.check_cancelled, flushes=self.flushes
+        )
         return made
 
 
@@ -73,7 +75,7 @@ class ExactlyOnceKafkaSink(WriteAheadSink, KafkaSink):
     def create_target(self, context: WriterInitContext) -> WriteAheadTarget:
         """The transactions of one subtask."""
         made: WriteAheadTarget = importlib.import_module(_TARGET_MODULE).KafkaTarget(
-            self.properties, self.transactional_id_prefix, self.marker_topic
+            self.properties, self.transactional_id_prefix, self.marker_topic, check_cancelled=context.check_cancelled
         )
         return made
 

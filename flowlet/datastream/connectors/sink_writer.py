@@ -41,6 +41,13 @@ class WriterInitContext(ABC):
     def get_processing_time_service(self) -> Any:
         """The clock of the task, with ``current_time_ms()`` and ``register_timer(timestamp_ms, callback)``; Flink's, with our names."""
 
+    def check_cancelled(self) -> None:  # noqa: B027  # a context without a task is never cancelled
+        """Raise if the task is being cancelled, an error that must be let through; not in Flink, which interrupts the thread.
+
+        A writer, or a committer, that waits for another system calls this about once a second meanwhile.  One that does not, and waits
+        for longer than ``task.cancellation.timeout``, ends its TaskManager with the tasks of all other jobs.
+        """
+
 
 class SinkWriterContext(ABC):
     """The record that is being written; valid during one call of ``write``."""

@@ -7,8 +7,8 @@ Rules: an option of the program overrides an environment variable; without eithe
 from collections.abc import Mapping
 
 from flowlet.common.configuration import Configuration
-from flowlet.common.host_address import checked_address, parse_address
 from flowlet.common.options.known_options import JOB_MANAGER, REST_ADDRESS, REST_PORT
+from flowlet.common.units.host_address import checked_address, parse_address
 from flowlet.errors import ConfigError
 
 JOB_MANAGER_VARIABLE = "FLOWLET_JOBMANAGER"  # host:port

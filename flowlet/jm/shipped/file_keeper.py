@@ -1,7 +1,8 @@
 """``FileKeeper``: the parts of all shipped files, and which of them go when there is no more room.
 
 Side:       loop.
-Invariants: the directory is read and written on other threads only.  A part of a job that has not ended is never removed.
+Invariants: the directory is read and written on other threads only, and changed by one call at a time, which goes on to its end when its
+            caller is cancelled: so the sizes here are those of the files there.  A part of a job that has not ended is never removed.
 Rules:      parts of jobs that have ended stay until there is no more room, the ones first that were asked for longest ago: the next run of
             a program ships the same files.
 Source:     Flink ``BlobServer``, ``PermanentBlobCache``.
@@ -65,6 +66,8 @@ class FileKeeper:
         self._sizes: dict[bytes, int] = {}  # of the parts that are there, by digest; the one first that was asked for longest ago
         self._reading = asyncio.Lock()  # held while the directory is read, once
         self._is_read = False
+        self._changing = asyncio.Lock()  # held while a part is written, and others are removed for it
+        self._changes: set[asyncio.Task[None]] = set()  # those that write, or wait for their turn
 
     def __repr__(self) -> str:
         return f"<FileKeeper {len(self._sizes)} parts, {sum(self._sizes.values())} bytes>"
@@ -81,12 +84,25 @@ class FileKeeper:
             FilesFullError: the files of running jobs leave no room.
             StorageError: it cannot be written.
         """
+        change = asyncio.create_task(self._put(digest, content), name="part of a shipped file")
+        self._changes.add(change)
+        change.add_done_callback(self._change_ended)
+        # A caller that is cancelled leaves the threads at work: what they do must be noted, and nothing may be written meanwhile.
+        await asyncio.shield(change)  # waits for the disk; ended by its answer, or by whoever cancels the caller
+
+    async def _put(self, digest: bytes, content: bytes) -> None:
         await self._read_directory()
-        if self._touch(digest):
-            return
-        await self._make_room(len(content))
-        await self._run_in_background(lambda: self._parts.put(digest, content), THREAD_NAME)
-        self._sizes[digest] = len(content)
+        async with self._changing:
+            if self._touch(digest):
+                return
+            await self._make_room(len(content))
+            await self._run_in_background(lambda: self._parts.put(digest, content), THREAD_NAME)
+            self._sizes[digest] = len(content)
+
+    def _change_ended(self, change: asyncio.Task[None]) -> None:
+        self._changes.discard(change)
+        if not change.cancelled():
+            change.exception()  # its caller may have been cancelled, and nobody else asks for it
 
     async def read(self, digest: bytes) -> bytes | None:
         """A part; None: it is not here.  Raises StorageError: it cannot be read."""

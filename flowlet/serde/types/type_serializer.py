@@ -7,13 +7,14 @@ Source:     Flink ``TypeSerializer``.  The bytes are those of Flink's serializer
 Absent:     serializer snapshots and state migration.
 """
 
+import reprlib
 from abc import ABC, abstractmethod
 from typing import Any, Final
 
 from flowlet.errors import SerdeError
 from flowlet.serde.types.data_view import DataInput, DataOutput
 
-_PREVIEW_CHARACTERS: Final = 80
+MAX_PREVIEW_CHARACTERS: Final = 200
 
 
 class ValueMismatchError(SerdeError):
@@ -110,13 +111,39 @@ class TypeSerializer(ABC):
 
 def mismatch(value: Any, expected: str) -> ValueMismatchError:
     """The error to raise if ``value`` is not ``expected``."""
-    return ValueMismatchError(f"{preview(value)} is of type {type(value).__name__}, not {expected}")
+    return ValueMismatchError(f"{preview(value)} is of type {_type_name(value)}, not {expected}")
 
 
-def preview(value: Any) -> str:
-    """A short ``repr`` for messages; never raises."""
+class _PreviewRepr(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = self.maxarray = 10
+        self.maxstring = self.maxother = 120
+        self.maxlong = 60
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        return repr(value[: self.maxstring]) + ("..." if len(value) > self.maxstring else "")
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        text = str.__str__(repr(value))
+        return text if len(text) <= self.maxother else text[: self.maxother - 3] + "..."
+
+
+_preview_repr = _PreviewRepr()
+
+
+def preview(record: object) -> str:
+    """The ``repr`` of a record: one line, at most 200 characters, encodable in UTF-8.  Never raises."""
     try:
-        text = repr(value)
-    except Exception as error:  # noqa: BLE001 - a user's __repr__ must not hide what went wrong
-        text = f"<{type(value).__name__} whose repr fails: {type(error).__name__}>"
-    return text if len(text) <= _PREVIEW_CHARACTERS else f"{text[: _PREVIEW_CHARACTERS - 3]}..."
+        text = _preview_repr.repr(record)
+        text = text.encode("utf-8", "backslashreplace").decode().replace("\r", "\\r").replace("\n", "\\n")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's __repr__, which may call sys.exit, must not hide the failure
+        text = f"<a {_type_name(record)} whose repr raised {_type_name(error)}>"
+    return text if len(text) <= MAX_PREVIEW_CHARACTERS else text[: MAX_PREVIEW_CHARACTERS - 3] + "..."
+
+
+def _type_name(value: object) -> str:
+    # Neither ``value.__class__`` nor an attribute of the metaclass: users can make both raise.
+    name: str = type.__dict__["__name__"].__get__(type(value))
+    return name.encode("utf-8", "backslashreplace").decode()

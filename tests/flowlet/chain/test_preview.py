@@ -1,9 +1,13 @@
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import given
 
 from flowlet.chain.preview import MAX_PREVIEW_CHARACTERS, last_of, preview
+from flowlet.common.typeinfo import TypeInformation, Types
+from flowlet.serde.types.serializers import serializer_for
+from flowlet.serde.types.type_serializer import ValueMismatchError
 from tests.flowlet.serde.exact import NESTED
 
 
@@ -102,3 +106,26 @@ def test_the_last_record_is_the_one_that_the_iterator_gave() -> None:
     found = [last_of(values, position) for _ in position]
 
     assert found == values
+
+
+class Exiting:
+    """A value that ends the program when it is shown."""
+
+    def __repr__(self) -> str:
+        sys.exit(3)
+
+
+@pytest.mark.parametrize("type_info", [Types.STRING(), Types.LONG(), Types.TUPLE([Types.STRING()]), Types.LIST(Types.LONG())], ids=str)
+def test_a_value_of_the_wrong_type_is_an_error_whatever_its_repr_does(type_info: TypeInformation) -> None:
+    """Also where it stands inside of a record."""
+    for value in (Exiting(), (Exiting(),), [Exiting()]):
+        with pytest.raises(ValueMismatchError, match=r"Exiting|whose repr raised SystemExit"):
+            serializer_for(type_info).to_bytes(value)
+
+
+def test_a_value_of_the_wrong_type_is_shown_in_one_line() -> None:
+    with pytest.raises(ValueMismatchError) as caught:
+        serializer_for(Types.LONG()).to_bytes("first\nsecond" + "x" * 1_000)
+
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300

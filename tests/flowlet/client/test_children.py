@@ -3,12 +3,14 @@
 import errno
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from flowlet.client.children import OutputForwarder, TaskManagerOptions, child_environment
+from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, child_environment
+from flowlet.errors import FlowletError
 from tests.waiting import PATIENCE_S
 
 
@@ -190,3 +192,22 @@ def test_a_closed_forwarder_removes_nothing(forwarder: OutputForwarder, pipes: l
     forwarder.close()
 
     assert not forwarder.remove(pipe)
+
+
+@pytest.mark.slow
+def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(
+    forwarder: OutputForwarder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an interpreter of the user's choice may do."""
+    monkeypatch.setattr("flowlet.client.children.STOP_GRACE_S", 0.01)
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nexec sleep 1000 >&- \n")
+    script.chmod(0o700)
+    child = TaskManagerProcess(TaskManagerOptions("127.0.0.1:1", tmp_path, 1, python=str(script)), forwarder)
+    try:
+        with pytest.raises(FlowletError, match=f"TaskManager process {child.pid} closed its standard output before it was ready, and did"):
+            child.wait_ready(time.monotonic() + PATIENCE_S)
+    finally:
+        child.terminate()
+        child.wait_or_kill(time.monotonic() + PATIENCE_S)
+        child.remove_output(forwarder)

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,7 +14,7 @@ from flowlet.client.executor import execute
 from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, RemoteTarget
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
 from flowlet.rpc.auth import AuthenticationError
-from flowlet.rpc.http import RpcConnectError, RpcStatusError
+from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusError
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import endless_shuffle, word_count
 from tests.waiting import PATIENCE_S
@@ -73,6 +74,45 @@ def test_waiting_ends_at_the_timeout(client: ClusterClient, cluster: SharedClust
     job = cluster.execute(endless_shuffle())
 
     assert client.call(lambda api: api.wait_terminal(job.job_id, 0.01)) is None
+
+
+class ScriptedRpc:
+    """A JobManager on a manual clock: each answer comes after so many seconds, the last one with a document."""
+
+    def __init__(self, *delays_s: float) -> None:
+        self.now_s = 0.0
+        self.asked_ms: list[int] = []
+        self._delays_s = list(delays_s)
+
+    async def request(self, method: str, path: str, *, body: bytes = b"", timeout_s: float = 30.0) -> RpcResponse:
+        self.asked_ms.append(int(path.partition("timeout_ms=")[2].partition("&")[0]))
+        self.now_s += self._delays_s.pop(0)
+        return RpcResponse(204, b"") if self._delays_s else RpcResponse(200, b'{"state": "FINISHED"}')
+
+
+@pytest.mark.parametrize(
+    ("delays_s", "asked_ms"),
+    [
+        ((1, 1, 1, 1), [5_000, 4_000, 3_000, 2_000]),
+        ((0, 4.5, 0.25), [5_000, 5_000, 500]),
+    ],
+    ids=["a JobManager that polls for a second at most", "one that was started again meanwhile"],
+)
+async def test_a_wait_lasts_as_long_as_it_was_asked_to(delays_s: tuple[float, ...], asked_ms: list[int]) -> None:
+    """How long the JobManager lets each question wait is its own affair."""
+    rpc = ScriptedRpc(*delays_s)
+    api = JobManagerApi(cast(RpcClient, rpc), lambda: rpc.now_s)
+
+    assert await api.wait_terminal("ab" * 16, 5) == {"state": "FINISHED"}
+    assert rpc.asked_ms == asked_ms
+
+
+@pytest.mark.parametrize("delays_s", [(2, 2, 2, 2), (30, 30), (5, 5)])
+async def test_a_wait_is_over_at_its_end_whenever_the_answers_come(delays_s: tuple[float, ...]) -> None:
+    rpc = ScriptedRpc(*delays_s)
+
+    assert await JobManagerApi(cast(RpcClient, rpc), lambda: rpc.now_s).wait_terminal("ab" * 16, 5) is None
+    assert 5 <= rpc.now_s - max(0, delays_s[0] - 5) < 7
 
 
 def test_channels_of_a_job_that_has_ended_are_an_error_of_their_own(client: ClusterClient, cluster: SharedCluster) -> None:

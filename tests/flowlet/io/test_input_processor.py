@@ -1,4 +1,6 @@
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,7 @@ from flowlet.records import (
     WatermarkStatus,
 )
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, MIN_SPILL_BYTES, ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError, RemoteProtocolError
@@ -457,3 +460,44 @@ def test_marks_and_ends_of_data_are_reported_by_channel(network: LocalNetwork) -
 
     assert reported == [(2, CompletionMark(3), 2), (0, None, 2)]
     assert rig.head.seen == [Chunk([1, 2])]
+
+
+def late_rig(network: LocalNetwork, limits: ElementLimits = DEFAULT_ELEMENT_LIMITS) -> tuple[InputProcessor, ResultPartition]:
+    """A processor whose producer has ended its data, and may still send records."""
+    rig = Rig(network, 1)
+    processor = InputProcessor(rig.gates, rig.head, "sink (1/1)", takes_late_data=True, limits=limits)
+    rig.end_data(0)
+    assert processor.process_input(10, lambda: False) is InputStatus.END_OF_DATA
+    return processor, rig.producers[0]
+
+
+def test_the_beginning_of_a_late_record_is_in_flight(network: LocalNetwork) -> None:
+    """A checkpoint that leaves it out loses a record of a sink's last commit."""
+    processor, producer = late_rig(network)
+    frame = serialized(Chunk(["late" * 20]))
+
+    producer.emit_record(frame[:30], 0)
+    producer.flush_all()
+    processor.process_input(10, lambda: False)
+
+    elements = ElementDeserializer().feed(memoryview(b"".join(processor.in_flight(0, 0)) + frame[30:]))
+    assert elements == [Chunk(["late" * 20])]
+
+
+def test_the_file_of_a_late_record_goes_at_the_end(network: LocalNetwork, tmp_path: Path) -> None:
+    limits = ElementLimits(spill_above_bytes=MIN_SPILL_BYTES, spill_directory=str(tmp_path))
+    processor, producer = late_rig(network, limits)
+    frame = serialized(Chunk(["x" * (2 * MIN_SPILL_BYTES)]))
+
+    for start in range(0, len(frame) - SEGMENT_BYTES, SEGMENT_BYTES):
+        producer.emit_record(frame[start : start + SEGMENT_BYTES], 0)
+        producer.flush_all()
+        processor.process_input(10, lambda: False)
+    open_before = files_open_in(tmp_path)
+    processor.close()
+
+    assert (open_before, files_open_in(tmp_path)) == (1, 0)
+
+
+def files_open_in(folder: Path) -> int:
+    return sum(os.readlink(entry).startswith(str(folder)) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())

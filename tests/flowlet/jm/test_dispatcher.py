@@ -1,6 +1,7 @@
 """Tests of ``flowlet.jm.dispatcher``: several jobs and TaskManagers at once."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,19 +12,24 @@ from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.errors import JobGraphError
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.jm.dispatcher import DuplicateJobError
+from flowlet.jm.dispatcher import Dispatcher, DuplicateJobError
 from flowlet.jm.job_manager import JobManager
 from flowlet.rpc.control_messages import (
+    CheckpointAborted,
+    EmitMark,
     Heartbeat,
     JobGraphMessage,
     RegistrationRefused,
+    TaskDeploymentDescriptor,
     TaskMetrics,
     TaskReport,
     TaskStateChanged,
+    ToTaskManager,
     TriggerCheckpoint,
 )
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, ScriptedTaskManager, registration, user_failure, word_count
+from tests.waiting import PATIENCE_S
 
 Address = tuple[str, int]
 SECOND_ID, THIRD_ID = "e" * 32, "f" * 32
@@ -195,3 +201,34 @@ async def test_a_checkpoint_on_its_way_does_not_stand_in_the_way_of_a_restart(
 
     assert (await second.expect_deployment()).attempt[-1] == 1
     assert job.graph.status.name == "RUNNING"
+
+
+TASK = TaskDeploymentDescriptor("", "", "", "", 0, 1, 1, bytes(40), b"chain", [], [])
+ORDERS: dict[str, Callable[[Dispatcher, str], None]] = {
+    "deploy": lambda dispatcher, tm_id: dispatcher.deploy(tm_id, TASK),
+    "cancel": lambda dispatcher, tm_id: dispatcher.cancel(tm_id, bytes(40)),
+    "add splits": lambda dispatcher, tm_id: dispatcher.add_splits(tm_id, bytes(40), [], 0),
+    "no more splits": lambda dispatcher, tm_id: dispatcher.no_more_splits(tm_id, bytes(40)),
+    "allow watermark": lambda dispatcher, tm_id: dispatcher.allow_watermark(tm_id, bytes(40), 1),
+    "finish gate": lambda dispatcher, tm_id: dispatcher.finish_gate(tm_id, bytes(40)),
+    "mark": lambda dispatcher, tm_id: dispatcher.send_mark(tm_id, EmitMark(bytes(40), 1)),
+    "checkpoint": lambda dispatcher, tm_id: dispatcher.send_checkpoint_order(tm_id, CheckpointAborted(bytes(40), 1)),
+    "release results": lambda dispatcher, tm_id: dispatcher.release_results(tm_id, bytes(40)),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_an_order_for_a_task_manager_that_was_just_lost_is_dropped(
+    address: Address, connect: Connect, job_managers: list[JobManager], order: str
+) -> None:
+    """A job may send it before it hears of the loss, by a timer of a JobManager that is ending; one that is there gets it."""
+    dispatcher = job_managers[0].dispatcher
+    await connect(address, "tm-1")
+    there = await connect(address, "tm-2")
+    dispatcher.task_manager_lost(next(dispatcher.sessions()), "a test")
+
+    for tm_id in ("tm-1", "tm-2"):
+        ORDERS[order](dispatcher, tm_id)
+
+    received = msgspec.msgpack.decode(await there.websocket.receive(PATIENCE_S), type=ToTaskManager)
+    assert getattr(received, "attempt", bytes(40)) == bytes(40)

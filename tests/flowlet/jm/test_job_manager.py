@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import socket
+import threading
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from flowlet.errors import ConfigError
@@ -13,6 +16,7 @@ from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.http import RpcClient
+from flowlet.shipping.part_store import PartStore
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, word_count
 from tests.waiting import PATIENCE_S
@@ -132,3 +136,30 @@ async def test_a_request_passed_on_by_who_listens_elsewhere_is_refused(address: 
             await client.request("GET", "/overview")
     relay.close()
     await relay.wait_closed()
+
+
+async def test_files_that_arrive_at_the_end_make_no_directory(
+    start_job_manager: StartJobManager, job_managers: list[JobManager], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that looks for them may get there after the JobManager has removed its files."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    reads, may_go_on, read = threading.Event(), threading.Event(), PartStore.sizes
+
+    def read_late(store: PartStore) -> dict[bytes, int]:
+        reads.set()
+        assert may_go_on.wait(PATIENCE_S)
+        return read(store)
+
+    monkeypatch.setattr(PartStore, "sizes", read_late)
+    async with RpcClient(*await start_job_manager(), SECRET) as client:
+        asked = asyncio.ensure_future(client.request("POST", "/files/missing", body=msgspec.msgpack.encode([bytes(32)])))
+        await asyncio.to_thread(reads.wait, PATIENCE_S)
+        [thread] = [each for each in threading.enumerate() if each.name == "shipped files"]
+
+        await job_managers[0].close()
+        may_go_on.set()
+        await asyncio.to_thread(thread.join, PATIENCE_S)
+        await asyncio.gather(asked, return_exceptions=True)
+
+    left = await asyncio.to_thread(lambda: list(tmp_path.rglob("*")))
+    assert [path for path in left if not path.name.startswith("flowlet-")] == []

@@ -54,6 +54,16 @@ class Enumerator:
         return len(self._waiting)
 
 
+class Timer:
+    """Of ``Coordinated.later``."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
 class Coordinated:
     """A coordinator, and what it says."""
 
@@ -63,6 +73,7 @@ class Coordinated:
         self.finish: Callable[[], None] = lambda: None
         self.enumerator = Enumerator(num_splits)
         self.later: list[tuple[float, Callable[[], None]]] = []
+        self.timers: list[Timer] = []
         self.coordinator = SourceCoordinator(
             "source",
             self.enumerator if enumerator is None else enumerator,
@@ -71,7 +82,7 @@ class Coordinated:
             no_more_splits=lambda subtask: self.said.append((subtask, None, 0)),
             fail=self.errors.append,
             call_in_background=self._call,
-            call_later=lambda seconds, function: self.later.append((seconds, function)),
+            call_later=self._call_later,
             restored=restored,
         )
         self.coordinator.start()
@@ -79,6 +90,11 @@ class Coordinated:
     def _add(self, subtask: int, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
         (split,) = splits
         self.said.append((subtask, split.path if isinstance(split, FileSplit) else split.split_id, waiting_bytes))
+
+    def _call_later(self, seconds: float, function: Callable[[], None]) -> "Timer":
+        self.later.append((seconds, function))
+        self.timers.append(Timer())
+        return self.timers[-1]
 
     def _call(
         self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
@@ -284,3 +300,16 @@ def test_a_next_source_that_cannot_be_discovered_fails_the_job() -> None:
     coordinated.finish()
 
     assert [str(error) for error in coordinated.errors] == ["cannot read /nowhere/to/be/found: No such file or directory"]
+
+
+def test_a_closed_one_leaves_no_timer_behind() -> None:
+    """It would keep the coordinator of a run that is over, with all its splits, until the next search was due."""
+    coordinated = Coordinated(1)
+    coordinated.enumerator.discovery_interval_ms = 3_600_000
+    coordinated.finish()
+    assert len(coordinated.later) == 1
+
+    coordinated.coordinator.close()
+    coordinated.coordinator.close()
+
+    assert [timer.is_cancelled for timer in coordinated.timers] == [True]

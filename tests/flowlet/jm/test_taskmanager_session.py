@@ -20,10 +20,10 @@ from flowlet.rpc.control_messages import (
     TaskMetrics,
 )
 from flowlet.rpc.http import RpcClient
-from flowlet.rpc.signed_websocket import SignedWebSocket
+from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, ScriptedTaskManager, registration, user_failure, word_count
-from tests.waiting import Stopwatch
+from tests.waiting import PATIENCE_S, Stopwatch
 
 Address = tuple[str, int]
 
@@ -232,6 +232,96 @@ async def test_silence_while_our_own_loop_stood_still_does_not_count(
 
     assert await session._read() == "no message from it for 8 s: it hangs, or a function keeps the interpreter's lock"
     assert len(websocket.delays_s) == num_left
+
+
+class HeldWebSocket:
+    """A ``SignedWebSocket`` of a TaskManager that registers; the test decides when and how reading and sending end."""
+
+    def __init__(self) -> None:
+        self.hangs_up = asyncio.Event()
+        self.sends = asyncio.Event()
+        self.is_cancelled = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.send_error: Exception | None = None
+        self.close_reasons: list[str] = []
+        self._has_registered = False
+
+    async def receive(self, timeout_s: float) -> bytes:
+        if not self._has_registered:
+            self._has_registered = True
+            return msgspec.msgpack.encode(registration())
+        await self.hangs_up.wait()
+        raise WebSocketEndedError("it hung up")
+
+    async def send(self, content: bytes) -> None:
+        self.sends.set()
+        if self.send_error is not None:
+            raise self.send_error
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_cancelled.set()
+            await self.may_end.wait()
+
+    async def close(self, reason: str, **_: Any) -> None:
+        self.close_reasons.append(reason)
+        self.hangs_up.set()
+
+
+def session_over(websocket: HeldWebSocket, job_manager: JobManager) -> TaskManagerSession:
+    return TaskManagerSession(cast(SignedWebSocket, websocket), job_manager.dispatcher, JobManagerConfig(SECRET), "jm")
+
+
+async def test_a_session_that_is_cancelled_while_its_writer_ends_is_cancelled(address: Address, job_managers: list[JobManager]) -> None:
+    """Whoever cancels it waits for that; the connection is closed nevertheless."""
+    websocket = HeldWebSocket()
+    session = asyncio.create_task(session_over(websocket, job_managers[0]).run())
+    await websocket.sends.wait()
+    websocket.hangs_up.set()
+    await websocket.is_cancelled.wait()
+
+    session.cancel()
+    await asyncio.sleep(0)
+    websocket.may_end.set()
+    await asyncio.wait([session])
+
+    assert session.cancelled()
+    assert websocket.close_reasons == ["it hung up"]
+    assert num_task_managers(job_managers) == 0
+
+
+async def test_a_writer_that_fails_ends_its_session(address: Address, job_managers: list[JobManager]) -> None:
+    """A session that reads but sends nothing would look alive, and no task would ever start."""
+    websocket = HeldWebSocket()
+    websocket.send_error = ValueError("not this message")
+    with structlog.testing.capture_logs() as logs:
+        async with asyncio.timeout(PATIENCE_S):
+            await session_over(websocket, job_managers[0]).run()
+
+    reason = "the JobManager's side failed: ValueError: not this message"
+    assert [line["reason"] for line in logs if line["event"] == "TaskManager lost"] == [reason]
+    assert set(websocket.close_reasons) == {reason}
+    assert num_task_managers(job_managers) == 0
+
+
+async def test_a_listener_that_fails_leaves_no_connection_open(
+    address: Address, job_managers: list[JobManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    websocket = HeldWebSocket()
+    websocket.may_end.set()
+
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(job_managers[0].dispatcher, "task_manager_lost", fail)
+    session = asyncio.create_task(session_over(websocket, job_managers[0]).run())
+    await websocket.sends.wait()
+    websocket.hangs_up.set()
+
+    with pytest.raises(ValueError, match="a bug"):
+        await session
+    assert websocket.close_reasons == ["it hung up"]
+    assert websocket.is_cancelled.is_set()
 
 
 class TestBadTaskManagers:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from flowlet.rpc.background_call import call_in_background, close_in_background
+from flowlet.rpc.background_call import call_in_background, close_in_background, run_in_background
 from tests.waiting import PATIENCE_S
 
 
@@ -87,3 +87,21 @@ async def test_closing_runs_here_if_no_thread_can_be_started(monkeypatch: pytest
     await close_in_background(lambda: threads.append(threading.get_ident()), "close")
 
     assert threads == [threading.get_ident()]
+
+
+async def test_a_call_whose_thread_cannot_be_started_fails_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller goes on first: it may be a session of the JobManager, which would end with the error."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    errors: list[Exception] = []
+
+    call_in_background(int, lambda _: None, errors.append, "call")
+    assert errors == []
+    await asyncio.sleep(0)
+
+    assert [str(error) for error in errors] == ["can't start new thread"]
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await run_in_background(int, "call")

@@ -35,11 +35,13 @@ class Transport(asyncio.Transport):
         self.host = host
         self.written = b""
         self.is_eof = self.is_aborted = self.is_paused = False
+        self.sockname: tuple[str, int] | None = ("127.0.0.1", PORT)
+        self.eof_error: Exception | None = None
         self.protocol: Any = door.door()
         self.protocol.connection_made(self)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return {"peername": (self.host, 50_000), "sockname": ("127.0.0.1", PORT)}[name]
+        return {"peername": (self.host, 50_000), "sockname": self.sockname}[name]
 
     def receive(self, data: bytes) -> int:
         """As the loop does; the largest number of bytes that were asked for at once."""
@@ -56,6 +58,8 @@ class Transport(asyncio.Transport):
         self.written += data
 
     def write_eof(self) -> None:
+        if self.eof_error is not None:
+            raise self.eof_error
         self.is_eof = True
 
     def pause_reading(self) -> None:
@@ -244,3 +248,30 @@ def test_at_the_end_all_that_wait_are_cut() -> None:
     assert all(connection.is_aborted for connection in connections)
     assert (door.num_waiting, [timer.is_cancelled for timer in door.timers.timers]) == (0, [True])
     assert "0 waiting" in repr(door.door)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(107, "Transport endpoint is not connected"), RuntimeError("Cannot call write_eof() after write()")]
+)
+def test_a_peer_that_is_gone_when_it_is_answered_is_forgotten(error: Exception) -> None:
+    """The loop's protocols must not raise: it would log a traceback for whoever hangs up early."""
+    door = Door()
+    connection = door.connect()
+    connection.eof_error = error
+
+    connection.receive(request(secret=b"t" * 32))
+
+    assert connection.is_aborted
+    assert door.num_waiting == 0
+
+
+def test_a_connection_without_an_address_is_cut() -> None:
+    """Its peer reset it before the loop could ask for the address."""
+    door = Door()
+    connection = door.connect()
+    connection.sockname = None
+
+    connection.receive(request())
+
+    assert connection.is_aborted
+    assert (door.behind, connection.written) == ([], b"")

@@ -242,3 +242,38 @@ def test_everything_goes_when_the_cache_is_closed(cache: JobFileCache, tmp_path:
     cache.close()
 
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def left_in(folder: Path) -> list[Path]:
+    """Files and folders, but for the folder of the user, which stays."""
+    return [path for path in folder.rglob("*") if not path.name.startswith("flowlet-")]
+
+
+def test_files_that_are_asked_for_after_the_end_are_refused_and_leave_nothing(cache: JobFileCache, tmp_path: Path) -> None:
+    """A task may get as far as here while its TaskManager stops; who would remove what it made?"""
+    sender = Sender()
+    files = ShippedFiles([sender.file("helper.py", b"x = 1")])
+    cache.close()
+
+    with (
+        pytest.raises(FlowletError, match="the directory for files was removed: its process, or its cluster, is ending"),
+        ExitStack() as stack,
+    ):
+        stack.enter_context(cache.in_use(files, "job", sender.delivery))
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_files_that_are_being_made_at_the_end_leave_nothing(cache: JobFileCache, tmp_path: Path, is_folder: bool) -> None:
+    sender = Sender()
+    content = archive_of(tmp_path, "a.py", "x = 1") if is_folder else b"x = 1"
+    (tmp_path / "made.zip").unlink(missing_ok=True)
+    files = ShippedFiles([sender.file("helper", content, is_folder=is_folder)])
+
+    def fetch(digest: bytes) -> bytes:
+        cache.close()
+        return sender.parts[digest]
+
+    with pytest.raises((FlowletError, OSError)), cache.in_use(files, "job", Delivery(fetch, lambda: None)):
+        pass
+    assert left_in(tmp_path) == []

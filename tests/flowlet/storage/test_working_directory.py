@@ -1,6 +1,7 @@
 """Directories of databases: what is left of processes that were killed is removed, what others use stays."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import FlowletError
-from flowlet.storage.working_directory import WorkingDirectory
+from flowlet.storage.working_directory import LazyWorkingDirectory, WorkingDirectory
 
 PROGRAM = """
 import sys
@@ -63,3 +64,38 @@ def test_a_directory_of_another_form_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(FlowletError, match=r"belongs to this user alone; make it writable, or set state\.backend\.rocksdb\.localdir"):
         WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="set state.backend.rocksdb.localdir")
+
+
+def test_a_directory_that_is_asked_for_after_the_end_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    directory = LazyWorkingDirectory(purpose="files", advice="go")
+    first = directory.path()
+    assert directory.path() == first
+
+    directory.close()
+    directory.close()
+
+    with pytest.raises(FlowletError, match="the directory for files was removed"):
+        directory.path()
+    assert list(first.parent.iterdir()) == []
+
+
+def test_what_is_written_while_its_directory_is_removed_goes_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can hold the thread back; without its lock the directory would stay for ever."""
+    directory = WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="go")
+    remove = shutil.rmtree
+
+    def remove_too_early(path: Path, *, ignore_errors: bool) -> None:
+        remove(path, ignore_errors=ignore_errors)
+        path.mkdir()
+        (path / "late").write_text("x")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", remove_too_early)
+        directory.close()
+    assert (directory.path / "late").exists()
+
+    other = WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="go")
+    other.close()
+
+    assert list(other.path.parent.iterdir()) == []

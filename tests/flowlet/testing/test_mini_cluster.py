@@ -1,9 +1,12 @@
 """A whole cluster in this process, gone without a trace afterwards."""
 
+import gc
 import threading
+import weakref
 
 import pytest
 
+from flowlet.client.running_job import RunningJob
 from flowlet.errors import FlowletError
 from flowlet.testing.mini_cluster import MiniCluster
 from flowlet.tm.task_executor import TaskExecutorConfig
@@ -52,3 +55,44 @@ def test_closing_it_ends_its_jobs_and_all_threads() -> None:
     assert set(threading.enumerate()) == threads
     with pytest.raises(FlowletError, match="was closed"):
         job.status()
+
+
+def test_a_job_whose_end_fails_does_not_keep_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other jobs and the cluster end, and the error is told."""
+    threads = set(threading.enumerate())
+    cluster = MiniCluster(2, 2)
+    for _ in range(2):
+        cluster.execute(endless_shuffle())
+    close, num_closed = RunningJob.close, []
+
+    def close_and_fail(job: RunningJob) -> None:
+        close(job)
+        num_closed.append(job)
+        raise OSError("boom")
+
+    monkeypatch.setattr(RunningJob, "close", close_and_fail)
+
+    with pytest.raises(OSError, match="boom"):
+        cluster.close()
+    assert len(num_closed) == 2
+    assert set(threading.enumerate()) == threads
+
+
+@pytest.mark.slow
+def test_jobs_that_were_closed_are_forgotten() -> None:
+    """A cluster that serves many tests must not keep the documents of all their jobs."""
+    with MiniCluster(1) as cluster:
+        env = cluster.environment()
+        before = weakref.WeakSet(running_jobs())
+        for _ in range(3):
+            env.from_collection([1]).map(lambda number: number)
+            env.execute()
+
+        kept = [job for job in running_jobs() if job not in before]
+
+    assert len(kept) <= 1, "the last one may stay until the next one comes"
+
+
+def running_jobs() -> list[RunningJob]:
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, RunningJob)]

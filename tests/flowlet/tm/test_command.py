@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from flowlet.client.executor import RemoteTarget, execute
-from flowlet.common.host_address import parse_address
+from flowlet.common.units.host_address import parse_address
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import ConfigError, JobExecutionError
 from flowlet.graph.job_graph import JobGraph

@@ -10,12 +10,14 @@ import pytest_asyncio
 import structlog
 from aiohttp import web
 
+from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
+    CheckpointAcknowledged,
     CheckpointOrder,
     DeployTask,
     EmitMark,
@@ -28,6 +30,7 @@ from flowlet.rpc.control_messages import (
     RegisterTaskManager,
     ReleaseResults,
     TaskDeploymentDescriptor,
+    TaskStateChanged,
     ToJobManager,
     ToTaskManager,
 )
@@ -277,6 +280,47 @@ async def test_before_its_first_session_a_task_manager_ends_where_it_is_refused(
         registration = RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1)
         with pytest.raises(AuthenticationError, match="same secret file"):
             await JobManagerConnection(rpc, registration, Listener(), ReconnectConfig(0.001, 0.001)).run()
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        TaskStateChanged(bytes(40), ExecutionState.FINISHED),
+        CheckpointAcknowledged(bytes(40), 7),
+        Heartbeat("tm-1", []),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+async def test_a_message_that_finds_no_room_ends_the_session(server: Server, last: ToJobManager) -> None:
+    """A session that goes on without it would leave a job that waits for ever; a lost session starts the tasks again."""
+    listener, is_over = Listener(), asyncio.Event()
+
+    async def welcome(socket: SignedWebSocket) -> None:
+        await send(socket, Registered("jm-1", 1000))
+        await is_over.wait()  # and reads nothing
+
+    server.scripts.append(welcome)
+    async with RpcClient("127.0.0.1", server.port, SECRET) as rpc:
+        connection = JobManagerConnection(rpc, RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1), listener, ReconnectConfig(0.001, 0.001))
+
+        def registered(jm_id: str) -> None:
+            if not listener.sessions:
+                asyncio.get_running_loop().call_soon(flood)
+            listener.sessions.append(jm_id)
+
+        def flood() -> None:
+            for _ in range(10_000):  # the loop has no time to send any of them meanwhile
+                connection.send(Heartbeat("tm-1", []))
+            connection.send(last)
+
+        listener.registered = registered  # type: ignore[method-assign]
+        session = asyncio.create_task(connection.run())
+        reason = await lost(listener)
+        is_over.set()
+        session.cancel()
+        await asyncio.gather(session, return_exceptions=True)
+
+    assert reason == "the JobManager's session ended: the JobManager does not read its messages, 10000 are waiting"
 
 
 async def test_a_heartbeat_that_cannot_be_made_ends_the_session(server: Server, listener: Listener) -> None:

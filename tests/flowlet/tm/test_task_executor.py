@@ -13,7 +13,7 @@ from flowlet.client.executor import to_message
 from flowlet.client.remote import JobManagerApi
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.rpc.control_messages import CancelTask
+from flowlet.rpc.control_messages import CancelTask, ReleaseResults
 from flowlet.rpc.http import RpcClient
 from flowlet.shipping.job_file_cache import JobFileCache
 from flowlet.tm.jobmanager_connection import ReconnectConfig
@@ -323,6 +323,69 @@ async def test_a_task_whose_thread_died_without_a_word_fails_its_job(cluster: Cl
 
     assert document is not None
     assert "its thread ended without a report" in document["failure"]["message"]
+
+
+async def test_a_task_whose_thread_cannot_be_started_fails_and_the_task_manager_goes_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process has only so many threads; the tasks that have theirs must not end for one that has none."""
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+    other = to_message(mapped([1], lambda value: hold("map", value))[0])
+    await cluster.api.submit(type(other)(other.job_id, other.name, other.vertices, []))
+    await until_reached("map")
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    job = to_message(mapped([1], abs)[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
+        document = await cluster.api.wait_terminal(job.job_id, PATIENCE_S)
+    released["map"].set()
+    document_of_other = await cluster.api.wait_terminal(other.job_id, PATIENCE_S)
+
+    assert document is not None
+    assert document["failure"]["message"].startswith("its thread cannot be started (can't start new thread); ")
+    assert document["failure"]["message"].endswith("raise the limit of processes (ulimit -u, or the container's), or offer fewer slots")
+    assert document_of_other is not None
+    assert document_of_other["state"] == "FINISHED"
+    assert not cluster.hooks.failure.done()
+
+
+async def test_results_are_released_here_where_no_thread_can_be_started(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones go on another thread, if there is one; the order to release them must not end the session."""
+    results = ResultPartitionID(IntermediateResultPartitionID(bytes(20)), ExecutionAttemptID(bytes(40)))
+    monkeypatch.setattr("flowlet.tm.task_executor.blocking_results", lambda _: [results])
+    monkeypatch.setattr("flowlet.tm.task_executor._LARGE_RESULTS_BYTES", 0)
+    await cluster.start_job_manager()
+    executor = await cluster.start_executor()
+    await registered(executor)
+    on: list[str] = []
+
+    def release(partition_id: ResultPartitionID, cause: BaseException | None) -> None:
+        if partition_id == results:
+            on.append(threading.current_thread().name)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(executor._network.partition_manager, "release", release)
+    job = to_message(mapped([1], lambda value: hold("late", value))[0])
+    await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
+    await until_reached("late")
+    [report] = executor.heartbeat().tasks
+    released["late"].set()
+    async with asyncio.timeout(PATIENCE_S):
+        await cluster.hooks.is_idle.wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        executor.release_results(ReleaseResults(report.attempt))
+
+    assert on == [threading.current_thread().name]
 
 
 async def test_the_files_of_jobs_are_removed_on_another_thread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """``LocalBufferPool``: available means served; with the scenarios of Flink's ``LocalBufferPoolTest``, and the history of its bugs."""
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -738,4 +739,31 @@ def test_concurrent_requests_and_recycles(pool: LocalBufferPool, network: Networ
         worker.join()
 
     assert [worker.error for worker in workers] == [None] * num_tasks
+    pool.check_invariants()
+
+
+def test_a_broken_callback_does_not_keep_a_thread_that_parks_for_the_segment(network: NetworkBufferPool) -> None:
+    """The callback comes first where a full channel has room again while another segment is free, whose thread has not run yet."""
+    pool = network.create_buffer_pool(owner="pool", num_required=3, max_buffers=3, num_subpartitions=1, max_buffers_per_channel=1)
+    of_channel, other, last = take(pool, 0), take(pool), take(pool)
+    workers = [Worker(lambda: pool.recycle(pool.request_segment_blocking())) for _ in range(2)]
+    spin_until(lambda: "2 threads wait" in repr(pool))
+
+    def broken() -> None:
+        raise RuntimeError("callback")
+
+    pool.available_future().add_done_callback(broken)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(PATIENCE_S)
+    try:
+        pool.recycle(other)
+        with pytest.raises(RuntimeError, match="callback"):
+            pool.recycle(of_channel, 0)
+    finally:
+        sys.setswitchinterval(interval_s)
+
+    for worker in workers:
+        worker.join()
+    assert [worker.error for worker in workers] == [None, None]
+    pool.recycle(last)
     pool.check_invariants()

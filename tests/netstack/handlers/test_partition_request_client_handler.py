@@ -6,6 +6,7 @@ Source: Flink ``CreditBasedPartitionRequestClientHandlerTest``, ``ClientTranspor
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import (
@@ -925,3 +926,15 @@ def test_channel_closed_on_exception_during_error_notification(client: Client, m
     assert not client.connection.is_open
     with pytest.raises(TransportError, match="first"):
         good.poll_next()
+
+
+def test_errors_of_channels_that_have_ended_cannot_fill_the_log(client: Client) -> None:
+    """A peer may send any number of them, and none does any harm."""
+    client.open_gate(1)
+    error = encode(ErrorResponse(ErrorCode.UNKNOWN_RECEIVER, "who?", None, about=receiver_of(7)))
+
+    with capture_logs() as logs:
+        for _ in range(100):
+            client.connection.write_inbound(error)
+
+    assert 1 <= len([line for line in logs if line["event"] == "an error of a channel that has ended"]) <= 20

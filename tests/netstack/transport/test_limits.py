@@ -1,9 +1,12 @@
 """``ReplyBudget`` and ``RateLimit``."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from netstack.testing.manual_clock import ManualClock
 from netstack.transport.limits import MAX_WAITING_REPLIES, MAX_WAITING_REPLY_BYTES, RateLimit, ReplyBudget
+from netstack.transport.network_channel import NetworkChannel
+from tests.netstack.transport.sockets import CONFIG, Inbox, handlers
 
 
 def test_what_is_written_to_a_writable_channel_does_not_count() -> None:
@@ -53,3 +56,14 @@ def test_answers_that_were_expected_make_the_budget_larger() -> None:
 
     assert all(budget.spend(1000, is_writable=False) for _ in range(MAX_WAITING_REPLIES + 100))
     assert not budget.spend(1, is_writable=False)
+
+
+def test_messages_that_nobody_serves_cannot_fill_the_log() -> None:
+    """A peer may send any number of them."""
+    channel = NetworkChannel(CONFIG, handlers(Inbox()))
+
+    with capture_logs() as logs:
+        for _ in range(100):
+            channel.on_unhandled_message(object())
+
+    assert 1 <= len([line for line in logs if line["event"] == "no handler serves the message"]) <= 20

@@ -1,5 +1,6 @@
 """Which parts stay, and which go when there is no more room."""
 
+import asyncio
 import hashlib
 from collections.abc import Callable
 from typing import TypeVar
@@ -49,6 +50,49 @@ def digest_of(content: bytes) -> bytes:
 
 def file_of(content: bytes) -> ShippedFiles:
     return ShippedFiles(python_files=[ShippedFile("a.py", len(content), [digest_of(content)])])
+
+
+class HeldThreads:
+    """Runs functions "on other threads", each when the test says so, in any order."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Event] = []
+
+    async def run(self, function: Callable[[], T], name: str) -> T:
+        is_released = asyncio.Event()
+        self.waiting.append(is_released)
+
+        async def work() -> T:
+            await is_released.wait()
+            return function()
+
+        return await asyncio.shield(asyncio.ensure_future(work()))
+
+    async def release(self, index: int) -> None:
+        """Let the call at ``index`` of those that wait run to its end, and all that follows from it."""
+        self.waiting.pop(index).set()
+        await settle()
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def full_keeper(parts: InMemoryParts, threads: HeldThreads, max_bytes: int) -> FileKeeper:
+    """A keeper that has read its directory."""
+    keeper = FileKeeper(parts, threads.run, list, max_bytes)
+    asked = asyncio.ensure_future(keeper.missing([]))
+    await settle()
+    await threads.release(0)
+    await asked
+    return keeper
+
+
+async def finish(threads: HeldThreads) -> None:
+    """The newest call first, which is the worst order."""
+    while threads.waiting:
+        await threads.release(-1)
 
 
 A, B, C = (letter * 10 for letter in (b"a", b"b", b"c"))
@@ -129,3 +173,65 @@ async def test_a_part_that_cannot_be_read_now_is_not_lost() -> None:
     with pytest.raises(StorageError, match="too many open files"):
         await keeper.read(digest_of(A))
     assert await keeper.missing([digest_of(A)]) == []
+
+
+async def test_a_part_that_comes_back_while_it_is_being_removed_is_there_afterwards() -> None:
+    """It is missing from the moment on at which it must go, so a client sends it again at once."""
+    parts, threads = InMemoryParts(), HeldThreads()
+    parts.contents[digest_of(A)] = A
+    keeper = await full_keeper(parts, threads, 25)
+    first = asyncio.ensure_future(keeper.put(digest_of(B * 2), B * 2))
+    await settle()
+    assert await keeper.missing([digest_of(A)]) == [digest_of(A)]
+
+    again = asyncio.ensure_future(keeper.put(digest_of(A), A))
+    await settle()
+    await finish(threads)
+    await asyncio.gather(first, again)
+
+    assert await keeper.missing([digest_of(A)]) == []
+    assert parts.contents[digest_of(A)] == A
+
+
+async def test_parts_that_come_at_once_keep_the_limit() -> None:
+    parts, threads = InMemoryParts(), HeldThreads()
+    keeper = await full_keeper(parts, threads, 25)
+    most = 0
+
+    puts = [asyncio.ensure_future(keeper.put(digest_of(content), content)) for content in (A, B, C, A[1:], B[1:])]
+    await settle()
+    while threads.waiting:
+        await threads.release(-1)
+        most = max(most, sum(map(len, parts.contents.values())))
+    await asyncio.gather(*puts)
+
+    assert most <= 25
+
+
+async def test_a_part_that_comes_twice_at_once_is_written_once() -> None:
+    parts, threads = InMemoryParts(), HeldThreads()
+    keeper = await full_keeper(parts, threads, 25)
+
+    puts = [asyncio.ensure_future(keeper.put(digest_of(A), A)) for _ in range(2)]
+    await settle()
+    await finish(threads)
+    await asyncio.gather(*puts)
+
+    assert parts.num_writes == 1
+
+
+async def test_a_part_whose_client_left_meanwhile_counts() -> None:
+    """The thread cannot be stopped: it writes what nobody waits for any more."""
+    parts, threads = InMemoryParts(), HeldThreads()
+    keeper = await full_keeper(parts, threads, 15)
+    left = asyncio.ensure_future(keeper.put(digest_of(A), A))
+    await settle()
+    left.cancel()
+
+    stayed = asyncio.ensure_future(keeper.put(digest_of(B), B))
+    await settle()
+    await finish(threads)
+    await asyncio.gather(left, stayed, return_exceptions=True)
+
+    assert list(parts.contents.values()) == [B]
+    assert await keeper.missing([digest_of(A), digest_of(B)]) == [digest_of(A)]

@@ -446,7 +446,7 @@ class Loud:
 
 
 def test_a_value_whose_repr_fails_is_still_reported() -> None:
-    with pytest.raises(ValueMismatchError, match="<Loud whose repr fails: RuntimeError> is of type Loud, not Integer"):
+    with pytest.raises(ValueMismatchError, match="<a Loud whose repr raised RuntimeError> is of type Loud, not Integer"):
         serializer_for(Types.INT()).to_bytes(Loud())
 
 
