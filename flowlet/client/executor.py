@@ -5,7 +5,7 @@ Source: Flink ``PipelineExecutor``, ``EmbeddedExecutor``.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -22,13 +22,16 @@ from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
-from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner, dump_type
+from flowlet.rpc.http import MAX_MESSAGE_BYTES
+from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type
 from flowlet.shipping.part_sources import PackedFiles, pack
 from flowlet.splits.enumerators import split_set_of
 from flowlet.splits.split_kinds import SplitSet
 from flowlet.task.operator_services import operator_id_of
 
 __all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
+
+_ENVELOPE_BYTES: Final = 1024 * 1024  # names, settings and numbers around the pickles
 
 
 class Target(Protocol):
@@ -75,6 +78,7 @@ def _start(
     try:
         with pack(dependencies, code.modules) as packed:
             message = to_message(job_graph, UserCode(dict(code.main_objects), packed.files))
+            _check_size(job_graph, message)
             client = target.open(needed_slots(job_graph))
             job = RunningJob(client, message.job_id, message.name, message.settings)
             keep(job)
@@ -96,6 +100,24 @@ def _submit(message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHe
     client.call(lambda api: api.submit(message))
     if heartbeat is not None:
         client.begin(lambda api: keep_job_alive(api, message.job_id, heartbeat.interval_ms / 1000))  # until the client is closed
+
+
+def _check_size(job_graph: JobGraph, message: JobGraphMessage) -> None:
+    """Raises JobSubmissionError: the job is too large to be sent; the message names what makes it so."""
+    size = sum(len(vertex.chain) for vertex in message.vertices) + sum(len(edge.partitioner) for edge in message.edges)
+    size += message.code.num_bytes
+    if size <= MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
+        return
+    largest = max(message.vertices, key=lambda vertex: len(vertex.chain))
+    vertices = {vertex.id: vertex for vertex in job_graph.topological_order()}
+    reason = describe_largest(vertices[largest.id].chain)
+    copies = sum(2 * len(vertex.chain) > len(largest.chain) for vertex in message.vertices)
+    others = f"; {copies - 1} more vertices are as large: each has its own copy of what its functions refer to" if copies > 1 else ""
+    raise JobSubmissionError(
+        f"the functions of job {job_graph.name!r} have {size} bytes, the limit is {MAX_MESSAGE_BYTES}: vertex {largest.name!r} has "
+        f"{len(largest.chain)}, {reason}{others}; read large data in open() of a function class, from a file that every TaskManager can "
+        "read or that env.register_cached_file() sends"
+    )
 
 
 def _users_part(cause: BaseException | None) -> BaseException | None:
@@ -129,7 +151,7 @@ def _vertex_message(vertex: JobVertex) -> VertexMessage:
         max_parallelism=vertex.max_parallelism,
         slot_sharing_group=vertex.slot_sharing_group,
         operator_names=vertex.operator_names,
-        chain=dump_chain(vertex.chain, vertex.name),
+        chain=dump_chain(vertex.chain, vertex.name, vertex.parallelism),
         watermark_alignment=_alignment(vertex),
         remote_gate=_remote_gate(vertex),
         split_set=_split_set(vertex),

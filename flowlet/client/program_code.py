@@ -4,8 +4,10 @@ Side:       shared.
 Rules:      modules are shipped as source if they lie beside the main program (in its folder, or below) and the program has imported them;
             packages are shipped whole, because their functions may import more.  Installed modules are not shipped, nor are those that
             have the name of a module of Python.
-            Classes and functions of the main module are shipped by value, each for itself, so that pickles that name them can be read.
-            One that cannot be pickled, or is large, is left out: most programs never need it, and the TaskManager explains when one does.
+            Classes and functions of the main module, and objects of its classes that pickle themselves by their names, are shipped by
+            value, each for itself, so that pickles that name them can be read.  One that cannot be pickled, or is large, is left out: most
+            programs never need it, and the TaskManager explains when one does.
+            Nothing is asked of other objects of the program: their answers may raise, or import what is not there.
 Units:      bytes.
 """
 
@@ -17,16 +19,18 @@ from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, NewType
 
 from flowlet.client.program.user_frames import Owner, owner_of
 from flowlet.errors import JobSubmissionError
 from flowlet.rpc.module_sources import ModuleSource
+from flowlet.serde.pickles.class_pickle import MULTIPROCESSING_MAIN, is_run_as_program, module_name_of
 from flowlet.serde.pickles.program_pickle import ProgramPickler
 
 MAX_MODULE_BYTES: Final = 32 * 1024 * 1024  # of all modules; a TaskManager keeps them in memory
 MAX_MAIN_OBJECT_BYTES: Final = 64 * 1024  # of one class or function of the main module, with what it refers to
 _MAIN: Final = "__main__"
+_KINDS: Final = (FunctionType, type(lru_cache(len)), NewType)
 _CACHED_FILES: Final = 4096  # so that a program that submits often reads its files once
 
 
@@ -67,7 +71,8 @@ def modules_beside(main: ModuleType) -> dict[str, ModuleSource]:
     folder = _folder_of(main)
     if folder is None:
         return {}
-    tops = {name.partition(".")[0] for name in list(sys.modules)} - set(sys.stdlib_module_names) - {_MAIN, "flowlet", "netstack"}
+    ours = {_MAIN, MULTIPROCESSING_MAIN, "flowlet", "netstack"}
+    tops = {name.partition(".")[0] for name in list(sys.modules)} - set(sys.stdlib_module_names) - ours
     files = {name: file for top in sorted(tops) for name, file in _files_of(top, folder)}
     found = {name: _source_of(file, file.stat().st_mtime_ns) for name, file in files.items()}
     for name in list(found):
@@ -84,20 +89,51 @@ def modules_beside(main: ModuleType) -> dict[str, ModuleSource]:
 
 
 def main_objects(main: ModuleType) -> dict[str, bytes]:
-    """The classes and functions that the main module defines, pickled one by one, by name."""
+    """What the main module defines, pickled one by one, by name: classes, functions, and objects that pickle themselves by their names."""
     objects = {}
     for name, thing in list(vars(main).items()):
-        if isinstance(thing, type | FunctionType) and thing.__module__ == _MAIN and (pickled := _pickled(thing)) is not None:
+        shipped = thing if _is_defined_by(main, thing) else _named_object(main, name, thing)
+        if shipped is not None and (pickled := _pickled(shipped)) is not None:
             objects[name] = pickled
     return objects
 
 
+def _is_defined_by(main: ModuleType, thing: Any) -> bool:
+    kind = type(thing)  # an object can lie about its __class__
+    if not (issubclass(kind, type) or kind in _KINDS):
+        return False
+    return module_name_of(thing) in (_MAIN, main.__name__)
+
+
+class _NamedObject:
+    """Pickles an object by value, which would pickle itself by its name."""
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self._thing)
+        return kind.__new__, (kind,), self._thing.__getstate__()
+
+
+def _named_object(main: ModuleType, name: str, thing: Any) -> _NamedObject | None:
+    """An object like ``MISSING`` of a class of the program whose ``__reduce__`` gives a name; None: another object."""
+    kind: Any = type(thing)
+    if module_name_of(kind) not in (_MAIN, main.__name__) or kind.__reduce__ is object.__reduce__:
+        return None
+    try:
+        return _NamedObject(thing) if thing.__reduce__() == name else None
+    except Exception:  # noqa: BLE001 - an object that cannot be pickled; no pickle names it
+        return None
+
+
 def _folder_of(main: ModuleType) -> Path | None:
     """Where imports of the main program start: its folder, or, with ``python -m package.module``, the folder of the package."""
-    file = getattr(main, "__file__", None)
+    attributes = _attributes_of(main)
+    file = attributes.get("__file__")
     if file is None:
         return Path.cwd()  # a notebook or a shell
-    spec = getattr(main, "__spec__", None)
+    spec = attributes.get("__spec__")
     depth = 0 if spec is None or not spec.name else spec.name.count(".")
     path = Path(file).resolve()
     is_users = owner_of(str(path)) is Owner.USER and depth < len(path.parents)
@@ -106,15 +142,26 @@ def _folder_of(main: ModuleType) -> Path | None:
 
 def _files_of(top: str, folder: Path) -> Iterator[tuple[str, Path]]:
     """The names and files of a module without dots, and of all modules below it if it is a package."""
-    module = sys.modules.get(top)
-    for root in [Path(each) for each in getattr(module, "__path__", ())]:
+    if is_run_as_program(top):
+        return  # its functions and classes go by value
+    attributes = _attributes_of(sys.modules.get(top))
+    for root in [Path(each) for each in attributes.get("__path__", ())]:
         for file in sorted(root.rglob("*.py")) if _is_beside(root, folder) else ():
             parts = file.relative_to(root).with_suffix("").parts
             if all(part.isidentifier() for part in parts):
                 yield ".".join((top, *(parts[:-1] if parts[-1] == "__init__" else parts))), file
-    file_name = getattr(module, "__file__", None)
-    if file_name is not None and file_name.endswith(".py") and not hasattr(module, "__path__") and _is_beside(Path(file_name), folder):
+    file_name = attributes.get("__file__")
+    if isinstance(file_name, str) and file_name.endswith(".py") and "__path__" not in attributes and _is_beside(Path(file_name), folder):
         yield top, Path(file_name)
+
+
+def _attributes_of(module: object) -> dict[str, Any]:
+    """What is set in a module.  A lazy one is not asked: it would import itself, or raise."""
+    try:
+        attributes: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return attributes
 
 
 @lru_cache(_CACHED_FILES)

@@ -8,13 +8,17 @@ Invariants: only one blob is opened at a time: opening imports modules, and two 
 Rules:      functions of ``__main__``, lambdas and nested functions are pickled by value, those of modules by name.
 """
 
+import io
+import sys
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.serde.pickles import program_pickle
+from flowlet.serde.pickles.pickle_parts import FoundPart, describe_unpicklable, find_largest, find_objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,17 +38,40 @@ class DeploymentError(FlowletError):
     """A blob could not be opened; raised ``from`` the cause."""
 
 
-def dump_chain(chain: "Sequence[Chained]", vertex: str) -> bytes:
-    """Serialize the operators of a vertex.
+class SharedGeneratorWarning(UserWarning):
+    """A generator of random numbers is copied to several subtasks, which draw the same numbers."""
+
+
+def dump_chain(chain: "Sequence[Chained]", vertex: str, parallelism: int = 1) -> bytes:
+    """Serialize the operators of a vertex; warns of generators of random numbers that its subtasks would have copies of.
 
     Raises:
-        JobSubmissionError: an operator cannot be pickled; the message names it and the reason.
+        JobSubmissionError: an operator cannot be pickled; the message names it, the variable and the reason.
     """
+    file, operators = io.BytesIO(), list(chain)
+    pickler = program_pickle.ProgramPickler(file)
     try:
-        return program_pickle.dumps(list(chain))
+        pickler.dump(operators)
     except Exception as error:
-        reason = f"{_describe(error)}; {_ADVICE}"
-        raise JobSubmissionError(f"vertex {vertex!r}: {_first_unpicklable(chain)} cannot be sent to a TaskManager: {reason}") from error
+        operator, reason = _first_unpicklable(chain, error)
+        raise JobSubmissionError(f"vertex {vertex!r}: {operator} cannot be sent to a TaskManager: {reason}; {_ADVICE}") from error
+    if pickler.generators and parallelism > 1:
+        _warn_of_copies(find_objects(operators, pickler.generators), vertex, parallelism)
+    return file.getvalue()
+
+
+def _warn_of_copies(generators: "Sequence[FoundPart]", vertex: str, parallelism: int) -> None:
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("flowlet."):
+        level, frame = level + 1, frame.f_back
+    for generator in generators:
+        if generator.where:
+            warnings.warn(
+                f"vertex {vertex!r}: {generator} is copied to {parallelism} subtasks, which all draw the same numbers from it; make it in "
+                "open() of a function class, with runtime_context.get_index_of_this_subtask() in its seed",
+                SharedGeneratorWarning,
+                stacklevel=level,
+            )
 
 
 def dump_partitioner(partitioner: "Partitioner", edge: str) -> bytes:
@@ -56,7 +83,8 @@ def dump_partitioner(partitioner: "Partitioner", edge: str) -> bytes:
     try:
         return program_pickle.dumps(partitioner)
     except Exception as error:
-        raise JobSubmissionError(f"edge {edge!r}: its partitioner cannot be sent to a TaskManager: {_describe(error)}") from error
+        reason = describe_unpicklable(partitioner, error)
+        raise JobSubmissionError(f"edge {edge!r}: its partitioner cannot be sent to a TaskManager: {reason}") from error
 
 
 def dump_type(type_info: "TypeInformation") -> bytes:
@@ -109,14 +137,20 @@ def _load(blob: bytes, what: str) -> Any:
         raise DeploymentError(f"{what} could not be loaded: {_describe(error)}") from error
 
 
-def _first_unpicklable(chain: "Sequence[Chained]") -> str:
-    """The first operator that cannot be pickled on its own, for an error message."""
+def describe_largest(chain: "Sequence[Chained]") -> str:
+    """What makes the pickle of a vertex large, for an error message."""
+    found = find_largest(list(chain))
+    return f"{found.num_bytes} of them are {found}" if found.where else "in many small parts"
+
+
+def _first_unpicklable(chain: "Sequence[Chained]", error: Exception) -> tuple[str, str]:
+    """The first operator that cannot be pickled on its own, and why, for an error message."""
     for chained in chain:
         try:
             program_pickle.dumps(chained)
-        except Exception:  # noqa: BLE001 - any exception marks the operator
-            return f"operator {chained.operator.name!r}"
-    return "its chain of operators"
+        except Exception as problem:  # noqa: BLE001 - any exception marks the operator
+            return f"operator {chained.operator.name!r}", describe_unpicklable(chained, problem)
+    return "its chain of operators", describe_unpicklable(list(chain), error)
 
 
 def _describe(error: BaseException) -> str:

@@ -4,7 +4,8 @@ A user's ``open()`` may read a pickle, a trained model say, that names ``__main_
 it is asked for a name that it lacks: it then gives that of the job whose task asks.
 
 Side:       shared.
-Rules:      a task's thread gets the objects of its own job; other threads (of users, of coroutines) get those of the job that came last.
+Rules:      what is asked for twice is the same object.
+            a task's thread gets the objects of its own job; other threads (of users, of coroutines) get those of the job that came last.
 """
 
 import sys
@@ -13,8 +14,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from flowlet.serde.deploy_blobs import load_object
+from flowlet.serde.pickles.class_pickle import classes_stay
 
 _MAIN: Final = "__main__"
+_MAX_OPENED: Final = 256
+_UNOPENED: Final = object()
 
 
 class MainObjects:
@@ -23,6 +27,7 @@ class MainObjects:
     def __init__(self) -> None:
         self._of_thread = threading.local()
         self._newest: Mapping[str, bytes] = {}  # Any thread; replaced, never changed.
+        self._opened: dict[bytes, Any] = {}  # Any thread; single operations.
 
     def use(self, objects: Mapping[str, bytes]) -> None:
         """From now on these are the objects of the calling task thread."""
@@ -37,8 +42,14 @@ class MainObjects:
                 f"the main module of the job's program has no class or function {name!r} that could be sent with the job; "
                 "define it in a module of its own and import it"
             )
-        # cloudpickle makes a class once per process, so what is asked for twice is the same object.
-        return load_object(pickled, f"{name} of the main module")
+        found = self._opened.get(pickled, _UNOPENED)
+        if found is not _UNOPENED:
+            return found
+        with classes_stay():  # of a class that the task has already its own objects are
+            opened = load_object(pickled, f"{name} of the main module")
+        if len(self._opened) >= _MAX_OPENED:
+            self._opened.clear()
+        return self._opened.setdefault(pickled, opened)  # another thread may have been first
 
 
 MAIN_OBJECTS: Final = MainObjects()

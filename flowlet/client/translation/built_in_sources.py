@@ -22,6 +22,7 @@ from flowlet.datastream.connectors.split_source import SplitSource
 from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.operators.source_operator import Source
 from flowlet.serde.pickles import program_pickle
+from flowlet.serde.pickles.pickle_parts import describe_unpicklable
 from flowlet.splits.file_split import FileSet
 from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
 
@@ -73,7 +74,9 @@ def _pickled(content: object, name: str, split: str) -> bytes:
     try:
         return program_pickle.dumps(content)
     except Exception as error:
-        raise JobSubmissionError(f"source {name!r}: its split {split!r} cannot be sent: {type(error).__name__}: {error}") from error
+        raise JobSubmissionError(
+            f"source {name!r}: its split {split!r} cannot be sent: {describe_unpicklable(content, error, 'split')}"
+        ) from error
 
 
 def _limit(strategy: RateLimiterStrategy) -> Callable[[int], RateLimit] | None:

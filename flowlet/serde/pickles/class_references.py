@@ -7,38 +7,18 @@ Invariants: the same bytes give the same class for all records of a process, unl
 Units:      each cache holds ``MAX_CLASSES`` and is cleared when it is full.
 """
 
-import functools
 import pickle
-import sys
-from typing import Any, Final
-
-import cloudpickle
+from typing import Final
 
 from flowlet.errors import SerdeError
 from flowlet.serde.pickles import program_pickle
+from flowlet.serde.pickles.class_pickle import classes_stay, is_importable
+from flowlet.serde.pickles.pickle_parts import describe_unpicklable
 
 MAX_CLASSES: Final = 256
-_MAIN: Final = "__main__"
 _references: Final[dict[type, bytes]] = {}  # Any thread; single dict operations.
 _by_value: Final[set[type]] = set()  # Any thread; single set operations.
 _classes: Final[dict[bytes, type]] = {}  # Any thread; single dict operations.
-
-
-def is_importable(thing: Any) -> bool:
-    """Whether another process can import this class or function by its name."""
-    module_name, qualified_name = getattr(thing, "__module__", None), thing.__qualname__
-    if module_name is None or module_name == _MAIN or is_sent_by_value(module_name):
-        return False
-    try:
-        return functools.reduce(getattr, qualified_name.split("."), sys.modules[module_name]) is thing
-    except (AttributeError, KeyError):
-        return False
-
-
-def is_sent_by_value(module_name: str) -> bool:
-    """Whether the program has registered the module, or a package around it, with cloudpickle."""
-    registered = cloudpickle.list_registry_pickle_by_value()
-    return bool(registered) and any(module_name == name or module_name.startswith(name + ".") for name in registered)
 
 
 def class_reference(cls: type) -> bytes:
@@ -48,7 +28,7 @@ def class_reference(cls: type) -> bytes:
         try:
             reference = program_pickle.dumps(cls, 5)
         except Exception as error:
-            raise SerdeError(f"class {cls.__qualname__} cannot be pickled to be sent: {type(error).__name__}: {error}") from error
+            raise SerdeError(f"class {cls.__qualname__} cannot be pickled to be sent: {describe_unpicklable(cls, error)}") from error
         if len(_references) >= MAX_CLASSES:
             _references.clear()
         _references[cls] = reference
@@ -71,7 +51,8 @@ def class_of(reference: bytes) -> type:
     cls = _classes.get(reference)
     if cls is None:
         try:
-            cls = pickle.loads(reference)  # noqa: S301 - from an authenticated peer of the same cluster
+            with classes_stay():
+                cls = pickle.loads(reference)  # noqa: S301 - from an authenticated peer of the same cluster
         except Exception as error:
             raise SerdeError(f"a class cannot be read: {type(error).__name__}: {error}") from error
         if not isinstance(cls, type):

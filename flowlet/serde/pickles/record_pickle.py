@@ -23,14 +23,16 @@ import cloudpickle
 
 from flowlet.errors import SerdeError
 from flowlet.serde.pickles import program_pickle
-from flowlet.serde.pickles.class_references import class_of, is_importable, reference_by_value
+from flowlet.serde.pickles.class_pickle import is_importable
+from flowlet.serde.pickles.class_references import class_of, reference_by_value
+from flowlet.serde.pickles.pickle_parts import describe_unpicklable
 
 PROTOCOL: Final = 5
 _WITH_CLASSES: Final = 0
 _HEADER: Final = struct.Struct(">BI")
 _SIZE: Final = struct.Struct(">I")
 _loads: Final = pickle.loads  # of an authenticated peer of the same cluster
-_MAIN: Final = b"__main__"
+_MAIN: Final = b"_main__"  # of __main__, and of __mp_main__ in a process that multiprocessing has spawned
 _MAX_KINDS: Final = 256
 _registered: Final = cloudpickle.list_registry_pickle_by_value  # names of modules that the program wants to send by value
 # Whether the main module is the user's: then a pickle may name a class of it, which the reader does not have, and must be searched for such
@@ -155,7 +157,8 @@ def _dumps_in_python(value: Any) -> bytes:
     try:
         return program_pickle.dumps(value, PROTOCOL)
     except Exception as error:
-        raise SerdeError(f"a value of type {type(value).__name__} cannot be pickled: {type(error).__name__}: {error}") from error
+        reason = describe_unpicklable(value, error, "value")
+        raise SerdeError(f"a value of type {type(value).__name__} cannot be pickled: {reason}") from error
 
 
 def _names_what_goes_by_value(data: bytes) -> bool:

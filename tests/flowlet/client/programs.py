@@ -70,8 +70,8 @@ def _wait_for_line(lines: Iterator[str], text: str) -> None:
 
 
 @contextmanager
-def running(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Program]:
-    """``python ARGUMENTS`` with Ctrl-C as in a terminal; killed at the end if it still runs."""
+def running(*arguments: str, environment: Mapping[str, str] | None = None, folder: Path | None = None) -> Iterator[Program]:
+    """``python ARGUMENTS`` in a folder, with Ctrl-C as in a terminal; killed at the end if it still runs."""
     # Without asyncio's debug mode, which is on in tests: its lines about slow callbacks are no business of the program's standard error.
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONASYNCIODEBUG", "PYTHONPATH")}
     paths = {"PYTHONPATH": os.pathsep.join([*filter(None, [(environment or {}).get("PYTHONPATH")]), str(REPOSITORY)])}
@@ -81,6 +81,7 @@ def running(*arguments: str, environment: Mapping[str, str] | None = None) -> It
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=folder,
         env={**inherited, **(environment or {}), **paths},
     )
     with process:

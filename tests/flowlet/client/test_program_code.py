@@ -124,5 +124,53 @@ def test_classes_and_functions_of_the_main_module_are_shipped_one_by_one(program
     assert pickle.loads(objects["double"])(4) == 8
 
 
+def test_what_pickles_itself_by_its_name_is_shipped(program: Program) -> None:
+    """A cached function, a NewType, and the one object of a class."""
+    main = program({})
+    exec(  # a main module
+        "import functools, typing\n"
+        "@functools.cache\ndef half(x): return x // 2\n"
+        "UserId = typing.NewType('UserId', int)\n"
+        "class Missing:\n    def __reduce__(self): return 'MISSING'\n"
+        "MISSING, other = Missing(), Missing()\n",
+        vars(main),
+    )
+
+    objects = main_objects(main)
+
+    assert sorted(objects) == ["MISSING", "Missing", "UserId", "half"]
+    assert pickle.loads(objects["half"])(4) == 2
+    assert type(pickle.loads(objects["MISSING"])).__name__ == "Missing"
+
+
+def test_objects_that_raise_when_they_are_asked_are_left_out(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among the names of the main module, and among the modules that are loaded."""
+    main = program({"beside_of_test.py": ""}, "beside_of_test")
+    exec(  # a main module
+        "class OddMeta(type):\n    __module__ = property(lambda cls: 1 // 0)\n"
+        "class Odd(metaclass=OddMeta): pass\n"
+        "class Refusing:\n    def __getattr__(self, name): raise ImportError(name)\n    def __reduce__(self): raise ValueError\n"
+        "refusing = Refusing()\n"
+        "class Plain: pass\n",
+        vars(main),
+    )
+    monkeypatch.setitem(sys.modules, "refusing_of_test", vars(main)["refusing"])
+    monkeypatch.setitem(sys.modules, "nothing_of_test", None)
+
+    assert sorted(main_objects(main)) == ["Plain", "Refusing"]
+    assert sorted(modules_beside(main)) == ["beside_of_test"]
+
+
+def test_a_main_module_that_multiprocessing_renamed_is_not_shipped_as_a_module(program: Program, tmp_path: Path) -> None:
+    """What it defines goes by value, under the name that it has as the main module."""
+    main = program({"main.py": ""})
+    main.__name__ = "__mp_main__"
+    exec("class Model: pass\n", vars(main))  # a main module
+    sys.modules["__mp_main__"] = main  # the fixture removes it
+
+    assert modules_beside(main) == {}
+    assert sorted(main_objects(main)) == ["Model"]
+
+
 def test_a_cluster_in_the_process_needs_no_code() -> None:
     assert program_code.program_code(NeededCode.NOTHING) == ProgramCode()

@@ -50,7 +50,8 @@ def test_the_operator_that_cannot_travel_is_named() -> None:
 
     with pytest.raises(
         JobSubmissionError,
-        match=r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: TypeError: .*lock.*; make what .* in open",
+        match=r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: `held`, an attribute of a `Holder` \(_thread.lock\): "
+        r"TypeError: .*lock.*; make what .* in open",
     ) as caught:
         dump_chain(chain, "v")
 

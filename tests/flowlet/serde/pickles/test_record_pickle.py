@@ -251,11 +251,19 @@ def test_another_process_reads_what_a_program_wrote() -> None:
     assert done.stdout.split() == [b"1", b"190", b"1", b"190", b"1", b"1"]
 
 
-@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [value], lambda value: {"a": value}])
-def test_a_value_that_cannot_be_pickled_is_named_by_its_type(wrap: Any) -> None:
+@pytest.mark.parametrize(
+    ("wrap", "part"),
+    [
+        (lambda value: value, ""),
+        (lambda value: [value], r"`value\[0\]` \(_thread.lock\): "),
+        (lambda value: {"a": value}, r"`value\['a'\]` \(_thread.lock\): "),
+        (lambda value: Mutable(1, [value]), r"`value.tags\[0\]` \(_thread.lock\): "),
+    ],
+)
+def test_a_value_that_cannot_be_pickled_is_named_by_its_type_and_its_part(wrap: Any, part: str) -> None:
     value = wrap(threading.Lock())
 
-    with pytest.raises(SerdeError, match=f"a value of type {type(value).__name__} cannot be pickled: TypeError: cannot pickle"):
+    with pytest.raises(SerdeError, match=f"a value of type {type(value).__name__} cannot be pickled: {part}TypeError: cannot pickle"):
         dumps_record(value)
 
 

@@ -1,0 +1,722 @@
+"""What the main module of a program defines works in its own process and in children alike, however the program was started.
+
+Each program is a real one.  It runs with parallelism 1, where all is in its process, and with 2, where tasks run in other processes.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlet.datastream import StreamExecutionEnvironment
+from tests.flowlet.client.programs import REPOSITORY, running
+
+PARALLELISM = pytest.mark.parametrize("parallelism", [pytest.param("1", marks=pytest.mark.slow), pytest.param("2", marks=pytest.mark.slow)])
+
+_START = """\
+import abc, collections, contextlib, datetime, enum, functools, random, sys, threading, typing
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, NamedTuple, NewType, Optional, TypeVar
+import attrs, msgspec
+from flowlet.datastream import StreamExecutionEnvironment
+
+T = TypeVar("T")
+makers = {}
+
+def environment():
+    return StreamExecutionEnvironment.get_execution_environment().set_parallelism(int(sys.argv[1]))
+
+def results(function, values):
+    with environment().from_collection(values).map(function).execute_and_collect() as found:
+        return list(found)
+
+def kind(cls):
+    makers[cls.__name__] = lambda: cls(3)
+    return cls
+"""
+
+_CLASSES = """
+@kind
+class Slots:
+    __slots__ = ("n",)
+    def __init__(self, n): self.n = n
+
+@kind
+class OneSlot:
+    __slots__ = "n"
+    def __init__(self, n): self.n = n
+
+@kind
+class SlotsOfSlots(Slots):
+    __slots__ = ("m", "unset")
+    def __init__(self, n):
+        super().__init__(n)
+        self.m = n + 1
+
+@kind
+class FreeSlots(Slots):
+    def __init__(self, n):
+        super().__init__(n)
+        self.free = n
+
+@kind
+class PrivateSlots:
+    __slots__ = ("__n", "__weakref__")
+    def __init__(self, n): self.__n = n
+    @property
+    def n(self): return self.__n
+
+@kind
+class SlotsAndMore:
+    __slots__ = ("n", "__dict__")
+    def __init__(self, n): self.n = n; self.free = n
+
+@kind
+class SlotsWithState:
+    __slots__ = ("n",)
+    def __init__(self, n): self.n = n
+    def __getstate__(self): return [self.n]
+    def __setstate__(self, state): [self.n] = state
+
+@kind
+class SlotsInt(int):
+    __slots__ = ()
+
+@kind
+@dataclass(slots=True)
+class Data:
+    n: int
+    tags: list = field(default_factory=list)
+    limit: ClassVar[int] = 3
+
+@kind
+@dataclass(slots=True, frozen=True, order=True)
+class FrozenData:
+    n: int
+
+@kind
+@dataclass(slots=True)
+class DataOfData(Data):
+    more: "Optional[DataOfData]" = None
+
+@kind
+@dataclass(frozen=True, slots=True)
+class GenericData(Generic[T]):
+    n: T
+
+class Box(Generic[T]):
+    __slots__ = ("n",)
+    def __init__(self, n: T): self.n = n
+
+@kind
+class IntBox(Box[int]):
+    __slots__ = ()
+
+@kind
+class Pair(NamedTuple):
+    n: int
+    text: str = "x"
+
+@kind
+class GenericPair(NamedTuple, Generic[T]):
+    n: T
+
+@kind
+@attrs.define
+class Attrs:
+    n: int
+    @functools.cached_property
+    def double(self): return 2 * self.n
+
+@kind
+class Struct(msgspec.Struct):
+    n: int
+    tags: list = []
+    def double(self): return 2 * self.n
+
+@kind
+class StructOfStruct(Struct, frozen=False, tag="child", rename="camel"):
+    my_m: int = 4
+    limit: ClassVar[int] = 7
+
+@kind
+class KeywordStruct(Struct, kw_only=True, order=True, forbid_unknown_fields=True):
+    made: dict = msgspec.field(default_factory=lambda: {"made": 1}, name="MADE")
+    def __post_init__(self):
+        if self.n < 0:
+            self.n = KeywordStruct(1).n
+
+@kind
+class Tree(msgspec.Struct, array_like=True):
+    n: int
+    below: "Optional[Tree]" = None
+
+class Color(enum.Enum):
+    RED = 1
+    CRIMSON = 1
+    BLUE = 2
+
+class Planet(enum.Enum):
+    EARTH = (5.9, 6.3)
+    MARS = (0.6, 3.3)
+    def __init__(self, mass, radius): self.mass = mass; self.radius = radius
+
+class Code(bytes, enum.Enum):
+    def __new__(cls, value, label):
+        made = bytes.__new__(cls, [value])
+        made._value_, made.label = value, label
+        return made
+    A = (65, "first")
+    B = (66, "second")
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+class Rights(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+    BOTH = 3
+
+class Size(enum.Enum):
+    def __new__(cls):
+        made = object.__new__(cls)
+        made._value_ = len(cls.__members__) + 1
+        return made
+    S = ()
+    L = ()
+
+class Holiday(datetime.date, enum.Enum):
+    NEW_YEAR = 2020, 1, 1
+
+makers |= {str(member): (lambda member=member: member) for member in (
+    Color.RED, Color.BLUE, Planet.MARS, Code.B, Level.HIGH, Rights.BOTH, Rights.READ | Rights.WRITE, Size.L, Holiday.NEW_YEAR)}
+
+@kind
+class Refused(Exception):
+    __slots__ = ("why",)
+    def __init__(self, n, *, why="x"):
+        super().__init__(f"{n} {why}")
+        self.n, self.why = n, why
+    def __reduce__(self): return functools.partial(Refused, why=self.why), (self.n,)
+
+class Tagged(type):
+    def __new__(cls, name, bases, attributes, *, tag):
+        made = super().__new__(cls, name, bases, attributes)
+        made.tag = tag
+        return made
+    def __init__(cls, name, bases, attributes, *, tag): pass
+
+@kind
+class WithTag(metaclass=Tagged, tag="t"):
+    def __init__(self, n): self.n = n
+
+class Closed(type):
+    def __setattr__(cls, name, value): raise AttributeError("closed")
+
+@kind
+class WithClosed(metaclass=Closed):
+    limit = 3
+    def __init__(self, n): self.n = n
+
+class Plugin:
+    __slots__ = ("n",)
+    def __init_subclass__(cls, *, name):
+        cls.name = name
+        if not hasattr(cls, "schema"): raise TypeError("a plugin needs a schema")
+    def __init__(self, n): self.n = n
+
+@kind
+class Reader(Plugin, name="reader"):
+    __slots__ = ("m",)
+    schema = 1
+
+class Shape(abc.ABC):
+    @abc.abstractmethod
+    def area(self): ...
+
+@kind
+class Square(Shape):
+    __slots__ = ("n",)
+    def __init__(self, n): self.n = n
+    def area(self): return self.n ** 2
+
+class Outer:
+    @kind
+    class Inner:
+        __slots__ = ("n",)
+        def __init__(self, n): self.n = n
+
+class Missing:
+    def __repr__(self): return "MISSING"
+    def __reduce__(self): return "MISSING"
+
+MISSING = Missing()
+makers["MISSING"] = lambda: MISSING
+
+@kind
+class Named:
+    n: NewType("UserId", int)
+    def __init__(self, n): self.n = n
+
+def looks(thing):
+    attributes = {name: getattr(thing, name, None) for name in ("n", "m", "free", "why", "tags", "label", "mass", "made", "text")}
+    return type(thing), thing if isinstance(thing, (int, str, bytes, enum.Enum)) else None, attributes
+"""
+
+_CLASSES_COME_BACK = """
+def make(name):
+    return makers[name]()
+
+if __name__ == "__main__":
+    before = {name: looks(make(name)) for name in makers}
+    methods = Square.area, Struct.double
+    found = dict(results(lambda name: (name, make(name)), list(makers)))
+    sent = results(lambda thing: thing, [make(name) for name in makers])
+    shown = lambda thing: repr((type(thing).__qualname__, getattr(thing, "n", None)))
+    back = results(shown, [make(name) for name in makers])
+    wrong = [name for name in makers if looks(found[name]) != before[name]]
+    print("came back:", len(found), wrong or "all", len(sent) - len(makers))
+    print("are the program's:", {type(each) for each in sent} == {type(make(name)) for name in makers})
+    print("are as they were:", sys.argv[1] == "1" or methods == (Square.area, Struct.double))
+    print("are known there:", sorted(back) == sorted(shown(make(name)) for name in makers))
+"""
+
+_CLASSES_WORK = """
+import dataclasses
+
+def work(_):
+    return {
+        "slots": (hasattr(Slots(1), "__dict__"), hasattr(IntBox(1), "__dict__"), Data.__slots__, PrivateSlots(4).n),
+        "data": (repr(DataOfData(1)), FrozenData(1) < FrozenData(2), dataclasses.replace(FrozenData(1), n=5).n, Data.limit),
+        "attrs": (Attrs(2).double, attrs.asdict(Attrs(2))),
+        "struct": (repr(Struct(1)), Struct(2).double(), Struct(1) == Struct(1), StructOfStruct.limit),
+        "struct fields": (KeywordStruct(-1).n, KeywordStruct(1).made, StructOfStruct(1).tags, StructOfStruct(1, my_m=2).my_m),
+        "struct options": (KeywordStruct(1) < KeywordStruct(2), Struct.__match_args__, KeywordStruct.__match_args__),
+        "struct texts": (msgspec.json.encode(StructOfStruct(1)), msgspec.json.encode(KeywordStruct(1))),
+        "struct types": (msgspec.json.decode(b"[1, [2, null]]", type=Tree).below.n,),
+        "enums": (Color["CRIMSON"] is Color.RED, Planet.EARTH.mass, Code(66).label, Size(2).name, list(Rights), Holiday.NEW_YEAR.year),
+        "hooks": (WithTag.tag, WithClosed.limit, Reader.name, Reader.schema, Square(3).area()),
+        "abstract": (isinstance(Square(1), Shape), Shape.__abstractmethods__),
+        "generic": (IntBox.__orig_bases__ == (Box[int],), GenericPair[int].__origin__ is GenericPair),
+        "names": (Outer.Inner.__qualname__, Outer.Inner.__module__),
+        "one of a kind": (MISSING is MISSING, repr(MISSING)),
+    }
+
+if __name__ == "__main__":
+    here, [there] = work(0), results(work, [0])
+    print([name for name in here if repr(here[name]) != repr(there[name])] or "all work")
+"""
+
+_FUNCTIONS = """
+@functools.cache
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+@functools.lru_cache(maxsize=5, typed=True)
+def double(n): return 2 * n
+
+@functools.singledispatch
+def show(thing): return "any"
+
+@show.register
+def _(thing: int): return "int"
+
+@show.register(list)
+def _show_list(thing): return "list of " + show(thing[0])
+
+class Report:
+    def __init__(self, n): self.n = n
+    @functools.cached_property
+    def square(self): return self.n ** 2
+    @functools.lru_cache
+    def cube(self): return self.n ** 3
+    @staticmethod
+    @functools.cache
+    def half(n): return n // 2
+    @functools.singledispatchmethod
+    def show(self, thing): return "any"
+    @show.register
+    def _(self, thing: int): return "int"
+    def add(self, n): return self.n + n
+    add_two = functools.partialmethod(add, 2)
+
+UserId = NewType("UserId", int)
+P = typing.ParamSpec("P")
+
+def traced(function: typing.Callable[P, T]) -> typing.Callable[P, T]:
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T: return function(*args, **kwargs)
+    return call
+
+@traced
+def user(n: UserId) -> UserId: return UserId(n)
+
+@contextlib.contextmanager
+def managed(n):
+    yield n
+
+def counted(start):
+    @functools.cache
+    def count(n): return start + n
+    return count
+
+count = counted(5)
+plus = functools.partial(lambda a, b: a + b, 5)
+
+def work(n):
+    with managed(n) as inside:
+        report = Report(inside)
+        shown = (show(n), show([n]), show(""), show.dispatch(bool)(1), report.show(1), report.show(""))
+        return shown, (report.square, report.square, report.cube(), Report.half(n), report.add_two()), user(n), count(n), plus(n)
+
+if __name__ == "__main__":
+    def about(n): return fib.cache_info().currsize, double.cache_parameters(), fib.__name__, show.__name__
+    fib(30)
+    source = environment().from_collection([[1], 6])
+    numbers = source.filter(lambda value: value == 6)
+    functions = (fib, double, count, plus, user, work, Report(2).add)
+    streams = [numbers.map(function) for function in functions] + [source.filter(lambda value: value != 6).map(show), numbers.map(about)]
+    with streams[0].union(*streams[1:]).execute_and_collect() as found:
+        came = list(map(repr, found))
+    wanted = [repr(function(6)) for function in functions] + [repr(show([1]))]
+    print(sorted(came) == sorted([*wanted, repr((7, {"maxsize": 5, "typed": True}, "fib", "show"))]) or came)
+"""
+
+
+_STARTED = """\
+import multiprocessing, pickle, runpy, sys
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from flowlet.datastream import MapFunction, StreamExecutionEnvironment
+
+T = TypeVar("T")
+
+@dataclass(slots=True)
+class Event:
+    number: int
+
+class Box(Generic[T]):
+    def __init__(self, inside: T): self.inside = inside
+
+class Doubling(MapFunction):
+    def open(self, runtime_context):
+        import __main__
+        self._known = pickle.loads(pickled).number, __main__.helper(1)
+    def map(self, event): return Box(Event(helper(event.number) + self._known[0] + self._known[1]))
+
+def helper(number): return 2 * number
+
+pickled = b"\\x80\\x04c__main__\\nEvent\\n)\\x81N}\\x8c\\x06numberK\\x00s\\x86b."
+
+def job():
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(int(sys.argv[1]))
+    stream = env.from_collection([Event(1), Event(2)]).map(Doubling())
+    with stream.key_by(lambda box: box.inside.number).map(lambda box: box).execute_and_collect() as results:
+        found = list(results)
+    print(sorted(box.inside.number for box in found), {type(box) for box in found} == {Box}, type(found[0].inside) is Event, flush=True)
+"""
+_SPAWNING = """
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[2]).Process(target=job)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+_STARTS = {
+    "spawn": (["program.py", "PARALLELISM", "spawn"], _STARTED + _SPAWNING),
+    "forkserver": (["program.py", "PARALLELISM", "forkserver"], _STARTED + _SPAWNING),
+    "fork": (["program.py", "PARALLELISM", "fork"], _STARTED + _SPAWNING),
+    "spawn of a module": (["-m", "program", "PARALLELISM", "spawn"], _STARTED + _SPAWNING),
+    "module": (["-m", "program", "PARALLELISM"], _STARTED + "job()\n"),
+    "text": (["-c", _STARTED + "job()\n", "PARALLELISM"], ""),
+    "runpy": (["other.py", "PARALLELISM"], _STARTED + "job()\n"),
+}
+_RUNPY = "import runpy\nrunpy.run_path('program.py', run_name='job')\n"
+
+_ODD_OBJECTS = """
+class OddMeta(type):
+    @property
+    def __module__(cls): raise RuntimeError("no module")
+class Odd(metaclass=OddMeta): pass
+class OddModule: pass
+OddModule.__module__ = None
+class Strange:
+    def __getattr__(self, name): raise RuntimeError("no attributes")
+class Liar:
+    __class__ = property(lambda self: 1 // 0)
+class Equal:
+    def __eq__(self, other): raise RuntimeError("no comparison")
+    __hash__ = None
+class Refusing:
+    def __reduce__(self): raise RuntimeError("no pickles")
+    def __reduce_ex__(self, protocol): raise RuntimeError("no pickles")
+def of_no_module(): pass
+of_no_module.__module__ = Equal()
+strange, liar, equal, refusing = Strange(), Liar(), Equal(), Refusing()
+import types
+class Lazy(types.ModuleType):
+    def __getattr__(self, name): raise ImportError("not installed")
+lazy = sys.modules["lazy_of_test"] = Lazy("lazy_of_test")
+sys.modules["strange_of_test"] = strange
+sys.modules["nothing_of_test"] = None
+
+@dataclass(slots=True)
+class Event:
+    number: int
+
+def work(number): return Event(number + 1)
+
+if __name__ == "__main__":
+    print(sorted(event.number for event in results(work, [1, 2])))
+"""
+
+_UNSENDABLE = r"""
+import io, queue, socket, sqlite3, subprocess, weakref
+from flowlet.errors import JobSubmissionError
+
+lock, file, binary = threading.Lock(), open("written.txt", "w"), open(__file__, "rb")
+connection, database, thread = socket.socket(), sqlite3.connect(":memory:"), threading.Thread(target=print)
+generator = (number for number in [1])
+tables = {"a": [1, {"deep": lock}]}
+weak = weakref.WeakValueDictionary()
+
+class Config:
+    def __init__(self): self.lock = threading.RLock()
+config = Config()
+
+@dataclass(slots=True)
+class Pool:
+    connections: list
+pool = Pool([database])
+
+class Client:
+    shared = None
+    def __init__(self): self.waiting = queue.Queue()
+    def call(self, value): return value
+
+class Sharing:
+    held = lock
+    def __call__(self, value): return value
+
+def helper(value): return lock, value
+def of_helper(value): return helper(value)
+def in_closure():
+    connection_of_f = database
+    def f(value): return connection_of_f
+    return f
+def by_default(value, held=lock): return value
+def by_keyword(value, *, held=lock): return value
+def with_attribute(value): return value
+with_attribute.held = lock
+def inside(value):
+    def inner(): return lock
+    return inner
+@functools.cache
+def cached(value): return lock
+def wrapping(function):
+    @functools.wraps(function)
+    def call(value): return function(value)
+    return call
+@wrapping
+def wrapped(value): return lock
+
+CASES = {
+    "`lock`, a global of `<lambda>` (_thread.lock)": lambda value: lock,
+    "`file`, a global of `<lambda>` (_io.TextIOWrapper)": lambda value: file,
+    "`binary`, a global of `<lambda>` (_io.BufferedReader)": lambda value: binary,
+    "`connection`, a global of `<lambda>` (socket.socket)": lambda value: connection,
+    "`database`, a global of `<lambda>` (sqlite3.Connection)": lambda value: database,
+    "`thread`, a global of `<lambda>` (threading.Thread)": lambda value: thread,
+    "`generator`, a global of `<lambda>` (generator)": lambda value: generator,
+    "`weak`, a global of `<lambda>` (weakref.WeakValueDictionary)": lambda value: weak,
+    "`tables['a'][1]['deep']`, a global of `<lambda>` (_thread.lock)": lambda value: tables,
+    "`config.lock`, a global of `<lambda>` (_thread.RLock)": lambda value: config,
+    "`pool.connections[0]`, a global of `<lambda>` (sqlite3.Connection)": lambda value: pool,
+    "`lock`, a global of `helper` (_thread.lock)": of_helper,
+    "`connection_of_f`, in the closure of `f` (sqlite3.Connection)": in_closure(),
+    "`held`, a default argument of `by_default` (_thread.lock)": by_default,
+    "`held`, a default argument of `by_keyword` (_thread.lock)": by_keyword,
+    "`with_attribute.held`, an attribute of the function (_thread.lock)": with_attribute,
+    "`lock`, a global of `inside` (_thread.lock)": inside,
+    "`lock`, a global of `cached` (_thread.lock)": cached,
+    "`lock`, a global of `wrapped` (_thread.lock)": wrapped,
+    "`args[0]`, an argument of a `functools.partial` (_thread.lock)": functools.partial(lambda held, value: value, lock),
+    "`held`, an argument of a `functools.partial` (_thread.lock)": functools.partial(lambda value, held: value, held=lock),
+    "`waiting`, an attribute of a `Client` (queue.Queue)": Client().call,
+    "`Sharing.held`, an attribute of the class (_thread.lock)": Sharing(),
+}
+
+if __name__ == "__main__":
+    for words, function in CASES.items():
+        try:
+            results(function, [1])
+            print("was sent:", words)
+        except JobSubmissionError as error:
+            if f"operator 'Map' cannot be sent to a TaskManager: {words}: " not in str(error):
+                print(error)
+    try:
+        results(abs, [Pool([lock])])
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+_LARGE = """
+table = {"large": [bytes(40_000_000)]}
+
+def look_up(key): return table[key]
+
+def work(key): return len(look_up(key))
+
+if __name__ == "__main__":
+    from flowlet.errors import JobSubmissionError
+    try:
+        stream = environment().from_collection([1]).map(work, output_type=None)
+        stream.rebalance().map(lambda key: look_up(key)).set_parallelism(3).print()
+        stream.rebalance().map(lambda key: (look_up(key), key)).set_parallelism(4).name("second").print()
+        stream.get_execution_environment().execute("large")
+    except JobSubmissionError as error:
+        print(error)
+"""
+
+_RANDOM = """
+import secrets, warnings
+from random import random as draw, randint, shuffle
+import numpy
+from numpy.random import rand
+
+def shared(_): return draw(), randint(1, 10 ** 9), rand(), secrets.choice(range(10 ** 9)), random.random()
+
+rng, wide, system = random.Random(7), numpy.random.default_rng(7), random.SystemRandom()
+def closed():
+    inner = numpy.random.RandomState(7)
+    return lambda _: (rng.random(), wide.random(), inner.random(), system.random())
+
+if __name__ == "__main__":
+    warnings.simplefilter("always")
+    def run(function):
+        with warnings.catch_warnings(record=True) as caught:
+            with environment().from_collection([1] * 10).rebalance().map(function).execute_and_collect() as found:
+                numbers = [len(set(each)) for each in zip(*found)]
+        print(numbers, [str(each.message).partition(", which")[0] for each in caught], {each.filename == __file__ for each in caught})
+    run(shared)
+    run(closed())
+"""
+
+
+def printed(folder: Path, text: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """What a program prints that ends without an error."""
+    file = folder / "program.py"
+    file.write_text(text)
+    with running(*(arguments or ("program.py",)), environment=environment, folder=folder) as program:
+        code, out, errors = program.end()
+    assert code == 0, "\n".join(errors)
+    return out
+
+
+@PARALLELISM
+def test_objects_of_a_programs_classes_come_back_as_they_are(parallelism: str, tmp_path: Path) -> None:
+    """Classes with slots, dataclasses, named tuples, structs, enumerations, exceptions, with metaclasses and hooks, abstract, generic."""
+    out = printed(tmp_path, _START + _CLASSES + _CLASSES_COME_BACK, "program.py", parallelism)
+
+    assert out.splitlines() == [
+        "came back: 36 all 0",
+        "are the program's: True",
+        "are as they were: True",
+        "are known there: True",
+    ]
+
+
+@PARALLELISM
+def test_a_programs_classes_work_in_its_functions(parallelism: str, tmp_path: Path) -> None:
+    """They have what the program gave them, and what Python, dataclasses, attrs, enum and msgspec made of it."""
+    assert printed(tmp_path, _START + _CLASSES + _CLASSES_WORK, "program.py", parallelism) == "all work\n"
+
+
+@PARALLELISM
+def test_functions_that_functools_made_run(parallelism: str, tmp_path: Path) -> None:
+    """A cache arrives empty, and is one for all functions of a chain that refer to it."""
+    out = printed(tmp_path, _START + _FUNCTIONS, "program.py", parallelism)
+
+    assert out == "True\n"
+
+
+@PARALLELISM
+@pytest.mark.parametrize("start", _STARTS)
+def test_a_program_runs_however_it_was_started(start: str, parallelism: str, tmp_path: Path) -> None:
+    """Also in a process that multiprocessing started, where the main module has another name, and by runpy."""
+    arguments, text = _STARTS[start]
+    (tmp_path / "other.py").write_text(_RUNPY)
+    if start == "runpy":
+        text = text.replace("__main__.helper(1)", "2").replace("pickle.loads(pickled).number", "0")  # __main__ is another module
+
+    out = printed(tmp_path, text, *(parallelism if each == "PARALLELISM" else each for each in arguments))
+
+    assert out == "[4, 6] True True\n"
+
+
+@PARALLELISM
+def test_objects_that_answer_no_question_do_not_disturb_jobs(parallelism: str, tmp_path: Path) -> None:
+    """Classes without a module, or whose ``__module__`` raises, objects whose attributes raise, and modules that cannot be imported."""
+    assert printed(tmp_path, _START + _ODD_OBJECTS, "program.py", parallelism) == "[2, 3]\n"
+
+
+@PARALLELISM
+def test_what_cannot_be_sent_is_named_by_its_variable(parallelism: str, tmp_path: Path) -> None:
+    """With the function that refers to it, in the same words whatever the parallelism."""
+    out = printed(tmp_path, _START + _UNSENDABLE, "program.py", parallelism)
+
+    assert out.count("\n") == 1
+    assert ".connections[0]` (_thread.lock): TypeError: cannot pickle '_thread.lock' object" in out  # a record of a source
+
+
+@PARALLELISM
+def test_a_job_that_is_too_large_names_the_variable_and_the_remedy(parallelism: str, tmp_path: Path) -> None:
+    [line] = printed(tmp_path, _START + _LARGE, "program.py", parallelism).splitlines()
+
+    assert line.startswith("the functions of job 'large' have 1")
+    assert "of them are `table['large'][0]`, a global of `look_up` (bytes); " in line
+    assert "more vertices are as large: each has its own copy of what its functions refer to; read large data in open()" in line
+    assert "env.register_cached_file()" in line
+
+
+@PARALLELISM
+def test_subtasks_draw_random_numbers_of_their_own(parallelism: str, tmp_path: Path) -> None:
+    """From the generator that a process shares.  Of one that is copied to all subtasks with its state the program is warned."""
+    [shared, own] = printed(tmp_path, _START + _RANDOM, "program.py", parallelism).splitlines()
+
+    assert shared == "[10, 10, 10, 10, 10] [] set()"
+    names = ["`rng`, a global of `<lambda>`", "`wide`, a global of `<lambda>`", "`inner`, in the closure of `<lambda>`"]
+    kinds = ["random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"]
+    if parallelism == "1":
+        assert own == "[10, 10, 10, 10] [] set()"
+    else:
+        assert own.startswith("[5, 5, 5, 10] ")
+        assert all(f"vertex 'Map': {name} ({kind}) is copied to 2 subtasks" in own for name, kind in zip(names, kinds, strict=True))
+        assert own.endswith("{True}")
+
+
+def test_functions_are_pickled_when_the_job_starts(environment: StreamExecutionEnvironment) -> None:
+    """As the example in the documentation says, beside what PyFlink does; its remedy gives what PyFlink gives."""
+    text = (REPOSITORY / "docs/coming-from-pyflink.md").read_text()
+    example = text.partition("<!-- pickled at execute: begin -->\n```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {"StreamExecutionEnvironment": _Of(environment)}
+    exec(example, names)  # the example itself
+
+    with names["late"][0].union(names["late"][1]).execute_and_collect() as late:
+        of_loop = sorted(late)
+    with names["early"][0].union(names["early"][1]).execute_and_collect() as early:
+        bound = sorted(early)
+
+    assert (of_loop, bound) == ([3, 3, 30, 30], [2, 3, 20, 30])
+    assert "PyFlink: 2, 20, 3, 30; flowlet: 3, 30, 3, 30" in example
+
+
+class _Of:
+    """Gives the environment of a cluster that runs."""
+
+    def __init__(self, environment: StreamExecutionEnvironment) -> None:
+        self._environment = environment
+
+    def get_execution_environment(self) -> StreamExecutionEnvironment:
+        return self._environment
