@@ -18,6 +18,9 @@ _Reduction = tuple[Callable[..., Any], tuple[Any, ...]]
 _reduce_code: Callable[[CodeType], _Reduction] = cloudpickle.Pickler.dispatch_table[CodeType]
 
 
+_STATE = 2  # the place of an object's state in what reduces it
+
+
 def _code_of_file(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
     return make(*arguments).replace(co_filename=filename)
 
@@ -31,6 +34,15 @@ class ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
     """cloudpickle's pickler, for code objects with their files."""
 
     dispatch_table = ChainMap({CodeType: _reduce_code_with_file}, cloudpickle.Pickler.dispatch_table)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """cloudpickle's, with the qualified name of a class within another class, which cloudpickle 3.1.3 cuts down to the last part."""
+        reduced = super().reducer_override(obj)
+        if issubclass(type(obj), type) and type(reduced) is tuple and obj.__qualname__ != obj.__name__:
+            state = reduced[2] if len(reduced) > _STATE else None
+            if type(state) is tuple and type(state[0]) is dict and "__module__" in state[0]:
+                state[0]["__qualname__"] = obj.__qualname__
+        return reduced
 
 
 def dumps(value: object, protocol: int | None = None) -> bytes:

@@ -27,13 +27,14 @@ from flowlet.datastream.state import (
     ValueStateDescriptor,
 )
 from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.serde.pickles.former_classes import FormerClassError, RunningClasses
 from flowlet.state.heap_states import HeapAggregatingState, HeapReducingState
 from flowlet.state.incremental_snapshot import INCREMENTAL_VERSION, IncrementalSnapshot, SharedFile
 from flowlet.state.keyed_state_backend import SharedFiles
 from flowlet.state.keyed_state_snapshot import VERSION, KeyedStateSnapshot, StateDescription, StateKind
 from flowlet.state.rocksdb.cached_states import RocksDBListState, RocksDBMapState, RocksDBValueState, StateKeys
 from flowlet.state.rocksdb.rocksdb_store import CACHE_BYTES, RocksDBStore, open_to_read, rows_of
-from flowlet.state.rocksdb.row_forms import ExpiryOfRows, full_snapshot, rows_of_snapshot, user_keys, with_other_ttl
+from flowlet.state.rocksdb.row_forms import ExpiryOfRows, full_snapshot, rows_of_snapshot, user_keys, with_other_ttl, with_running_classes
 from flowlet.state.rocksdb.row_keys import MAX_STATES, PREFIX
 from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
 from flowlet.state.type_compatibility import type_form
@@ -305,7 +306,9 @@ class RocksDBKeyedStateBackend:
             self._ids, self._descriptions = dict(snapshot.state_ids), dict(snapshot.descriptions)
             files = self._place.shared_files
             self._base = snapshot.shared if files is not None and files.are_restored_ones_own else {}
-            self._opened()
+            store = self._opened()
+            if files is not None and files.former_classes is not None:
+                self._map_classes(store, files.former_classes)
             return
         path = self._path("restored")
         try:
@@ -314,14 +317,36 @@ class RocksDBKeyedStateBackend:
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
+    def _map_classes(self, store: RocksDBStore, classes: RunningClasses) -> None:
+        """Write the rows again that hold classes of the program, which was another one; reads all rows."""
+        names = {number: name for name, number in self._ids.items()}
+        for group in self._key_groups:
+            batch = store.new_batch()
+            for row, content in store.rows(group.to_bytes(2, "big")):
+                mapped = self._mapped(names[PREFIX.unpack_from(row)[1]], row, content, classes)
+                if mapped is not content:
+                    batch.put(row, mapped)
+            store.write(batch)
+
+    def _mapped(self, name: str, row: bytes, content: bytes, classes: RunningClasses) -> bytes:
+        try:
+            return with_running_classes(self._descriptions[name].kind, row, content, self._max_parallelism, classes)
+        except (FormerClassError, StateRestoreError) as error:
+            raise StateRestoreError(f"state {name!r}: {error}") from error
+
     def _copy(self, snapshot: IncrementalSnapshot, path: Path) -> None:
         store = self._opened()
         former = open_to_read(path)
         try:
             ids = {snapshot.state_ids[name]: self._id_of(name, each) for name, each in snapshot.descriptions.items()}
+            names = {number: name for name, number in snapshot.state_ids.items()}
+            files = self._place.shared_files
+            classes = None if files is None else files.former_classes
             batch = store.new_batch()
             for group in self._key_groups:
-                for row, content in rows_of(former, group.to_bytes(2, "big")):
+                for row, written in rows_of(former, group.to_bytes(2, "big")):
+                    name = names[PREFIX.unpack_from(row)[1]]
+                    content = written if classes is None else self._mapped(name, row, written, classes)
                     batch.put(PREFIX.pack(group, ids[PREFIX.unpack_from(row)[1]]) + row[PREFIX.size :], content)
                     if batch.len() >= _BATCH_ROWS:
                         store.write(batch)
