@@ -291,8 +291,9 @@ class _FormerEnum:
         members = self._cls.__members__
         if name not in members:
             raise _no_member(form_of(self._cls), name)
-        found = members[name]
-        if self._former.values and isinstance(found, _ATOMS):
+        found: Any = members[name]
+        is_a_value = issubclass(self._cls, int | str | float | bytes)
+        if self._former.values and is_a_value:
             value = self._former.values[self._former.names.index(name)] if name in self._former.names else found.value
             if value != found.value:
                 raise FormerClassError(self._former, _other_value(name, value, found.value))
@@ -336,7 +337,7 @@ def _former_tuple(cls: Any, former: ClassForm) -> type:
     return type(cls.__name__, (), {"__new__": make})
 
 
-def _former_instance(cls: type, former: ClassForm, added: dict[str, Callable[[Any], Any]]) -> type:
+def _former_instance(cls: Any, former: ClassForm, added: dict[str, Callable[[Any], Any]]) -> type:
     """Stands in for a class whose fields have changed: its instances become those of the class when they get their state."""
 
     def set_state(self: Any, state: Any) -> None:
@@ -360,7 +361,8 @@ def _former_instance(cls: type, former: ClassForm, added: dict[str, Callable[[An
         return made
 
     methods = {"__setstate__": set_state} if former.names else {"__new__": new_without_fields}
-    return type(cls)(cls.__name__, (cls,), {"__slots__": (), "__module__": cls.__module__, **methods})
+    made: type = type(cls)(cls.__name__, (cls,), {"__slots__": (), "__module__": cls.__module__, **methods})
+    return made
 
 
 def _add_fields(instance: Any, added: dict[str, Callable[[Any], Any]]) -> None:

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from flowlet.common import Time
 from flowlet.datastream import (
+    CloseableIterator,
     CoProcessFunction,
     DataStream,
     KeyedProcessFunction,
@@ -65,12 +66,19 @@ def env() -> Iterator[StreamExecutionEnvironment]:
         yield cluster.environment().set_parallelism(1)
 
 
+def collected(stream: DataStream) -> list[Any]:
+    results = stream.execute_and_collect()
+    assert isinstance(results, CloseableIterator)
+    with results:
+        return list(results)
+
+
 def warnings_of(env: StreamExecutionEnvironment, kind: str, records: list[Any], *tags: OutputTag) -> tuple[list[Any], list[Any]]:
     """The warnings, and what arrived at the main output."""
     stream = KINDS[kind](env.from_collection(records))
     sides = [stream.get_side_output(tag).map(lambda value: ("side", value)) for tag in tags]
-    with capture_logs() as logs, stream.union(*sides).execute_and_collect() as results:
-        found = list(results)
+    with capture_logs() as logs:
+        found = collected(stream.union(*sides))
     return [line for line in logs if line["event"].startswith(WARNING)], found
 
 
@@ -105,8 +113,8 @@ def test_a_tag_is_emitted_beside_texts_without_a_warning(env: StreamExecutionEnv
             yield "on time", value
 
     stream = env.from_collection([1]).process(Tags())
-    with capture_logs() as logs, stream.union(stream.get_side_output(LATE)).execute_and_collect() as results:
-        found = list(results)
+    with capture_logs() as logs:
+        found = collected(stream.union(stream.get_side_output(LATE)))
 
     assert sorted(found, key=str) == [("on time", 1), 1]
     assert [line for line in logs if line["event"].startswith(WARNING)] == []

@@ -214,7 +214,8 @@ def test_values_of_every_kind_of_class_are_those_of_the_program_that_runs(monkey
     assert found[7].doubled() == 60
     for each, known in zip(found, expected, strict=True):
         assert type(each) is type(known)
-        if type(known).__eq__ is not object.__eq__:
+        equals: Any = type(known).__eq__
+        if equals is not object.__eq__:
             assert each == known
     assert (found[14].x, found[14].y, found[15].x, found[18].x, found[19].x) == (1, 2, 3, 4, 5)
 
