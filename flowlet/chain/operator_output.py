@@ -82,6 +82,8 @@ class OperatorOutput:
         self._sides = {tag_id: _Way(f"{name}, side output {tag_id}", consumers, counters) for tag_id, consumers in sides.items()}
         self._all: list[Consumer] = [*main, *(consumer for consumers in sides.values() for consumer in consumers)]
         self.loop_ends: list[LoopEnd] = [end for way in (self._main, *self._sides.values()) for end in way.loop_ends]
+        self.text_ids = set(sides)
+        """The ids of the side outputs that are read; emptied when the operator has warned of one that was a text (``TextsForTags``)."""
         self.current_watermark = MIN_TIMESTAMP
         self.on_mark: Callable[[CompletionMark], None] | None = None  # called after each mark; set where a chain ends
 

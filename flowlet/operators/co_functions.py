@@ -243,7 +243,7 @@ class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
         states = {each.name: self.ctx.operator_state_backend.get_broadcast_state(each) for each in self._descriptors}
         self._broadcast_context = _BroadcastContext(timers, self, states)
         views: dict[str, OperatorBroadcastState] = {
-            name: ReadOnlyOperatorBroadcastState(name, state.entries) for name, state in states.items()
+            name: ReadOnlyOperatorBroadcastState(name, state.entries, state.declared) for name, state in states.items()
         }
         return _StatesContext(timers, self, views)
 

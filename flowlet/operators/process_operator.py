@@ -27,7 +27,9 @@ from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.user_function import UserFunction, UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
 from flowlet.timers.time_api import NO_KEY, InternalTimer, InternalTimerService
+from netstack.log_lines import LogLines
 
+_log = LogLines(__name__)
 _TIMERS = "user-timers"  # Flink's name of the timers of process functions
 
 
@@ -166,6 +168,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
         """Make context and timers, then open the function."""
         timers = KeyedTimers(self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch)) if self._is_keyed else UnkeyedTimers(self)
         self._context = self._make_context(timers)
+        self._texts = TextsForTags(self)
         super().open()
 
     def _make_context(self, timers: TimerService) -> ProcessContext:
@@ -218,6 +221,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
             if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
                 self.out.emit_side(result[0].tag_id, result[1], timestamp)
             else:
+                self._texts.look_at(result)
                 self.out.collect_each((result,), stamps, 1)
 
     def _timer_failure(self, timer: InternalTimer, error: Exception) -> UserFunctionError:
@@ -262,7 +266,13 @@ def write_results(operator: UserFunctionOperator, code: LoopCode, results: str, 
 def _write_result(operator: UserFunctionOperator, code: LoopCode, result: str, timestamp: str | None) -> None:
     tag, plain = code.bind(OutputTag, "OutputTag"), code.bind(UNCHANGING, "unchanging")
     is_pair = f"type({result}) is {code.bind(tuple, 'tuple')} and len({result}) == {_PAIR}"
-    with code.block(f"if {is_pair} and type({result}[0]) not in {plain} and isinstance({result}[0], {tag}):"):
+    has_tag = f"type({result}[0]) not in {plain} and isinstance({result}[0], {tag})"
+    texts = TextsForTags(operator)
+    if texts.ids:
+        # Only here, where a side output is read: a test of the type takes the place of another one, and texts are looked up.
+        ids, look = code.bind(texts.ids, "ids"), code.bind(texts.look_at, "look_at")
+        has_tag = f"(({result}[0] in {ids} and {look}({result})) if type({result}[0]) is {code.bind(str, 'str')} else ({has_tag}))"
+    with code.block(f"if {is_pair} and {has_tag}:"):
         id_, value = code.variable("tag"), code.variable("v")
         code.line(f"{id_}, {value} = {result}[0].tag_id, {result}[1]")
         operator.out.write_side(code, id_, value, timestamp)
@@ -272,6 +282,31 @@ def _write_result(operator: UserFunctionOperator, code: LoopCode, result: str, t
 
 
 _PAIR = 2
+
+
+class TextsForTags:
+    """Warns, once, of records whose first field is the id of a side output that is read, where its ``OutputTag`` was meant.
+
+    Threading: task thread.
+    """
+
+    def __init__(self, operator: UserFunctionOperator) -> None:
+        self._operator = operator
+        self.ids = operator.out.text_ids
+        """The ids that are looked for: none after the warning."""
+
+    def look_at(self, result: Any) -> bool:
+        """Warn if the result is such a record; returns False: it is a record all the same."""
+        if self.ids and type(result) is tuple and len(result) == _PAIR and type(result[0]) is str and result[0] in self.ids:
+            self.ids.clear()
+            _log.warning(
+                "a tuple went to the main output whose first field is the id of a side output, as a text: to emit into the side output, "
+                "yield its OutputTag and the value",
+                operator=self._operator.name,
+                side_output=result[0],
+                record=preview(result),
+            )
+        return False
 
 
 def _advice(results: Any) -> TypeError:

@@ -15,16 +15,35 @@ from flowlet.datastream.state import (
     ReducingStateDescriptor,
     State,
     StateDescriptor,
+    ValueState,
     ValueStateDescriptor,
 )
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.state.heap_states import HeapAggregatingState, HeapListState, HeapMapState, HeapReducingState, HeapValueState
+from flowlet.state.declared_values import DeclaredValues
+from flowlet.state.heap_states import (
+    DeclaredHeapListState,
+    DeclaredHeapMapState,
+    DeclaredHeapValueState,
+    HeapAggregatingState,
+    HeapListState,
+    HeapMapState,
+    HeapReducingState,
+    HeapValueState,
+)
 from flowlet.state.incremental_cleanup import IncrementalCleanup
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_snapshot import VERSION, KeyedStateSnapshot, StateDescription, StateKind, StateRows
 from flowlet.state.row_conversion import row_converter
 from flowlet.state.state_table import StateTable
-from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
+from flowlet.state.ttl_states import (
+    DeclaredTtlListState,
+    DeclaredTtlMapState,
+    DeclaredTtlValueState,
+    Expiry,
+    TtlListState,
+    TtlMapState,
+    TtlValueState,
+)
 from flowlet.state.type_compatibility import type_form
 from flowlet.timers.time_api import KeyContext
 
@@ -107,7 +126,8 @@ class HeapKeyedStateBackend:
         name = descriptor.name
         if self._refusal is not None:
             raise FlowletError(f"state {name!r}: {self._refusal}")
-        table = StateTable(name, description, context)
+        declared = DeclaredValues(name, descriptor.type_info, description.kind)
+        table = StateTable(name, description, context, declared)
         if name in self._restored:
             table.restore(self._compatible_rows(name, description))
             del self._restored[name]
@@ -128,19 +148,29 @@ class HeapKeyedStateBackend:
 
     def _state_of(self, table: StateTable, descriptor: StateDescriptor) -> State:
         expiry = self._expiry_of(table, descriptor)
+        declared = table.declared
         match descriptor:
-            case ListStateDescriptor():
+            case ListStateDescriptor() if expiry is not None:
                 elements = HeapListState(table)
-                return elements if expiry is None else TtlListState(elements, expiry)
-            case MapStateDescriptor():
+                return DeclaredTtlListState(elements, expiry, declared) if declared.is_entered else TtlListState(elements, expiry)
+            case ListStateDescriptor():
+                return DeclaredHeapListState(table, declared) if declared.is_entered else HeapListState(table)
+            case MapStateDescriptor() if expiry is not None:
                 entries = HeapMapState(table)
-                return entries if expiry is None else TtlMapState(entries, expiry)
+                return DeclaredTtlMapState(entries, expiry, declared) if declared.is_entered else TtlMapState(entries, expiry)
+            case MapStateDescriptor():
+                return DeclaredHeapMapState(table, declared) if declared.is_entered else HeapMapState(table)
             case _:
                 return self._single_value_state(table, descriptor, expiry)
 
     def _single_value_state(self, table: StateTable, descriptor: StateDescriptor, expiry: Expiry | None) -> State:
-        value = HeapValueState(table)
-        stored = value if expiry is None else TtlValueState(value, expiry)
+        declared = table.declared
+        stored: ValueState[Any]
+        if expiry is None:
+            stored = DeclaredHeapValueState(table, declared) if declared.is_entered else HeapValueState(table)
+        else:
+            value = HeapValueState(table)
+            stored = DeclaredTtlValueState(value, expiry, declared) if declared.is_entered else TtlValueState(value, expiry)
         match descriptor:
             case ReducingStateDescriptor():
                 function = descriptor.get_reduce_function()

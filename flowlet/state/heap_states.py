@@ -14,6 +14,7 @@ from typing import Any
 
 from flowlet.datastream.state import AggregatingState, ListState, MapState, ReducingState, ValueState
 from flowlet.keys.exact_keys import exact_key
+from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValues
 from flowlet.state.frozen_rows import MapEntry, map_pairs
 from flowlet.state.state_table import PLAIN, Entries, StateTable
 
@@ -52,6 +53,27 @@ class HeapValueState(ValueState[Any]):
     def clear(self) -> None:
         """Forget the value of the current key."""
         self._table.clear()
+
+
+class DeclaredHeapValueState(HeapValueState):
+    """``HeapValueState`` of a plain declared type."""
+
+    __slots__ = ("_declared", "_exact")
+
+    def __init__(self, table: StateTable, declared: DeclaredValues) -> None:
+        super().__init__(table)
+        self._declared = declared
+        self._exact = declared.exact
+
+    def update(self, value: Any) -> None:
+        """Replace the value of the current key; None clears it.  Raises FlowletError: it is of another type."""
+        if type(value) is not self._exact:
+            if value is None:
+                self._table.clear()
+                return
+            value = self._declared.entered(value)
+        key = self._context.current_key
+        self._entries[key if type(key) in PLAIN else self._table.exact_to_store(key)] = value
 
 
 class HeapReducingState(ReducingState[Any]):
@@ -183,6 +205,21 @@ class HeapListState(ListState[Any]):
         self._table.clear()
 
 
+class DeclaredHeapListState(DeclaredList, HeapListState):
+    """``HeapListState`` whose elements are of a plain declared type."""
+
+    __slots__ = ("_exact", "declared")
+
+    def __init__(self, table: StateTable, declared: DeclaredValues) -> None:
+        super().__init__(table)
+        self.declared = declared
+        self._exact = declared.exact
+
+    def add(self, value: Any) -> None:
+        """Append to the list of the current key.  Raises FlowletError: it is of another type."""
+        HeapListState.add(self, value if type(value) is self._exact else self.declared.entered(value))
+
+
 class HeapMapState(MapState[Any, Any]):
     """A map per key of the stream."""
 
@@ -267,3 +304,31 @@ class HeapMapState(MapState[Any, Any]):
     def clear(self) -> None:
         """Forget the map of the current key."""
         self._table.clear()
+
+
+class DeclaredHeapMapState(DeclaredMap, HeapMapState):
+    """``HeapMapState`` whose keys, or values, are of a plain declared type."""
+
+    __slots__ = ("_exact", "_exact_key", "declared")
+
+    def __init__(self, table: StateTable, declared: DeclaredValues) -> None:
+        super().__init__(table)
+        self.declared = declared
+        self._exact = declared.exact
+        self._exact_key = declared.exact_key
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key of the map.  Raises FlowletError: one of them is of another type."""
+        if type(value) is not self._exact:
+            value = self.declared.entered(value)
+        if type(key) is not self._exact_key:
+            self.declared.check_key(key)
+        # As in HeapMapState, without a call.
+        inner = key if type(key) in PLAIN else exact_key(key)
+        current = self._context.current_key
+        outer = current if type(current) in PLAIN else self._table.exact_to_store(current)
+        entries = self._get(outer)
+        if entries is None:
+            entries = {}
+            self._entries[outer] = entries
+        entries[inner] = value if inner is key else MapEntry(key, value)

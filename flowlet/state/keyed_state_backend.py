@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flowlet.datastream.state import StateDescriptor
+from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.state.incremental_snapshot import IncrementalSnapshot, SharedFile
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.timers.time_api import KeyContext
@@ -20,6 +21,10 @@ class SharedFiles(Protocol):
     @property
     def are_restored_ones_own(self) -> bool:
         """Whether checkpoints may name the files that were restored; not those of another job, which may be removed."""
+
+    @property
+    def former_classes(self) -> RunningClasses | None:
+        """Maps the classes in restored files, if another program wrote them; else None."""
 
     def write_shared(self, path: Path) -> SharedFile:
         """Keep a copy of a local file for good.  Raises StorageError."""

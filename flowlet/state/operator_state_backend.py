@@ -22,18 +22,21 @@ from flowlet.datastream.state import (
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
+from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.frozen_rows import MapEntry, map_pairs, stored_pair
+from flowlet.state.keyed_state_snapshot import StateKind
 from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
 
 
 class OperatorListState(ListState[Any]):
     """A list of the subtask, in ``elements``."""
 
-    __slots__ = ("_name", "elements")
+    __slots__ = ("_name", "declared", "elements")
 
-    def __init__(self, name: str, elements: list[Any]) -> None:
+    def __init__(self, name: str, elements: list[Any], declared: DeclaredValues) -> None:
         self._name = name
         self.elements = elements
+        self.declared = declared
 
     def __repr__(self) -> str:
         return f"<OperatorListState {self._name!r}, {len(self.elements)} elements>"
@@ -47,15 +50,15 @@ class OperatorListState(ListState[Any]):
 
     def add(self, value: Any) -> None:
         """Append to the list."""
-        self.elements.append(value)
+        self.elements.append(self.declared.entered(value))
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append values to the list."""
-        self.elements.extend(values)
+        self.elements.extend(self.declared.all_entered(values))
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list."""
-        self.elements = list(values)
+        self.elements = self.declared.all_entered(values)
 
     def clear(self) -> None:
         """Drop all elements."""
@@ -65,11 +68,12 @@ class OperatorListState(ListState[Any]):
 class OperatorBroadcastState(BroadcastState[Any, Any]):
     """A map of the subtask, in ``entries`` by exact key, which is changed in place only; keys are told apart as those of a ``MapState``."""
 
-    __slots__ = ("_name", "entries")
+    __slots__ = ("_name", "declared", "entries")
 
-    def __init__(self, name: str, entries: dict[Any, Any]) -> None:
+    def __init__(self, name: str, entries: dict[Any, Any], declared: DeclaredValues) -> None:
         self._name = name
         self.entries = entries
+        self.declared = declared
 
     def __repr__(self) -> str:
         return f"<OperatorBroadcastState {self._name!r}, {len(self.entries)} keys>"
@@ -100,7 +104,9 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         return not self.entries
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key."""
+        """Set the value of a key.  Raises FlowletError: one of them is not of the declared type."""
+        self.declared.check_key(key)
+        value = self.declared.entered(value)
         exact = exact_key(key)
         self.entries[exact] = value if exact is key else MapEntry(key, value)
 
@@ -181,7 +187,9 @@ class OperatorStateBackend(OperatorStateStore):
         if found is None:
             name = state_descriptor.name
             entries = dict(stored_pair(key, value) for key, value in self._taken(name))
-            found = self._states[name] = OperatorBroadcastState(name, entries)
+            found = self._states[name] = OperatorBroadcastState(
+                name, entries, DeclaredValues(name, state_descriptor.type_info, StateKind.MAP)
+            )
         assert isinstance(found, OperatorBroadcastState), "its description was compared"
         return found
 
@@ -189,7 +197,9 @@ class OperatorStateBackend(OperatorStateStore):
         found = self._states.get(self._declared(descriptor, ListStateDescriptor, redistribution))
         if found is None:
             name = descriptor.name
-            found = self._states[name] = OperatorListState(name, self._taken(name))
+            found = self._states[name] = OperatorListState(
+                name, self._taken(name), DeclaredValues(name, descriptor.type_info, StateKind.LIST)
+            )
         assert isinstance(found, OperatorListState), "its description was compared"
         return found
 
@@ -263,7 +273,10 @@ def _named(description: tuple[Redistribution, str]) -> str:
 
 def _frozen(name: str, state: OperatorListState | OperatorBroadcastState) -> Callable[[], list[Any]]:
     """Copies the elements of a list, or the pairs of a map; what is returned gives them, on any thread."""
+    is_list = isinstance(state, OperatorListState)
     elements: list[Any] = state.elements.copy() if isinstance(state, OperatorListState) else map_pairs(state.entries)
+    if state.declared.is_serialized_checked:
+        state.declared.check_rows(StateKind.LIST if is_list else StateKind.MAP, [elements], has_ttl=False)
     if are_unchanging(elements):
         return lambda: elements
     try:

@@ -17,9 +17,11 @@ from itertools import islice
 from types import NoneType
 from typing import Any, Final, Protocol
 
+from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key, exact_keys
 from flowlet.state.copying_entries import CopyingEntries
+from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.frozen_rows import thawed_rows
 from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
 from flowlet.state.table_copy import LiveRows, TableCopy
@@ -57,6 +59,7 @@ class StateTable:
         name: the state's.
         description: what a snapshot says about it.
         key_context: holds the current key.
+        declared: the declared type; None: any value will do.
     """
 
     __slots__ = (
@@ -67,14 +70,16 @@ class StateTable:
         "_order",
         "_state",
         "_user_keys",
+        "declared",
         "description",
         "entries",
         "key_context",
         "name",
     )
 
-    def __init__(self, name: str, description: StateDescription, key_context: KeyContext) -> None:
+    def __init__(self, name: str, description: StateDescription, key_context: KeyContext, declared: DeclaredValues | None = None) -> None:
         self.name = name
+        self.declared = declared or DeclaredValues(name, PickledBytesTypeInfo(), StateKind.VALUE)
         self.description = description
         self.key_context = key_context
         self.entries: dict[Any, Any] = {}  # Changed in place only: states keep its bound methods.
@@ -174,7 +179,7 @@ class StateTable:
             now_ms: see ``expiry``.
         """
         self._list_keys()
-        copy = TableCopy(self.name, self.description, self.entries, self._user_keys, self._order, expiry, now_ms)
+        copy = TableCopy(self.name, self.description, self.entries, self._user_keys, self._order, expiry, now_ms, self.declared)
         self._copying.add(copy)
         self._is_copying = True
         if self._state is not None:

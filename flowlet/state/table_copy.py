@@ -22,6 +22,7 @@ import numpy as np
 
 from flowlet.errors import FlowletError
 from flowlet.keys.key_columns import column_key_groups
+from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.frozen_rows import copied_rows, thawed_row
 from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
 
@@ -47,10 +48,12 @@ class TableCopy:
         keys: the exact keys, in an order; may grow meanwhile.
         expiry: leaves expired rows out; None: all are taken.
         now_ms: when the snapshot began.
+        declared: the declared type of the values.
     """
 
     __slots__ = (
         "__weakref__",
+        "_declared",
         "_description",
         "_entries",
         "_expiry",
@@ -73,6 +76,7 @@ class TableCopy:
         keys: list[Any],
         expiry: LiveRows | None,
         now_ms: int,
+        declared: DeclaredValues,
     ) -> None:
         self._name = name
         self._description = description
@@ -82,6 +86,7 @@ class TableCopy:
         self._num_keys = len(keys)
         self._expiry = expiry
         self._now_ms = now_ms
+        self._declared = declared if declared.is_serialized_checked else None
         # Written by the task thread, each key once; read by the pool.
         self.kept: dict[Any, Any] = {}
         self.kept_user_keys: dict[Any, Any] = {}
@@ -95,7 +100,7 @@ class TableCopy:
         """The rows by key group; on any thread, once.
 
         Raises:
-            FlowletError: a value cannot be copied; names the state.
+            FlowletError: a value cannot be copied, or is not of the declared type; names the state.
         """
         assert not self.is_complete, "what was kept is gone"
         grouped = _GroupedRows()
@@ -104,6 +109,8 @@ class TableCopy:
                 some_keys, some_values = self._users_keys(exact), self._rows_of(exact)
                 if self._expiry is not None:
                     some_keys, some_values = self._live(self._expiry, some_keys, some_values)
+                if self._declared is not None:
+                    self._declared.check_rows(self._description.kind, some_values, has_ttl=self._description.has_ttl)
                 if some_keys:
                     grouped.add(some_keys, some_values, column_key_groups(some_keys, max_parallelism))
         finally:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from flowlet.datastream.state import ListState, MapState, ValueState
 from flowlet.datastream.states.state_ttl_config import StateTtlConfig
+from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValue, DeclaredValues
 from flowlet.state.frozen_rows import MapEntry
 from flowlet.state.keyed_state_snapshot import StateKind
 
@@ -233,6 +234,36 @@ class TtlMapState(MapState[Any, Any]):
         if expiry.is_extended_by_reads and now_ms != pair[1]:
             self._stored.put(key, (pair[0], now_ms))
         return pair
+
+
+class DeclaredTtlValueState(DeclaredValue, TtlValueState):
+    """``TtlValueState`` of a plain declared type."""
+
+    __slots__ = ("declared",)
+
+    def __init__(self, stored: ValueState[Any], expiry: Expiry, declared: DeclaredValues) -> None:
+        super().__init__(stored, expiry)
+        self.declared = declared
+
+
+class DeclaredTtlListState(DeclaredList, TtlListState):
+    """``TtlListState`` whose elements are of a plain declared type."""
+
+    __slots__ = ("declared",)
+
+    def __init__(self, stored: StoredList, expiry: Expiry, declared: DeclaredValues) -> None:
+        super().__init__(stored, expiry)
+        self.declared = declared
+
+
+class DeclaredTtlMapState(DeclaredMap, TtlMapState):
+    """``TtlMapState`` whose keys, or values, are of a plain declared type."""
+
+    __slots__ = ("declared",)
+
+    def __init__(self, stored: MapState[Any, Any], expiry: Expiry, declared: DeclaredValues) -> None:
+        super().__init__(stored, expiry)
+        self.declared = declared
 
 
 def _used_ms(stored: Any) -> int:

@@ -9,6 +9,7 @@ import hashlib
 from pathlib import Path
 
 from flowlet.rpc.control_messages import StateHandle
+from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.state.incremental_snapshot import SharedFile
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 
@@ -19,12 +20,16 @@ class JobSharedFiles:
     Args:
         storage: of the job.
         former: where the checkpoint lies that the job starts from; None: in ``storage``, too.
+        former_classes: if another program wrote that checkpoint.
     """
 
-    def __init__(self, storage: CheckpointStorage, former: CheckpointStorage | None = None) -> None:
+    def __init__(
+        self, storage: CheckpointStorage, former: CheckpointStorage | None = None, former_classes: RunningClasses | None = None
+    ) -> None:
         self._storage = storage
         self._former = former or storage
         self.are_restored_ones_own = self._former is storage
+        self.former_classes = former_classes
 
     def __repr__(self) -> str:
         return f"<JobSharedFiles of {self._storage!r}>"

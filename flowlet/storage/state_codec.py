@@ -3,13 +3,15 @@
 Side:       shared.  Any thread; never on an event loop: it imports modules of users.
 Invariants: only what a verified handle describes may be decoded: it is unpickled.
 Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all parts one after the other.  A
-            part is the pickle (protocol 5) of one operator's state; large arrays follow their pickle as they are.
+            part is the pickle (protocol 5) of one operator's state; large arrays follow their pickle as they are.  Classes that go by
+            value are written as ``former_classes`` says.
 Absent:     data in flight, see ``channel_codec``.
 """
 
 import pickle
 import struct
 from collections.abc import Mapping
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 import cloudpickle
@@ -17,8 +19,18 @@ import msgspec
 
 from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
 from flowlet.errors import SerdeError, StateRestoreError
+from flowlet.keys.key_columns import column_key_groups
 from flowlet.serde.deploy_blobs import OPENING
-from flowlet.serde.pickles.program_pickle import ProgramPickler
+from flowlet.serde.pickles.former_classes import (
+    ClassForm,
+    FormCollector,
+    FormerClassError,
+    FormerUnpickler,
+    FormPickler,
+    NeedsFormsError,
+    RunningClasses,
+)
+from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.storage.pickle_streams import PickleReader, PickleWriter
 
 _MAGIC: Final = b"FLST"
@@ -74,17 +86,25 @@ def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) ->
     return b"".join((_START.pack(_MAGIC, _VERSION, len(head)), head, *pieces))
 
 
-def decode_state(content: bytes, names: Mapping[str, str] | None = None) -> SubtaskState:
+def decode_state(content: bytes, names: Mapping[str, str] | None = None, classes: RunningClasses | None = None) -> SubtaskState:
     """The state; its arrays can be written to and share no memory with ``content``.
+
+    Args:
+        content: what ``encode_state`` gave, also in another program.
+        names: of the operators by their ids, for people.
+        classes: of the program that runs, if another one has written the state; None: classes are as they were written.
 
     Raises:
         StateRestoreError: the bytes are of another version, or name what does not exist here; the message names operator and class.
     """
     head, position = _read_head(content)
-    reader = _PartReader(content, position)
+    reader = _PartReader(content, position, classes)
     operators = {}
     for each in head.operators:
-        own, timers, keyed, by_subtask = reader.read(each.part, _what(each.operator_id, names))
+        what = _what(each.operator_id, names)
+        own, timers, keyed, by_subtask = reader.read(each.part, what)
+        if classes is not None and classes.are_used and isinstance(keyed, KeyedStateSnapshot):
+            _check_key_groups(keyed, what)
         operators[each.operator_id] = OperatorState(own, timers, each.state_version, keyed, by_subtask)
     reader.check_end()
     return SubtaskState(operators, is_finished=head.is_finished)
@@ -105,10 +125,10 @@ def _write_part(value: object, what: str, pieces: list[bytes | memoryview]) -> _
     try:
         pickled, buffers = _dump(pickle.Pickler, value)
         if any(map(_names_what_goes_by_value, pickled)):
-            pickled, buffers = _dump(ProgramPickler, value)
+            pickled, buffers = _dump(FormPickler, value)
     except Exception:  # noqa: BLE001 - for example a lambda: cloudpickle can pickle it, or says why not
         try:
-            pickled, buffers = _dump(ProgramPickler, value)
+            pickled, buffers = _dump(FormPickler, value)
         except Exception as error:
             raise SerdeError(
                 f"{what} cannot be pickled: {type(error).__name__}: {error}; keep in state only values that can be pickled, and make the "
@@ -157,20 +177,34 @@ def _read_head(content: bytes) -> tuple[_Head, int]:
 class _PartReader:
     """Reads one part after the other."""
 
-    def __init__(self, content: bytes, position: int) -> None:
+    def __init__(self, content: bytes, position: int, classes: RunningClasses | None) -> None:
         self._content = memoryview(content)
         self._position = position
+        self._classes = classes
 
     def read(self, part: _Part, what: str) -> Any:
         """The value of the next part."""
         pickled = self._take(part.pickle_size, what)
-        buffers = [bytearray(self._take(size, what)) for size in part.buffer_sizes]  # a copy: arrays of bytes could not be written to
+        buffers = [self._take(size, what) for size in part.buffer_sizes]
         try:
-            return _NamingUnpickler(PickleReader(pickled), what, buffers).load()
+            return self._load(pickled, buffers, what)
+        except FormerClassError as error:
+            raise StateRestoreError(f"{what}{_in_states(pickled, buffers, error.qualname)}: {error}") from error
         except StateRestoreError:
             raise
         except Exception as error:
             raise StateRestoreError(f"{what} cannot be read: {type(error).__name__}: {error}; was one of its classes changed?") from error
+
+    def _load(self, pickled: memoryview, buffers: list[memoryview], what: str) -> Any:
+        # Buffers are copied each time: arrays of bytes could not be written to.
+        try:
+            return _NamingUnpickler(PickleReader(pickled), what, self._classes, None, list(map(bytearray, buffers))).load()
+        except NeedsFormsError:
+            collector = FormCollector(PickleReader(pickled), list(map(bytearray, buffers)))
+            with OPENING:
+                collector.load()
+            forms = collector.forms()
+            return _NamingUnpickler(PickleReader(pickled), what, self._classes, forms, list(map(bytearray, buffers))).load()
 
     def check_end(self) -> None:
         """Raises StateRestoreError: more bytes follow."""
@@ -186,11 +220,13 @@ class _PartReader:
         return taken
 
 
-class _NamingUnpickler(pickle.Unpickler):
+class _NamingUnpickler(FormerUnpickler):
     """Says which operator needs a class that does not exist here."""
 
-    def __init__(self, file: PickleReader, what: str, buffers: list[bytearray]) -> None:
-        super().__init__(file, buffers=buffers)
+    def __init__(
+        self, file: PickleReader, what: str, classes: RunningClasses | None, former: list[ClassForm] | None, buffers: list[bytearray]
+    ) -> None:
+        super().__init__(file, classes, former, buffers)
         self._what = what
 
     def find_class(self, module: str, name: str) -> Any:
@@ -198,8 +234,63 @@ class _NamingUnpickler(pickle.Unpickler):
         try:
             with OPENING:
                 return super().find_class(module, name)
+        except NeedsFormsError:
+            raise
         except Exception as error:
             raise StateRestoreError(
                 f"{self._what} needs {module}.{name}, which this process does not find ({type(error).__name__}: {error}): "
                 "keep the class where it was when the checkpoint was taken, or start without the checkpoint"
             ) from error
+
+
+def _check_key_groups(keyed: KeyedStateSnapshot, what: str) -> None:
+    """Raises StateRestoreError: the classes of the program that runs make other keys of those that were written."""
+    for group, states in keyed.groups.items():
+        for name, rows in states.items():
+            if isinstance(rows.keys, list | tuple) and set(column_key_groups(rows.keys, keyed.max_parallelism)) - {group}:
+                raise StateRestoreError(
+                    f"{what}, {name!r}: the class of its keys has another name, or other fields that count for ==, than when they were "
+                    "written, so that they would be other keys; keep both, or start without the state"
+                )
+
+
+class _FindsClass(pickle.Pickler):
+    """Whether what is pickled refers to a class of this name."""
+
+    def __init__(self, qualname: str) -> None:
+        super().__init__(PickleWriter(), _PROTOCOL)
+        self._qualname = qualname
+        self.has_found = False
+
+    def reducer_override(self, obj: Any) -> Any:
+        """See ``pickle.Pickler``."""
+        if obj is _nothing:
+            return NotImplemented
+        if isinstance(obj, type):
+            self.has_found |= obj.__qualname__ == self._qualname
+            return _nothing, ()
+        return (_nothing, ()) if isinstance(obj, FunctionType | ModuleType) else NotImplemented
+
+
+def _nothing() -> None:
+    return None
+
+
+def _in_states(pickled: memoryview, buffers: list[memoryview], class_name: str) -> str:
+    """The names of the states that hold instances of a class, for a message; empty if they cannot be told."""
+    try:
+        with OPENING:
+            _, timers, keyed, by_subtask = FormerUnpickler(PickleReader(pickled), None, None, list(map(bytearray, buffers))).load()
+        found = [] if not _refers_to(timers, class_name) else ["timers"]
+        groups = [] if not isinstance(keyed, KeyedStateSnapshot) else keyed.groups.values()
+        found += [repr(name) for group in groups for name, rows in group.items() if _refers_to(rows, class_name)]
+        found += [repr(name) for name, rows in ({} if by_subtask is None else by_subtask.states).items() if _refers_to(rows, class_name)]
+    except Exception:  # noqa: BLE001 - the error that is being explained counts
+        return ""
+    return f", {', '.join(dict.fromkeys(found))}" if found else ""
+
+
+def _refers_to(value: object, class_name: str) -> bool:
+    pickler = _FindsClass(class_name)
+    pickler.dump(value)
+    return pickler.has_found

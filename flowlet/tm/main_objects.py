@@ -8,13 +8,16 @@ Rules:      what is asked for twice is the same object.
             a task's thread gets the objects of its own job; other threads (of users, of coroutines) get those of the job that came last.
 """
 
+import importlib
 import sys
 import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
-from flowlet.serde.deploy_blobs import load_object
+from flowlet.serde.deploy_blobs import OPENING, load_object
 from flowlet.serde.pickles.class_pickle import classes_stay
+from flowlet.serde.pickles.former_classes import find_in
 
 _MAIN: Final = "__main__"
 _MAX_OPENED: Final = 256
@@ -31,12 +34,26 @@ class MainObjects:
 
     def use(self, objects: Mapping[str, bytes]) -> None:
         """From now on these are the objects of the calling task thread."""
+        self._of_thread.objects = objects
         if objects:
-            self._of_thread.objects = self._newest = objects
+            self._newest = objects
             sys.modules[_MAIN].__getattr__ = self._find  # type: ignore[method-assign]  # PEP 562
 
+    def class_of(self, module: str, qualname: str) -> type | None:
+        """The class of this name in the program of the calling thread's job, or in a module; None: there is none."""
+        objects = getattr(self._of_thread, "objects", {})
+        if module == _MAIN and objects:
+            outer = qualname.partition(".")[0]
+            names = [outer] if outer in objects else objects
+            return find_in(SimpleNamespace(**{name: self._find(name) for name in names}), qualname)
+        try:
+            with OPENING:
+                return find_in(importlib.import_module(module), qualname)
+        except ImportError:
+            return None
+
     def _find(self, name: str) -> Any:
-        pickled = getattr(self._of_thread, "objects", self._newest).get(name)
+        pickled = (getattr(self._of_thread, "objects", None) or self._newest).get(name)
         if pickled is None:
             raise AttributeError(
                 f"the main module of the job's program has no class or function {name!r} that could be sent with the job; "

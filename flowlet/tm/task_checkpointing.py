@@ -47,6 +47,7 @@ from flowlet.rpc.control_messages import (
     TaskDeploymentDescriptor,
     TriggerCheckpoint,
 )
+from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_backend import SharedFiles
 from flowlet.storage.channel_codec import decode_channels, encode_channels
@@ -161,7 +162,7 @@ class TaskCheckpointing:
             in_flight=[] if storage is None else self._read_in_flight(storage),
             are_taken_after_finish=settings.after_tasks_finish,
             are_periodic=settings.is_periodic,
-            shared_files=_shared_files(own, storage),
+            shared_files=_shared_files(own, storage, None if restored is None else _former_classes(restored)),
             max_concurrent=settings.max_concurrent,
             report_end=partial(self._send, FinalCheckpointAwaited(descriptor.attempt)),
         )
@@ -201,7 +202,7 @@ class TaskCheckpointing:
 
     def _read_part(self, storage: StateFiles, restored: RestoredState, handle: StateHandle) -> Mapping[str, object]:
         try:
-            state = decode_state(storage.read_state(handle), self._names)
+            state = decode_state(storage.read_state(handle), self._names, _former_classes(restored))
         except Exception as error:
             place = "in the deployment" if handle.path is None else f"in the file {handle.path}"
             cause = f"{error}" or type(error).__name__
@@ -379,12 +380,17 @@ def _shared_of(state: SubtaskState) -> list[StateHandle]:
     return [handle_of(file) for each in keyed if isinstance(each, IncrementalSnapshot) for file in each.shared.values()]
 
 
-def _shared_files(own: CheckpointStorage | None, storage: StateFiles | None) -> SharedFiles | None:
+def _former_classes(restored: RestoredState) -> RunningClasses | None:
+    """A job that goes on after a failure has the very classes of its state; those of another program are found by name."""
+    return RunningClasses(MAIN_OBJECTS.class_of) if restored.former_job else None
+
+
+def _shared_files(own: CheckpointStorage | None, storage: StateFiles | None, classes: RunningClasses | None) -> SharedFiles | None:
     """Those of the job, and of the checkpoint that it starts from; a savepoint has none, nor has a job without periodic checkpoints."""
     former = storage if isinstance(storage, CheckpointStorage) else None
     if own is None:
-        return None if former is None else JobSharedFiles(former)
-    return JobSharedFiles(own, former)
+        return None if former is None else JobSharedFiles(former, None, classes)
+    return JobSharedFiles(own, former, classes)
 
 
 def _options(settings: CheckpointSettings, order: TriggerCheckpoint) -> CheckpointOptions:

@@ -25,6 +25,7 @@ from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.keyed_operator import KeyedInput, write_current_key
+from flowlet.operators.process_operator import TextsForTags
 from flowlet.operators.user_function import RuntimeContext, UserFunction, UserFunctionOperator
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.timers.time_api import InternalTimer
@@ -70,6 +71,7 @@ class WindowOperator(UserFunctionOperator):
         """Tell the operator where it is and where its results go."""
         super().setup(ctx, output)
         self._results = WindowResults(self.out)
+        self._texts = TextsForTags(self)
 
     def open(self) -> None:
         """Make states and contexts, then open the functions."""
@@ -297,7 +299,7 @@ class WindowOperator(UserFunctionOperator):
         if results is None:
             return
         iterator = self._called(window, lambda: iter(results))
-        emit = self._results.emit
+        emit, texts = self._results.emit, self._texts
         while True:
             try:
                 result = next(iterator)
@@ -308,6 +310,8 @@ class WindowOperator(UserFunctionOperator):
             if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
                 self._results.emit_side(result[0].tag_id, result[1], timestamp)
             else:
+                if texts.ids:
+                    texts.look_at(result)
                 emit(result, timestamp)
 
     # -- timers

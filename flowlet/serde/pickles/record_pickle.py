@@ -13,7 +13,7 @@ import io
 import pickle
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from types import FunctionType
@@ -86,8 +86,8 @@ def dumps_value(value: Any) -> bytes:
     return b"".join((_HEADER.pack(_WITH_CLASSES, len(data.table)), data.table, data))
 
 
-def loads_value(data: bytes | memoryview) -> Any:
-    """The value that ``dumps_value`` was given.
+def loads_value(data: bytes | memoryview, find_class: Callable[[bytes], Any] = class_of) -> Any:
+    """The value that ``dumps_value`` was given; ``find_class`` gives the classes of the class table.
 
     Raises:
         SerdeError: the bytes are corrupt.
@@ -99,7 +99,7 @@ def loads_value(data: bytes | memoryview) -> Any:
     end = _HEADER.size + size
     if end > len(data):
         raise SerdeError(f"a class table of {size} bytes in a pickle of {len(data)}")
-    return _load(data[end:], bytes(data[_HEADER.size : end]))
+    return _load(data[end:], bytes(data[_HEADER.size : end]), find_class)
 
 
 def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Sequence[int]) -> list[Any]:
@@ -121,8 +121,8 @@ def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Se
     return values
 
 
-def _load(pickled: bytes | memoryview, table: bytes) -> Any:
-    token = _classes_at_hand.set(tuple(map(class_of, _references_in(table))))
+def _load(pickled: bytes | memoryview, table: bytes, find_class: Callable[[bytes], Any] = class_of) -> Any:
+    token = _classes_at_hand.set(tuple(map(find_class, _references_in(table))))
     try:
         return _loads(pickled)
     finally:

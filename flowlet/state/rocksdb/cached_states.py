@@ -4,22 +4,25 @@ Hot path.  An access that finds its key in the cache costs one look at the type 
 first one of a key also computes its key group and asks RocksDB (bench: docs/measurements.md).
 
 Side:       task.
-Invariants: an entry of a cache that is not in ``_changed`` is what RocksDB has.  None stands for a row that does not exist: a key without a
-            value has no row.  Lists and maps are never given to the user themselves.
+Invariants: what a cache holds was charged to the budget of the store before it was stored, also in place of something else.  An entry of a
+            cache that is not in ``_changed`` is what RocksDB has.  None stands for a row that does not exist: a key without a value has
+            no row.  Lists and maps are never given to the user themselves.
 Rules:      what ``value()`` gave may be the cached object: as with every back end, a value that was changed in place must be given to
             ``update``.  A list is one row; a map has a row per key, and its order is that of RocksDB.
 Source:     Flink ``RocksDBValueState``, ``RocksDBListState``, ``RocksDBMapState``; PyFlink's ``CachedMapState``.
 """
 
-import sys
 from collections.abc import Iterable, Iterator
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.datastream.state import ListState, MapState, ValueState
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
-from flowlet.state.rocksdb.rocksdb_store import RocksDBStore
+from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValues
+from flowlet.state.keyed_state_snapshot import StateDescription, StateKind
+from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, memory_size
 from flowlet.state.rocksdb.row_keys import PLAIN, WITH_KEYS, WITH_KEYS_PREFIX, key_bytes, plain_key, row_prefix
 from flowlet.timers.time_api import NO_KEY, KeyContext
 
@@ -27,7 +30,12 @@ if TYPE_CHECKING:
     import rocksdict
 
 _ENTRY_BYTES: Final = 200  # of the dictionaries, per entry
-_ELEMENT_BYTES: Final = 8
+_MAP_BYTES: Final = 600  # of what is known of a map without entries
+# Values that are all counted as _SMALL_BYTES: these types, integers of 64 bits and short texts.
+_SMALL: Final = frozenset({float, bool, NoneType})
+_SMALL_BYTES: Final = 128
+_MAX_SMALL_INT: Final = (1 << 63) - 1
+_MAX_SMALL_TEXT: Final = 16  # characters, of at most 4 bytes
 _MISSING: Final = object()
 _UNSET: Final = object()
 
@@ -35,10 +43,23 @@ _UNSET: Final = object()
 class StateKeys:
     """The exact keys of one state, and the bytes that its rows begin with."""
 
-    __slots__ = ("_last_exact", "_last_key", "context", "name", "state_id", "store")
+    __slots__ = ("_last_exact", "_last_key", "budget", "context", "declared", "has_ttl", "is_checked", "kind", "name", "state_id", "store")
 
-    def __init__(self, name: str, state_id: int, store: RocksDBStore, context: KeyContext) -> None:
+    def __init__(
+        self,
+        name: str,
+        state_id: int,
+        store: RocksDBStore,
+        context: KeyContext,
+        declared: DeclaredValues,
+        description: StateDescription,
+    ) -> None:
         self.name = name
+        self.declared = declared
+        self.kind = description.kind
+        self.has_ttl = description.has_ttl
+        self.is_checked = declared.is_serialized_checked
+        self.budget = store.budget
         self.state_id = state_id
         self.store = store
         self.context = context
@@ -61,67 +82,113 @@ class StateKeys:
         """What the rows of a key begin with."""
         return row_prefix(self.store.key_group(key), self.state_id, key_bytes(exact))
 
-    def use_room(self, num_bytes: int) -> None:
-        """Count what goes into a cache; called before it does, because it may empty all caches."""
-        store = self.store
-        store.room -= num_bytes + _ENTRY_BYTES
-        if store.room < 0:
-            store.make_room()
+    def charge(self, old: int, new: int) -> bool:
+        """Count ``new`` bytes in place of ``old``; called before they are stored.  Returns whether all caches were emptied for that.
 
-    def dumped(self, value: Any) -> bytes:
-        """The bytes of a row.  Raises FlowletError: it cannot be pickled; names the state."""
+        Then nothing is left of what was charged before: what is stored now is charged as new.
+        """
+        if not self.budget.charge(old, new):
+            return False
+        self.store.make_room()
+        self.budget.charge(0, new)
+        return True
+
+    def dumped(self, value: Any, row: Any) -> bytes:
+        """The bytes of a row with this value.  Raises FlowletError: it cannot be pickled, or is of another type than declared."""
+        if self.is_checked:
+            self._check(value)
         try:
-            return dumps_value(value)
+            return dumps_value(row)
         except Exception as error:
             raise FlowletError(
                 f"state {self.name!r} holds a value that cannot be pickled into RocksDB ({error}); keep values that can be pickled"
             ) from error
 
+    def _check(self, value: Any) -> None:
+        values = value if self.kind is StateKind.LIST else [value]
+        self.declared.check_values([each[0] for each in values] if self.has_ttl else values)
+
 
 class RowCacheOfKeys:
     """One row per key of the stream."""
 
-    __slots__ = ("_changed", "_keys", "entries")
+    __slots__ = ("_changed", "_keys", "_sizes", "_small", "entries")
 
     def __init__(self, keys: StateKeys) -> None:
         self._keys = keys
         self.entries: dict[Any, Any] = {}  # By exact key; changed in place only: states keep its bound methods.
+        self._sizes: dict[Any, int] = {}  # Of the entries: what was charged.
         self._changed: dict[Any, Any] = {}  # Keys as the user knows them, by exact key.
+        self._small: set[Any] = set()  # Of the changed entries those that are charged as small: they need no more charge for a small value.
         keys.store.caches.append(self)
 
     def load(self, key: Any, exact: Any) -> Any:
         """The value of a key that is not in the cache."""
         content = self._keys.store.get(self._keys.prefix(key, exact))
         value = None
+        size = _ENTRY_BYTES
         if content is not None:
             value = loads_value(content) if content[0] != WITH_KEYS else loads_value(content[1:])[1]
-        self._keys.use_room(0 if content is None else len(content))
+            size += max(len(content), memory_size(value))
+        self._keys.charge(0, size)
+        self._sizes[exact] = size
         self.entries[exact] = value
         return value
 
-    def store(self, key: Any, exact: Any, value: Any) -> None:
-        """Replace the value of a key; None: it has none any more."""
-        if exact not in self._changed:
-            if exact not in self.entries:
-                self._keys.use_room(sys.getsizeof(value))
-            self._changed[exact] = key
+    def store(self, key: Any, exact: Any, value: Any, num_added: int | None = None) -> None:
+        """Replace the value of a key; None: it has none any more.  ``num_added``: by how many bytes it is larger; None: not known."""
+        kind = type(value)
+        if kind is int:
+            is_small = -_MAX_SMALL_INT <= value <= _MAX_SMALL_INT
+        else:
+            is_small = kind in _SMALL or (kind is str and len(value) <= _MAX_SMALL_TEXT)
+        if not is_small or exact not in self._small:
+            self._charge(key, exact, value, num_added, is_small=is_small)
         self.entries[exact] = value
+
+    def _charge(self, key: Any, exact: Any, value: Any, num_added: int | None, *, is_small: bool) -> None:
+        old = self._sizes.get(exact, 0)
+        if is_small:
+            size = _ENTRY_BYTES + _SMALL_BYTES
+        elif num_added is not None and old:
+            size = old + num_added
+        else:
+            size = _ENTRY_BYTES + memory_size(value)
+        self._keys.charge(old, size)
+        self._sizes[exact] = size
+        self._changed[exact] = key
+        if is_small:
+            self._small.add(exact)
+        else:
+            self._small.discard(exact)
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
         """See ``RowCache``."""
-        keys, entries = self._keys, self.entries
+        keys, entries, sizes = self._keys, self.entries, self._sizes
         for exact, key in self._changed.items():
             value = entries[exact]
             prefix = keys.prefix(key, exact)
             if value is None:
                 batch.delete(prefix)
-            else:
-                batch.put(prefix, keys.dumped(value) if type(key) in PLAIN else WITH_KEYS_PREFIX + keys.dumped((key, value)))
+                continue
+            row = keys.dumped(value, value) if type(key) in PLAIN else WITH_KEYS_PREFIX + keys.dumped(value, (key, value))
+            batch.put(prefix, row)
+            if len(row) + _ENTRY_BYTES > sizes[exact]:
+                keys.budget.charge(sizes[exact], len(row) + _ENTRY_BYTES)
+                sizes[exact] = len(row) + _ENTRY_BYTES
         self._changed.clear()
+        self._small.clear()
 
     def forget(self) -> None:
         """See ``RowCache``."""
         self.entries.clear()
+        self._sizes.clear()
+
+    def held_bytes(self) -> int:
+        """See ``RowCache``."""
+        assert self._sizes.keys() == self.entries.keys()
+        assert self._small <= self._changed.keys() <= self.entries.keys()
+        return sum(self._sizes.values())
 
 
 class RocksDBValueState(ValueState[Any]):
@@ -150,9 +217,33 @@ class RocksDBValueState(ValueState[Any]):
         key = self._context.current_key
         self._cache.store(key, key if type(key) in PLAIN else self._keys.exact(key), value)
 
+    def update_grown(self, value: Any, num_added: int) -> None:
+        """``update``, with what the value of the current key was, and some more bytes."""
+        key = self._context.current_key
+        self._cache.store(key, key if type(key) in PLAIN else self._keys.exact(key), value, num_added)
+
     def clear(self) -> None:
         """Forget the value of the current key."""
-        self.update(None)
+        key = self._context.current_key
+        self._cache.store(key, key if type(key) in PLAIN else self._keys.exact(key), None)
+
+
+class DeclaredRocksDBValueState(RocksDBValueState):
+    """``RocksDBValueState`` of a plain declared type."""
+
+    __slots__ = ("_declared", "_exact")
+
+    def __init__(self, keys: StateKeys) -> None:
+        super().__init__(keys)
+        self._declared = keys.declared
+        self._exact = keys.declared.exact
+
+    def update(self, value: Any) -> None:
+        """Replace the value of the current key; None clears it.  Raises FlowletError: it is of another type."""
+        if type(value) is not self._exact and value is not None:
+            value = self._declared.entered(value)
+        key = self._context.current_key
+        self._cache.store(key, key if type(key) in PLAIN else self._keys.exact(key), value)
 
 
 class RocksDBListState(ListState[Any]):
@@ -186,10 +277,9 @@ class RocksDBListState(ListState[Any]):
         """Append values to the list of the current key."""
         added = list(values)
         if added:
-            self._keys.use_room(sum(map(sys.getsizeof, added)) + (len(added) - 1) * _ELEMENT_BYTES)
             elements = self._value.value() or []
             elements += added
-            self._value.update(elements)
+            self._value.update_grown(elements, memory_size(added))
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list of the current key; an empty one clears it."""
@@ -200,18 +290,49 @@ class RocksDBListState(ListState[Any]):
         self._value.clear()
 
 
+class DeclaredRocksDBListState(DeclaredList, RocksDBListState):
+    """``RocksDBListState`` whose elements are of a plain declared type."""
+
+    __slots__ = ("declared",)
+
+    def __init__(self, keys: StateKeys) -> None:
+        super().__init__(keys)
+        self.declared = keys.declared
+
+    def add(self, value: Any) -> None:
+        """Append to the list of the current key."""
+        self.add_all((value,))
+
+
 class _CachedMap:
     """What is known of one key's map."""
 
-    __slots__ = ("changed", "is_complete", "is_replaced", "key", "known", "prefix")
+    __slots__ = ("changed", "is_complete", "is_replaced", "key", "known", "num_live", "prefix", "sizes", "small")
 
     def __init__(self, key: Any, prefix: bytes) -> None:
         self.key = key  # of the stream, as the user knows it
         self.prefix = prefix
         self.known: dict[Any, tuple[Any, Any] | None] = {}  # key as the user knows it, and value, by exact key; None: there is no row
+        self.num_live = 0  # how many of them are not None
+        self.sizes: dict[Any, int] = {}  # of ``known``: what was charged
         self.changed: set[Any] = set()
+        self.small: set[Any] = set()  # of ``changed``: there, and charged as small, so that another small value needs no charge
         self.is_complete = False  # whether a key that is not known has no row
         self.is_replaced = False  # whether the rows that RocksDB has are void
+
+    def keep(self, exact: Any, entry: tuple[Any, Any] | None, size: int) -> None:
+        """Know an entry, which was charged."""
+        self.num_live += (entry is not None) - (self.known.get(exact) is not None)
+        self.small.discard(exact)
+        self.known[exact] = entry
+        self.sizes[exact] = size
+
+    def held_bytes(self) -> int:
+        """What it takes."""
+        assert self.sizes.keys() == self.known.keys()
+        assert self.small <= self.changed <= self.known.keys()
+        assert self.num_live == len(self.known) - list(self.known.values()).count(None)
+        return _MAP_BYTES + len(self.prefix) + sum(self.sizes.values())
 
 
 class MapCache:
@@ -232,9 +353,18 @@ class MapCache:
         found = self._maps.get(exact)
         if found is None:
             prefix = self._keys.prefix(key, exact)
-            self._keys.use_room(len(prefix))
+            self._keys.charge(0, _MAP_BYTES + len(prefix))
             found = self._maps[exact] = _CachedMap(key, prefix)
         return found
+
+    def _keep(self, current: _CachedMap, exact: Any, entry: tuple[Any, Any] | None, size: int) -> _CachedMap:
+        """Charge an entry and know it; returns the map, which is a new one if the caches were emptied."""
+        if self._keys.charge(current.sizes.get(exact, 0), size):
+            key, prefix = current.key, current.prefix
+            current = self._maps[key if type(key) in PLAIN else self._keys.exact(key)] = _CachedMap(key, prefix)
+            self._keys.budget.charge(0, _MAP_BYTES + len(prefix))  # the next charge sees whether that is too much
+        current.keep(exact, entry, size)
+        return current
 
     def entry(self, key: Any) -> tuple[Any, Any] | None:
         """Key and value of the current map; None: it has no such key."""
@@ -248,41 +378,77 @@ class MapCache:
         row = current.prefix + key_bytes(exact)
         content = self._keys.store.get(row)
         entry = None if content is None else self._entry_of(row, len(current.prefix), content)
-        self._keys.use_room(0 if content is None else len(content))
-        self.current().known[exact] = entry
+        self._keep(current, exact, entry, _size_of(entry, content))
         return entry
 
     def put(self, key: Any, value: Any, *, is_there: bool = True) -> None:
         """Set, or remove, a key of the current map."""
         exact = key if type(key) in PLAIN else exact_key(key)
-        if exact not in self.current().known:
-            self._keys.use_room(sys.getsizeof(value))
+        entry = (key, value) if is_there else None
         current = self.current()
-        current.known[exact] = (key, value) if is_there else None
+        kind = type(value)
+        if kind is int:
+            is_small = is_there and -_MAX_SMALL_INT <= value <= _MAX_SMALL_INT
+        else:
+            is_small = is_there and (kind in _SMALL or (kind is str and len(value) <= _MAX_SMALL_TEXT))
+        if is_small and exact in current.small:
+            current.known[exact] = entry  # as large as the one before, of the same key
+            return
+        size = _ENTRY_BYTES + memory_size(key) + _SMALL_BYTES if is_small else _size_of(entry, None)
+        current = self._keep(current, exact, entry, size)
+        if is_small:
+            current.small.add(exact)
         current.changed.add(exact)
         self._mark_changed(current)
 
-    def items(self) -> list[tuple[Any, Any]]:
-        """Keys and values of the current map."""
+    def completed(self) -> Iterable[tuple[Any, Any]]:
+        """Keys and values of the current map; it is kept if it fits into the cache."""
         current = self.current()
         if not current.is_complete:
             size = len(current.prefix)
-            known = dict(current.known)
-            num_bytes = 0
+            known, sizes, num_added = dict(current.known), dict(current.sizes), 0
+            budget = self._keys.budget
             for row, content in self._keys.store.rows(current.prefix):
-                key, value = self._entry_of(row, size, content)
-                known.setdefault(key if type(key) in PLAIN else exact_key(key), (key, value))
-                num_bytes += len(content) + _ENTRY_BYTES
-            self._keys.use_room(num_bytes)
-            current = self.current()
-            current.known, current.is_complete = known, True
-        return [entry for entry in current.known.values() if entry is not None]
+                key, _ = entry = self._entry_of(row, size, content)
+                exact = key if type(key) in PLAIN else exact_key(key)
+                if exact not in known:
+                    known[exact] = entry
+                    sizes[exact] = _size_of(entry, content)
+                    num_added += sizes[exact]
+            if _MAP_BYTES + size + sum(sizes.values()) > budget.limit:
+                return [entry for entry in known.values() if entry is not None]
+            if budget.used + num_added > budget.limit:
+                self._keys.store.make_room()
+                current = self.current()
+                num_added = sum(sizes.values())
+            budget.charge(0, num_added)
+            current.known, current.sizes, current.is_complete = known, sizes, True
+            current.num_live = len(known) - list(known.values()).count(None)
+        return (entry for entry in current.known.values() if entry is not None)
+
+    def is_empty(self) -> bool:
+        """Whether the current map has no keys; looks at no more rows than it must."""
+        current = self.current()
+        if current.num_live or current.is_complete:
+            return not current.num_live
+        size = len(current.prefix)
+        for row, content in self._keys.store.rows(current.prefix):
+            key, _ = entry = self._entry_of(row, size, content)
+            exact = key if type(key) in PLAIN else exact_key(key)
+            if exact not in current.known:  # else it was removed, and the row is still there
+                self._keep(current, exact, entry, _size_of(entry, content))
+                return False
+        current.is_complete = True
+        return True
 
     def clear(self) -> None:
         """Remove all keys of the current map."""
         current = self.current()
-        current.known, current.is_complete, current.is_replaced = {}, True, True
+        self._keys.budget.charge(sum(current.sizes.values()), 0)
+        current.known, current.sizes, current.num_live = {}, {}, 0
+        current.is_complete, current.is_replaced = True, True
         current.changed.clear()
+        current.small.clear()
         self._mark_changed(current)
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
@@ -297,17 +463,29 @@ class MapCache:
                 row, entry = current.prefix + key_bytes(exact), current.known[exact]
                 if entry is None:
                     batch.delete(row)
-                else:
-                    key, value = entry
-                    is_plain = is_outer_plain and type(key) in PLAIN
-                    batch.put(row, keys.dumped(value) if is_plain else WITH_KEYS_PREFIX + keys.dumped((current.key, key, value)))
+                    continue
+                key, value = entry
+                is_plain = is_outer_plain and type(key) in PLAIN
+                if keys.is_checked:
+                    keys.declared.check_serialized_key(key)
+                content = keys.dumped(value, value) if is_plain else WITH_KEYS_PREFIX + keys.dumped(value, (current.key, key, value))
+                batch.put(row, content)
+                size = _ENTRY_BYTES + len(content)
+                if size > current.sizes[exact]:
+                    keys.budget.charge(current.sizes[exact], size)
+                    current.sizes[exact] = size
             current.changed.clear()
+            current.small.clear()
             current.is_replaced = False
         self._changed.clear()
 
     def forget(self) -> None:
         """See ``RowCache``."""
         self._maps.clear()
+
+    def held_bytes(self) -> int:
+        """See ``RowCache``."""
+        return sum(each.held_bytes() for each in self._maps.values())
 
     def _mark_changed(self, current: _CachedMap) -> None:
         self._changed[current.prefix] = current
@@ -317,6 +495,13 @@ class MapCache:
             return plain_key(row[prefix_size:]), loads_value(content)
         _, key, value = loads_value(content[1:])
         return key, value
+
+
+def _size_of(entry: tuple[Any, Any] | None, content: bytes | None) -> int:
+    """What an entry of a map takes; ``content``: its row, if that is known."""
+    if entry is None:
+        return _ENTRY_BYTES
+    return _ENTRY_BYTES + max(memory_size(entry[0]) + memory_size(entry[1]), 0 if content is None else len(content))
 
 
 class RocksDBMapState(MapState[Any, Any]):
@@ -351,20 +536,30 @@ class RocksDBMapState(MapState[Any, Any]):
 
     def items(self) -> list[tuple[Any, Any]]:
         """Keys and values of the map, in a list of the caller's own."""
-        return self._cache.items()
+        return list(self._cache.completed())
 
     def keys(self) -> list[Any]:
         """The keys of the map, in a list of the caller's own."""
-        return [key for key, _ in self._cache.items()]
+        return [key for key, _ in self._cache.completed()]
 
     def values(self) -> list[Any]:
         """The values of the map, in a list of the caller's own."""
-        return [value for _, value in self._cache.items()]
+        return [value for _, value in self._cache.completed()]
 
     def is_empty(self) -> bool:
         """Whether the map has no keys."""
-        return not self._cache.items()
+        return self._cache.is_empty()
 
     def clear(self) -> None:
         """Forget the map of the current key."""
         self._cache.clear()
+
+
+class DeclaredRocksDBMapState(DeclaredMap, RocksDBMapState):
+    """``RocksDBMapState`` whose keys, or values, are of a plain declared type."""
+
+    __slots__ = ("declared",)
+
+    def __init__(self, keys: StateKeys) -> None:
+        super().__init__(keys)
+        self.declared = keys.declared

@@ -24,18 +24,37 @@ from flowlet.datastream.state import (
     ReducingStateDescriptor,
     State,
     StateDescriptor,
+    ValueState,
     ValueStateDescriptor,
 )
 from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.serde.pickles.former_classes import FormerClassError, RunningClasses
+from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.heap_states import HeapAggregatingState, HeapReducingState
 from flowlet.state.incremental_snapshot import INCREMENTAL_VERSION, IncrementalSnapshot, SharedFile
 from flowlet.state.keyed_state_backend import SharedFiles
 from flowlet.state.keyed_state_snapshot import VERSION, KeyedStateSnapshot, StateDescription, StateKind
-from flowlet.state.rocksdb.cached_states import RocksDBListState, RocksDBMapState, RocksDBValueState, StateKeys
+from flowlet.state.rocksdb.cached_states import (
+    DeclaredRocksDBListState,
+    DeclaredRocksDBMapState,
+    DeclaredRocksDBValueState,
+    RocksDBListState,
+    RocksDBMapState,
+    RocksDBValueState,
+    StateKeys,
+)
 from flowlet.state.rocksdb.rocksdb_store import CACHE_BYTES, RocksDBStore, open_to_read, rows_of
-from flowlet.state.rocksdb.row_forms import ExpiryOfRows, full_snapshot, rows_of_snapshot, user_keys, with_other_ttl
+from flowlet.state.rocksdb.row_forms import ExpiryOfRows, full_snapshot, rows_of_snapshot, user_keys, with_other_ttl, with_running_classes
 from flowlet.state.rocksdb.row_keys import MAX_STATES, PREFIX
-from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
+from flowlet.state.ttl_states import (
+    DeclaredTtlListState,
+    DeclaredTtlMapState,
+    DeclaredTtlValueState,
+    Expiry,
+    TtlListState,
+    TtlMapState,
+    TtlValueState,
+)
 from flowlet.state.type_compatibility import type_form
 from flowlet.storage.working_directory import WorkingDirectory
 from flowlet.timers.time_api import KeyContext
@@ -153,7 +172,8 @@ class RocksDBKeyedStateBackend:
         if written is not None and written.has_ttl != declared.has_ttl:
             self._convert_ttl(store, state_id, declared)
         self._descriptions[name] = declared
-        return self._state_of(descriptor, StateKeys(name, state_id, store, context))
+        values = DeclaredValues(name, descriptor.type_info, declared.kind)
+        return self._state_of(descriptor, StateKeys(name, state_id, store, context, values, declared))
 
     def _id_of(self, name: str, description: StateDescription) -> int:
         if name not in self._ids:
@@ -177,16 +197,24 @@ class RocksDBKeyedStateBackend:
         expiry = None if config is None else Expiry(config, self._now_ms)
         if config is not None and expiry is not None and config.get_cleanup_strategies().in_full_snapshot():
             self._expiries[descriptor.name] = expiry
+        declared = keys.declared
+        stored: ValueState[Any]
         match descriptor:
-            case ListStateDescriptor():
+            case ListStateDescriptor() if expiry is not None:
                 elements = RocksDBListState(keys)
-                return elements if expiry is None else TtlListState(elements, expiry)
-            case MapStateDescriptor():
+                return DeclaredTtlListState(elements, expiry, declared) if declared.is_entered else TtlListState(elements, expiry)
+            case ListStateDescriptor():
+                return DeclaredRocksDBListState(keys) if declared.is_entered else RocksDBListState(keys)
+            case MapStateDescriptor() if expiry is not None:
                 entries = RocksDBMapState(keys)
-                return entries if expiry is None else TtlMapState(entries, expiry)
-            case _:
+                return DeclaredTtlMapState(entries, expiry, declared) if declared.is_entered else TtlMapState(entries, expiry)
+            case MapStateDescriptor():
+                return DeclaredRocksDBMapState(keys) if declared.is_entered else RocksDBMapState(keys)
+            case _ if expiry is not None:
                 value = RocksDBValueState(keys)
-                stored = value if expiry is None else TtlValueState(value, expiry)
+                stored = DeclaredTtlValueState(value, expiry, declared) if declared.is_entered else TtlValueState(value, expiry)
+            case _:
+                stored = DeclaredRocksDBValueState(keys) if declared.is_entered else RocksDBValueState(keys)
         match descriptor:
             case ReducingStateDescriptor():
                 function = descriptor.get_reduce_function()
@@ -215,7 +243,7 @@ class RocksDBKeyedStateBackend:
         if not self._ids:
             return None
         store = self._opened()
-        store.flush()
+        store.flush_for_snapshot()
         path = self._path(f"snapshot-{checkpoint_id}")
         shutil.rmtree(path, ignore_errors=True)
         store.checkpoint(path)
@@ -305,7 +333,9 @@ class RocksDBKeyedStateBackend:
             self._ids, self._descriptions = dict(snapshot.state_ids), dict(snapshot.descriptions)
             files = self._place.shared_files
             self._base = snapshot.shared if files is not None and files.are_restored_ones_own else {}
-            self._opened()
+            store = self._opened()
+            if files is not None and files.former_classes is not None:
+                self._map_classes(store, files.former_classes)
             return
         path = self._path("restored")
         try:
@@ -314,14 +344,36 @@ class RocksDBKeyedStateBackend:
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
+    def _map_classes(self, store: RocksDBStore, classes: RunningClasses) -> None:
+        """Write the rows again that hold classes of the program, which was another one; reads all rows."""
+        names = {number: name for name, number in self._ids.items()}
+        for group in self._key_groups:
+            batch = store.new_batch()
+            for row, content in store.rows(group.to_bytes(2, "big")):
+                mapped = self._mapped(names[PREFIX.unpack_from(row)[1]], row, content, classes)
+                if mapped is not content:
+                    batch.put(row, mapped)
+            store.write(batch)
+
+    def _mapped(self, name: str, row: bytes, content: bytes, classes: RunningClasses) -> bytes:
+        try:
+            return with_running_classes(self._descriptions[name].kind, row, content, self._max_parallelism, classes)
+        except (FormerClassError, StateRestoreError) as error:
+            raise StateRestoreError(f"state {name!r}: {error}") from error
+
     def _copy(self, snapshot: IncrementalSnapshot, path: Path) -> None:
         store = self._opened()
         former = open_to_read(path)
         try:
             ids = {snapshot.state_ids[name]: self._id_of(name, each) for name, each in snapshot.descriptions.items()}
+            names = {number: name for name, number in snapshot.state_ids.items()}
+            files = self._place.shared_files
+            classes = None if files is None else files.former_classes
             batch = store.new_batch()
             for group in self._key_groups:
-                for row, content in rows_of(former, group.to_bytes(2, "big")):
+                for row, written in rows_of(former, group.to_bytes(2, "big")):
+                    name = names[PREFIX.unpack_from(row)[1]]
+                    content = written if classes is None else self._mapped(name, row, written, classes)
                     batch.put(PREFIX.pack(group, ids[PREFIX.unpack_from(row)[1]]) + row[PREFIX.size :], content)
                     if batch.len() >= _BATCH_ROWS:
                         store.write(batch)
@@ -362,7 +414,9 @@ class RocksDBKeyedStateBackend:
             self._directory.close()
 
     def check_invariants(self) -> None:
-        """Assert that each state has a number of its own."""
+        """Assert that each state has a number of its own, and that its cache was charged for."""
+        if self._store is not None:
+            self._store.check_invariants()
         assert self._ids.keys() == self._descriptions.keys()
         assert len(set(self._ids.values())) == len(self._ids)
 

@@ -5,15 +5,21 @@ before a snapshot.
 
 Side:       task.  Blocking: local files.
 Invariants: no log is written ahead: what a killed process had is restored from a checkpoint, as in Flink.
-Units:      room in bytes, roughly: the size of a value by ``sys.getsizeof``, without what it refers to.
+Units:      bytes of memory, estimated (``memory_size``): of long containers from some of their elements.
 Source:     Flink ``RocksDBKeyedStateBackend``, ``RocksDBOperationUtils``; PyFlink's ``LRUCache`` of states.
 """
 
-from collections.abc import Iterator
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
+
 from flowlet.common.settings.state_settings import check_rocksdb
+from flowlet.common.types import Row
 from flowlet.keys.key_groups import key_group
 
 if TYPE_CHECKING:
@@ -21,6 +27,11 @@ if TYPE_CHECKING:
 
 CACHE_BYTES: Final = 8 << 20  # not measured closely: some 30,000 small values
 _LOG_FILES: Final = 1
+_MAX_DEPTH: Final = 4
+_NUM_SAMPLES: Final = 8
+_FLAT: Final = frozenset({str, bytes, bytearray, int, float, bool, complex, type(None)})
+_SEQUENCES: Final = (list, tuple)
+_OTHERS: Final = (set, frozenset, deque)
 
 
 class RowCache(Protocol):
@@ -31,6 +42,44 @@ class RowCache(Protocol):
 
     def forget(self) -> None:
         """Drop all entries; they were written."""
+
+    def held_bytes(self) -> int:
+        """What all entries take, counted anew."""
+
+
+class ByteBudget:
+    """How many bytes several caches hold, of how many they may.
+
+    Invariants: ``used`` is the sum of what was charged for all that is held; whoever stores something charges it first, also in place of
+    something else.
+    """
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    def __repr__(self) -> str:
+        return f"<ByteBudget: {self.used} of {self.limit} bytes>"
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether more is held than may be."""
+        return self.used > self.limit
+
+    def charge(self, old: int, new: int) -> bool:
+        """Something of ``new`` bytes takes the place of something of ``old`` bytes (none: 0).  Returns whether that is too much."""
+        self.used += new - old
+        return self.used > self.limit
+
+    def forget(self) -> None:
+        """Nothing is held any more."""
+        self.used = 0
+
+    def check_invariants(self, held_bytes: int) -> None:
+        """Assert that what is held was charged."""
+        assert self.used == held_bytes, f"{self.used} bytes were charged, {held_bytes} are held"
 
 
 class RocksDBStore:
@@ -48,16 +97,15 @@ class RocksDBStore:
 
         self._library = rocksdict
         self._max_parallelism = max_parallelism
-        self._cache_bytes = cache_bytes
         self.caches: list[RowCache] = []
-        self.room = cache_bytes  # Of all caches.
+        self.budget = ByteBudget(cache_bytes)  # Of all caches.
         self._without_log = rocksdict.WriteOptions()
         setattr(self._without_log, "disable_wal", True)  # noqa: B010 - a property, which rocksdict declares as a method
         self.db = rocksdict.Rdict(str(path), _options())
         self.get = self.db.get
 
     def __repr__(self) -> str:
-        return f"<RocksDBStore with room for {self.room} bytes>"
+        return f"<RocksDBStore, {self.budget!r}>"
 
     def key_group(self, key: Any) -> int:
         """The key group of a key of the stream."""
@@ -68,14 +116,20 @@ class RocksDBStore:
         self.flush()
         for cache in self.caches:
             cache.forget()
-        self.room = self._cache_bytes
+        self.budget.forget()
 
     def flush(self) -> None:
-        """Write all changes."""
+        """Write all changes; what the caches hold is counted with the lengths of its rows then."""
         batch = self._library.WriteBatch(raw_mode=True)
         for cache in self.caches:
             cache.flush(batch)
         self.write(batch)
+
+    def flush_for_snapshot(self) -> None:
+        """``flush``; empties caches that turn out to hold too much."""
+        self.flush()
+        if self.budget.is_exceeded:
+            self.make_room()
 
     def new_batch(self) -> "rocksdict.WriteBatch":
         """An empty batch."""
@@ -96,6 +150,10 @@ class RocksDBStore:
         # On a disk that takes 0.3 s for an fsync the whole process stands still for 0.9 s, and without this for 1.8 s.
         self.db.flush()
         self._library.Checkpoint(self.db).create_checkpoint(str(path))
+
+    def check_invariants(self) -> None:
+        """Assert that all that the caches hold was charged."""
+        self.budget.check_invariants(sum(cache.held_bytes() for cache in self.caches))
 
     def close(self) -> None:
         """Close the database without writing anything."""
@@ -128,3 +186,57 @@ def _options() -> "rocksdict.Options":
     options.set_keep_log_file_num(_LOG_FILES)
     options.set_stats_dump_period_sec(0)
     return options
+
+
+# ---------------------------------------------------------------- how much memory values take
+# A container counts with its elements, down to four levels; of a long one eight elements, spread over it, stand for all.  What several
+# values share counts for each of them; memory that only an extension module knows of is not seen.
+
+
+def memory_size(value: Any, depth: int = _MAX_DEPTH) -> int:
+    """The bytes that a value takes, with what it refers to."""
+    size = sys.getsizeof(value, 64)
+    kind = type(value)
+    if kind in _FLAT or not depth:
+        return size
+    if kind is list or kind is tuple:  # without a call per element where all are flat
+        samples = value if len(value) <= _NUM_SAMPLES else value[:: -(-len(value) // _NUM_SAMPLES)]
+        if _FLAT.issuperset(map(type, samples)):
+            return size + (sum(map(sys.getsizeof, samples)) * len(value) // len(samples) if samples else 0)
+    if isinstance(value, dict):
+        keys, values = _ends(dict.keys(value)), _ends(dict.values(value))
+        size += _all_of(keys, len(value), depth) + _all_of(values, len(value), depth)
+    elif isinstance(value, _SEQUENCES):
+        step = -(-len(value) // _NUM_SAMPLES) or 1
+        size += _all_of(value[::step], len(value), depth)
+    elif isinstance(value, _OTHERS):
+        size += _all_of(islice(value, _NUM_SAMPLES), len(value), depth)
+    elif isinstance(value, Row):
+        size += memory_size(list(value), depth - 1)
+    elif isinstance(value, np.ndarray) or type(value).__module__.startswith("pyarrow"):
+        return max(size, int(getattr(value, "nbytes", 0)))
+    return size + _attributes_of(value, depth)
+
+
+def _ends(view: Any) -> Iterable[Any]:
+    """Some elements of both ends of a dictionary."""
+    if len(view) <= _NUM_SAMPLES:
+        return view  # type: ignore[no-any-return]  # a view of keys or values
+    half = _NUM_SAMPLES // 2
+    return [*islice(view, half), *islice(reversed(view), half)]
+
+
+def _all_of(samples: Iterable[Any], number: int, depth: int) -> int:
+    sizes = [memory_size(each, depth - 1) for each in samples]
+    return sum(sizes) * number // len(sizes) if sizes else 0
+
+
+def _attributes_of(value: Any, depth: int) -> int:
+    attributes = getattr(value, "__dict__", None)
+    size = memory_size(attributes, depth - 1) if type(attributes) is dict else 0
+    for cls in type(value).__mro__:
+        names = cls.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            held = None if name.startswith("__") else getattr(value, name, None)
+            size += 0 if held is None else memory_size(held, depth - 1)
+    return size

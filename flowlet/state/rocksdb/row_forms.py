@@ -4,10 +4,13 @@ Side:       task.  Without I/O; any thread.
 Invariants: a row whose keys can be read back from its bytes holds the value alone; any other one the keys as the user knows them, too.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import exact_key
+from flowlet.keys.key_groups import key_group
+from flowlet.serde.pickles.former_classes import RunningClasses, loads_former, may_hold_classes
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
 from flowlet.state.rocksdb.row_keys import PLAIN, WITH_KEYS, WITH_KEYS_PREFIX, key_bytes, plain_key, row_prefix, taken_apart
@@ -91,6 +94,27 @@ def with_other_ttl(declared: StateDescription, row: bytes, content: bytes, now_m
     return _content_in_map(key, map_key, value) if declared.kind is StateKind.MAP else _content(key, value)
 
 
+def with_running_classes(kind: StateKind, row: bytes, content: bytes, max_parallelism: int, classes: RunningClasses) -> bytes:
+    """The content of a row that another program wrote, with the classes of the program that runs.
+
+    Raises:
+        FormerClassError: a class is not there any more, or cannot take what was written.
+        StateRestoreError: the keys would become other ones.
+    """
+    body = content if content[0] != WITH_KEYS else memoryview(content)[1:]
+    if not may_hold_classes(body):
+        return content
+    _, number, outer, inner = taken_apart(row)
+    key, map_key, value = _read(kind, outer, inner, content, lambda data: loads_former(data, classes))
+    prefix = row_prefix(key_group(key, max_parallelism), number, key_bytes(exact_key(key)))
+    if row != (prefix + key_bytes(exact_key(map_key)) if kind is StateKind.MAP else prefix):
+        raise StateRestoreError(
+            "the class of its keys has another name, or other fields that count for ==, than when they were written, so that they would be "
+            "other keys; keep both, or start without the state"
+        )
+    return _content_in_map(key, map_key, value) if kind is StateKind.MAP else _content(key, value)
+
+
 def user_keys(kind: StateKind, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Any]:
     """The keys of the stream in rows of one state, as the user knows them; the rows are in the order of the database."""
     last = None
@@ -110,11 +134,11 @@ def _content_in_map(key: Any, map_key: Any, value: Any) -> bytes:
     return dumps_value(value) if is_plain else WITH_KEYS_PREFIX + dumps_value((key, map_key, value))
 
 
-def _read(kind: StateKind, outer: bytes, inner: bytes, content: bytes) -> tuple[Any, Any, Any]:
+def _read(kind: StateKind, outer: bytes, inner: bytes, content: bytes, loads: Callable[[bytes], Any] = loads_value) -> tuple[Any, Any, Any]:
     """Key of the stream, key of the map (elsewhere None), and value."""
     if content[0] != WITH_KEYS:
-        return plain_key(outer), plain_key(inner), loads_value(content)
-    keys_and_value = loads_value(content[1:])
+        return plain_key(outer), plain_key(inner), loads(content)
+    keys_and_value = loads(content[1:])
     if kind is StateKind.MAP:
         key, map_key, value = keys_and_value
         return key, map_key, value

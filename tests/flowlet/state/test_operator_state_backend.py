@@ -12,7 +12,7 @@ from flowlet.state.operator_state_backend import OperatorStateBackend
 from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
 
 NUMBERS = ListStateDescriptor("numbers", Types.LONG())
-RULES = MapStateDescriptor("rules", Types.STRING(), Types.PICKLED_BYTE_ARRAY())
+RULES = MapStateDescriptor("rules")
 
 
 def snapshot_of(backend: OperatorStateBackend) -> OperatorStateSnapshot:
@@ -163,7 +163,7 @@ def test_other_descriptors_are_refused() -> None:
 
 def test_a_value_that_cannot_be_pickled_is_named_by_its_state() -> None:
     backend = OperatorStateBackend()
-    backend.get_list_state(NUMBERS).add(threading.Lock())
+    backend.get_list_state(ListStateDescriptor("numbers")).add(threading.Lock())
 
     with pytest.raises(FlowletError, match="state 'numbers' holds a value that cannot be pickled"):
         backend.snapshot()

@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -26,12 +27,14 @@ from flowlet.datastream.state import (
 )
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.keys.exact_keys import exact_key
-from flowlet.keys.key_groups import key_group_range
+from flowlet.keys.key_groups import key_group, key_group_range
+from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.incremental_snapshot import IncrementalSnapshot, SharedFile
 from flowlet.state.keyed_state_backend import KeyedStateBackend
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.timers.time_api import KeyContext
+from flowlet.tm.main_objects import MAIN_OBJECTS
 
 pytest.importorskip("rocksdict")
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
@@ -61,6 +64,7 @@ class Files:
     """Shared files in memory."""
 
     are_restored_ones_own = True
+    former_classes: RunningClasses | None = None
 
     def __init__(self) -> None:
         self.contents: dict[bytes, bytes] = {}
@@ -399,3 +403,53 @@ def test_a_restart_may_let_entries_begin_or_cease_to_expire(kind: str, backends:
     assert begins == model
     assert content_of(ceases, kind) == model
     assert not content_of(declared(backends.new("full", backends.snapshot(second, 2)), expiring), kind)
+
+
+def test_files_of_another_program_get_the_classes_of_the_one_that_runs(backends: Backends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of an incremental checkpoint hold classes by value, in every part; they stay the program's own in its next checkpoint."""
+
+    def program(values: str) -> tuple[Any, Any]:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(
+            "from dataclasses import dataclass\nfrom enum import Enum\n"
+            f"class Color(Enum):\n  {values}\n@dataclass(frozen=True)\nclass Place:\n  color: Color",
+            names,
+        )
+        for name in ("Color", "Place"):
+            monkeypatch.setattr(sys.modules["__main__"], name, names[name], raising=False)
+        return names["Color"], names["Place"]
+
+    color, place = program("RED = 1; BLUE = 2")
+    value_of, map_of, list_of = ValueStateDescriptor("value"), MapStateDescriptor("map"), ListStateDescriptor("list")
+    backend = backends.new("incremental")
+    for number in range(8):
+        backends.context.current_key = (number, place(color.RED))
+        declared(backend, value_of).update((number, place(color.BLUE)))
+        declared(backend, map_of).put(place(color.BLUE), [color.RED])
+        declared(backend, list_of).add(color.BLUE)
+    finish = backend.snapshot(1)
+    assert finish is not None
+    snapshot = finish()
+
+    color, place = program("BLUE = 1; RED = 2; NEW = 3")
+    backends.files.former_classes = RunningClasses(MAIN_OBJECTS.class_of)
+    for groups in (ALL, range(4)):
+        backend = backends.new("incremental", snapshot, groups=groups)
+        for number in range(8):
+            backends.context.current_key = key = (number, place(color.RED))
+            if key_group(key, MAX_PARALLELISM) in groups:
+                assert declared(backend, value_of).value() == (number, place(color.BLUE))
+                assert declared(backend, map_of).items() == [(place(color.BLUE), [color.RED])]
+                assert declared(backend, map_of).get(place(color.BLUE)) == [color.RED]
+                assert declared(backend, list_of).get() == [color.BLUE]
+
+    backends.files.former_classes = None
+    finish = backend.snapshot(2)
+    assert finish is not None
+    restored = backends.new("incremental", finish(), groups=range(4))
+    assert all(type(key[1]) is place for key in (declared(restored, value_of), restored.keys_of("value"))[1])
+
+    program("RED = 1")
+    backends.files.former_classes = RunningClasses(MAIN_OBJECTS.class_of)
+    with pytest.raises(StateRestoreError, match=r"state '(value|map|list)': class Color of the program has no member .* any more"):
+        backends.new("incremental", snapshot)

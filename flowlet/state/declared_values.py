@@ -1,0 +1,253 @@
+"""``DeclaredValues``: whether what a program puts into a state is of the type that it declared for it.
+
+Hot path: a state whose values are plain compares one type where a value enters (``exact``), and calls ``entered`` only for a value of
+another one.  Everything else, and the range of integers, is looked at when it is serialized: by the snapshot pool, or where a cache of
+RocksDB is written.
+
+Side:       pure.
+Rules:      the conversions are those of records (``value_conversion``): a number becomes an ``int`` or a ``float``, numpy's scalars and
+            subclasses become plain values.  A FLOAT is not rounded.  Only values that are plain are converted.  Tuples, rows, lists, maps
+            and times are only checked, as are keys of maps: another key would be another entry.  A list will do for a tuple, and a tuple
+            for a list, as for PyFlink's coders.  None may be a value of a map, any part of a tuple, row, list or map, and a value of the
+            types that may be null in Java.
+Source:     PyFlink ``coders.from_type_info``, which its states serialize with.
+"""
+
+from array import array
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from flowlet.common.typeinfo import (
+    BasicArrayTypeInfo,
+    BasicType,
+    BasicTypeInfo,
+    ListTypeInfo,
+    MapTypeInfo,
+    ObjectArrayTypeInfo,
+    PickledBytesTypeInfo,
+    PrimitiveArrayTypeInfo,
+    RowTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+)
+from flowlet.common.types import Row, field_names_of
+from flowlet.errors import FlowletError
+from flowlet.state.keyed_state_snapshot import StateKind
+from flowlet.typed.value_conversion import TypeMismatchError, described, exact_type, is_nullable, value_converter
+
+_FLOAT: Final = BasicTypeInfo.FLOAT_TYPE_INFO()
+_DOUBLE: Final = BasicTypeInfo.DOUBLE_TYPE_INFO()
+_TYPECODES: Final = {BasicType.BYTE: "b", BasicType.SHORT: "h", BasicType.INT: "i", BasicType.LONG: "q"}  # of ``array``
+
+
+class DeclaredValues:
+    """The declared type of one state, and its name for messages.  Threading: any; it never changes.
+
+    Args:
+        name: of the state.
+        type_info: as its descriptor has it: of a list the list, of a map the map.
+        kind: of the state; broadcast state is a map.
+    """
+
+    __slots__ = ("_convert_value", "_key", "_name", "_type_info", "_value", "exact", "exact_key", "is_entered")
+
+    def __init__(self, name: str, type_info: TypeInformation, kind: StateKind) -> None:
+        self._name = name
+        self._type_info = type_info
+        self._key: TypeInformation | None = None
+        self._value = type_info
+        if kind is StateKind.LIST:
+            assert isinstance(type_info, ListTypeInfo), "the descriptor makes it"
+            self._value = type_info.elem_type
+        elif kind is StateKind.MAP:
+            assert isinstance(type_info, MapTypeInfo), "the descriptor makes it"
+            self._key, self._value = type_info.key_type_info, type_info.value_type_info
+        self._convert_value = value_converter(_DOUBLE if self._value == _FLOAT else self._value)
+        self.exact = _exact(self._value)
+        """The type whose values are taken as they are; None: all values are taken where they enter."""
+        self.exact_key = None if self._key is None else _exact(self._key)
+        """``exact``, of the keys of a map."""
+        self.is_entered = self.exact is not None or self.exact_key is not None
+        """Whether values or keys are looked at where they enter."""
+
+    def __repr__(self) -> str:
+        return f"<DeclaredValues of {self._name!r}: {self._type_info!r}>"
+
+    # -- where a value enters
+
+    def entered(self, value: Any) -> Any:
+        """The value, of a plain declared type, in that type.  Raises FlowletError: it is of another one; names state, type and value."""
+        if self.exact is None or type(value) is self.exact or (value is None and self._takes_none):
+            return value
+        assert self._convert_value is not None, "plain types have one"
+        try:
+            return self._convert_value(value)
+        except TypeMismatchError as error:
+            raise self._refused("a value", value, error) from None
+
+    @property
+    def _takes_none(self) -> bool:
+        return self._key is not None or is_nullable(self._value)
+
+    def all_entered(self, values: Iterable[Any]) -> list[Any]:
+        """``entered`` of each."""
+        found = list(values)
+        exact = self.exact
+        if exact is None or set(map(type, found)) <= {exact}:
+            return found
+        return list(map(self.entered, found))
+
+    def check_key(self, key: Any) -> None:
+        """Refuse a key of a map whose declared type is plain.  Raises FlowletError, as ``entered``."""
+        if self._key is not None and self.exact_key is not None and type(key) is not self.exact_key:
+            self._check("a key", self._key, key)
+
+    # -- where values are serialized
+
+    @property
+    def is_serialized_checked(self) -> bool:
+        """Whether ``check_rows`` looks at anything."""
+        return self._needs_rows(self._value) or (self._key is not None and self._needs_rows(self._key))
+
+    def check_rows(self, kind: StateKind, rows: Iterable[Any], *, has_ttl: bool) -> None:
+        """Refuse values and keys that were not looked at where they entered; ``rows``: as in ``StateRows``.  Raises FlowletError."""
+        match kind:
+            case StateKind.LIST:
+                values = [each for row in rows for each in row]
+            case StateKind.MAP:
+                pairs = [pair for row in rows for pair in row]
+                values = [value for _, value in pairs]
+                for key, _ in pairs:
+                    self.check_serialized_key(key)
+            case _:
+                values = list(rows)
+        self.check_values([each[0] for each in values] if has_ttl else values)
+
+    def check_values(self, values: list[Any]) -> None:
+        """Refuse values that were not looked at where they entered.  Raises FlowletError."""
+        if not self._needs_rows(self._value):
+            return
+        typecode = None if not isinstance(self._value, BasicTypeInfo) else _TYPECODES.get(self._value.basic_type)
+        if typecode is not None:
+            try:
+                array(typecode, values)
+            except (OverflowError, TypeError):  # None, in a map
+                pass
+            else:
+                return
+        for value in values:
+            if value is not None or not self._takes_none:
+                self._check("a value", self._value, value)
+
+    def check_serialized_key(self, key: Any) -> None:
+        """Refuse a key of a map that was not looked at where it entered.  Raises FlowletError."""
+        if self._key is not None and self._needs_rows(self._key):
+            self._check("a key", self._key, key)
+
+    def _needs_rows(self, type_info: TypeInformation) -> bool:
+        if isinstance(type_info, BasicTypeInfo) and type_info.basic_type in _TYPECODES:
+            return True
+        return not isinstance(type_info, PickledBytesTypeInfo) and _exact(type_info) is None
+
+    def _check(self, what: str, type_info: TypeInformation, value: Any) -> None:
+        convert = value_converter(type_info) if type_info is not self._value else self._convert_value
+        if convert is None or (value is None and is_nullable(type_info)):
+            return
+        try:
+            convert(value)
+        except TypeMismatchError as error:
+            try:
+                _check_part(type_info, value)
+            except TypeMismatchError:
+                raise self._refused(what, value, error) from None
+
+    def _refused(self, what: str, value: Any, error: TypeMismatchError) -> FlowletError:
+        return FlowletError(
+            f"state {self._name!r} is declared as {self._type_info!r} and cannot hold {what} {described(value)}: {error}; store a value of "
+            "the declared type, or declare the one that you store (Types.PICKLED_BYTE_ARRAY() takes any)"
+        )
+
+
+def _exact(type_info: TypeInformation) -> type | None:
+    """The one type that is taken as it is; None: more must be looked at."""
+    if not isinstance(type_info, BasicTypeInfo):
+        return None
+    return float if type_info == _FLOAT else exact_type(type_info)
+
+
+def _check_part(type_info: TypeInformation, value: Any) -> None:
+    """Raises TypeMismatchError: a part of a value is not of its type; any part inside of a tuple, row, list or map may be None."""
+    parts: Iterable[tuple[TypeInformation, Any]]
+    match type_info:
+        case TupleTypeInfo() if isinstance(value, list | tuple) and len(value) >= len(type_info.get_field_types()):
+            parts = zip(type_info.get_field_types(), value, strict=False)
+        case RowTypeInfo() if isinstance(value, Row) and len(value) == len(type_info.get_field_types()):
+            names = field_names_of(value)
+            fields = dict(zip(names or type_info.get_field_names(), value, strict=True))
+            parts = [(each, fields.get(name)) for name, each in zip(type_info.get_field_names(), type_info.get_field_types(), strict=True)]
+        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo() if isinstance(
+            value, list | tuple | np.ndarray
+        ):
+            parts = [(type_info.elem_type, each) for each in value]
+        case MapTypeInfo() if isinstance(value, dict):
+            parts = [(type_info.key_type_info, each) for each in value] + [(type_info.value_type_info, each) for each in value.values()]
+        case _:
+            convert = value_converter(type_info)
+            if convert is not None:
+                convert(value)
+            return
+    for part, each in parts:
+        if each is not None:
+            _check_part(part, each)
+
+
+# ---------------------------------------------------------------- states that look at what enters
+
+
+class DeclaredList:
+    """Goes before a class of list states."""
+
+    __slots__ = ()
+    declared: DeclaredValues
+
+    def add(self, value: Any) -> None:
+        """Append to the list of the current key."""
+        super().add(self.declared.entered(value))  # type: ignore[misc]  # of the class behind it
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append values to the list of the current key."""
+        super().add_all(self.declared.all_entered(values))  # type: ignore[misc]  # of the class behind it
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the list of the current key; an empty one clears it."""
+        super().update(self.declared.all_entered(values))  # type: ignore[misc]  # of the class behind it
+
+
+class DeclaredMap:
+    """Goes before a class of map states."""
+
+    __slots__ = ()
+    declared: DeclaredValues
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key of the map."""
+        self.declared.check_key(key)
+        super().put(key, self.declared.entered(value))  # type: ignore[misc]  # of the class behind it
+
+    def put_all(self, dict_value: Any) -> None:
+        """Set the values of many keys of the map: a dictionary or pairs."""
+        for key, value in dict_value.items() if hasattr(dict_value, "items") else dict_value:
+            self.put(key, value)
+
+
+class DeclaredValue:
+    """Goes before a class of value states."""
+
+    __slots__ = ()
+    declared: DeclaredValues
+
+    def update(self, value: Any) -> None:
+        """Replace the value of the current key; None clears it."""
+        super().update(None if value is None else self.declared.entered(value))  # type: ignore[misc]  # of the class behind it

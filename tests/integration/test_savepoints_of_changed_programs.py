@@ -1,0 +1,145 @@
+"""A program goes on from the savepoint of another one that defined the same classes in its main module, in this process or in others."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import sys
+import time
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from flowlet.common import Configuration, Types
+from flowlet.datastream import KeyedProcessFunction, SourceFunction, StreamExecutionEnvironment
+from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+
+CLASSES
+
+FOLDER = Path(sys.argv[1])
+IS_FIRST = sys.argv[2] == "first"
+
+
+class Numbers(SourceFunction):
+    def __init__(self, is_first):
+        self.is_first, self.is_cancelled = is_first, False
+
+    def run(self, ctx):
+        for number in range(4):
+            ctx.collect(number)
+        while self.is_first and not self.is_cancelled:
+            time.sleep(0.01)
+
+    def cancel(self):
+        self.is_cancelled = True
+
+
+class Count(KeyedProcessFunction):
+    def __init__(self, is_first, folder):
+        self.is_first, self.folder = is_first, folder
+
+    def open(self, runtime_context):
+        self.total = runtime_context.get_state(ValueStateDescriptor("total"))
+        self.by_place = runtime_context.get_map_state(MapStateDescriptor("by place"))
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
+
+    def process_element(self, value, ctx):
+        if self.is_first:
+            self.total.update((Total(value, [Color.RED]), {"color": Color.BLUE}))
+            self.by_place.put(Place(value, Color.RED), Kept.Level.HIGH)
+            self.seen.add(Seen(Color.BLUE, value))
+            (self.folder / f"seen {value}").touch()
+            return
+        total, colors = self.total.value()
+        (place, level), = self.by_place.items()
+        (seen,) = self.seen
+        assert type(total) is Total and total.tags[0] is Color.RED and colors["color"] is Color.BLUE, total
+        assert type(place) is Place and place.color is Color.RED and self.by_place.get(Place(value, Color.RED)) is level
+        assert level is Kept.Level.HIGH and type(seen) is Seen and seen.color is Color.BLUE and seen.number == value
+        yield CHECKED
+
+
+env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({
+    "execution.checkpointing.savepoint-dir": str(FOLDER / "savepoints"), "state.backend.type": sys.argv[4],
+    **({} if IS_FIRST else {"execution.state-recovery.path": next(map(str, (FOLDER / "savepoints").iterdir()))}),
+})).set_parallelism(int(sys.argv[3]))
+numbers = env.add_source(Numbers(IS_FIRST)).set_parallelism(1).uid("numbers")
+counts = numbers.key_by(lambda value: value % 4).process(Count(IS_FIRST, FOLDER)).uid("count")
+if IS_FIRST:
+    counts.print()
+    job = env.execute_async("first")
+    while len(list(FOLDER.glob("seen *"))) < 4:
+        time.sleep(0.01)
+    job.stop_with_savepoint(False).result()
+else:
+    with counts.execute_and_collect("second") as results:
+        print(sorted(results))
+"""
+CLASSES = """
+class Color(Enum):
+    RED = 1
+    BLUE = 2
+
+@dataclass(frozen=True)
+class Place:
+    number: int
+    color: Color
+
+@dataclass
+class Total:
+    count: int
+    tags: list
+
+class Seen(NamedTuple):
+    color: Color
+    number: int
+
+class Kept:
+    class Level(IntEnum):
+        HIGH = 1
+"""
+CHANGED = (
+    CLASSES.replace("RED = 1\n    BLUE = 2", "NEW = 1\n    BLUE = 3\n    RED = 2")
+    .replace("    count: int\n    tags: list", "    tags: list\n    count: int\n    more: list = field(default_factory=lambda: [7])")
+    .replace("color: Color\n    number: int\n\nclass Kept", "number: int\n    color: Color\n\nclass Kept")
+)
+
+
+def run(folder: Path, which: str, classes: str, checked: str, parallelism: int, backend: str) -> subprocess.CompletedProcess[str]:
+    program = folder / f"{which}.py"
+    program.write_text(PROGRAM.replace("CLASSES", classes).replace("CHECKED", checked), encoding="utf-8")
+    arguments = [sys.executable, str(program), str(folder), which, str(parallelism), backend]
+    environment = {"FLOWLET_SECRET_FILE": str(folder / "secret"), "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
+
+
+@pytest.mark.parametrize(("parallelism", "backend"), [(1, "hashmap"), (2, "hashmap"), (1, "rocksdb")])
+def test_instances_in_a_savepoint_become_those_of_the_changed_program(parallelism: int, backend: str, tmp_path: Path) -> None:
+    """Members and fields by name, a new field with its default; ``is``, ``==`` and ``isinstance`` hold, in the process and in children."""
+    if backend == "rocksdb":
+        pytest.importorskip("rocksdict")
+    first = run(tmp_path, "first", CLASSES, "value", parallelism, backend)
+    assert first.returncode == 0, first.stderr
+
+    second = run(tmp_path, "second", CHANGED, "total.count, total.more", parallelism, backend)
+
+    assert (second.returncode, second.stdout) == (0, "[(0, [7]), (1, [7]), (2, [7]), (3, [7])]\n"), second.stderr
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_class_that_is_gone_is_named_with_its_state(parallelism: int, tmp_path: Path) -> None:
+    """The job fails before it processes a record."""
+    assert run(tmp_path, "first", CLASSES, "value", parallelism, "hashmap").returncode == 0
+
+    second = run(tmp_path, "second", CLASSES.replace("class Total", "class Sum") + "\nTotal = None\n", "value", parallelism, "hashmap")
+
+    assert second.returncode != 0
+    assert "the state of operator 'KeyedProcess', 'total': class Total of the program is in the state, and is not found" in second.stderr
