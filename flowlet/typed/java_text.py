@@ -1,14 +1,15 @@
-"""The text of records of a declared type, as Java prints them; what ``print`` writes.
+"""The text of records of a declared type, as Java writes them: what ``print`` and text files show.
 
 Side:   pure.
-Rules:  records without a declared type, and rows, are printed by Python, as in PyFlink.  An array by itself, which Java prints as an
-        address, is printed like a list.
+Rules:  records without a declared type have Python's text: ``print`` of PyFlink shows that, too, and its files an address of Java.  Rows
+        by themselves have Python's text in ``print`` and Java's in files, as in PyFlink.  An array by itself, which Java writes as an
+        address, is written like a list.
 Source: Java ``Object.toString`` of what Flink's serializers make: ``Tuple``, ``Row``, ``java.sql.Timestamp``, ``Double.toString``.
 """
 
 import datetime
 import decimal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from flowlet.common.typeinfo import (
     ListTypeInfo,
     MapTypeInfo,
     ObjectArrayTypeInfo,
+    PickledBytesTypeInfo,
     PrimitiveArrayTypeInfo,
     RowTypeInfo,
     TimestampTypeInfo,
@@ -36,9 +38,14 @@ Text = Callable[[Any], str]
 _PLAIN_EXPONENTS: Final = range(-3, 7)
 
 
-def printed_text(type_info: TypeInformation) -> Text:
-    """The function that gives the line ``print`` writes for a record of the type."""
-    return row_text if isinstance(type_info, RowTypeInfo) else _text_of(type_info)
+def printed_text(type_info: TypeInformation | None) -> Text:
+    """The function that gives the line ``print`` writes for a record of the type; None: it is not declared."""
+    return row_text if isinstance(type_info, RowTypeInfo) else written_text(type_info)
+
+
+def written_text(type_info: TypeInformation | None) -> Text:
+    """The function that gives the line of a text file for a record of the type; None: it is not declared."""
+    return str if type_info is None or isinstance(type_info, PickledBytesTypeInfo) else _text_of(type_info)
 
 
 def row_text(row: Any) -> str:
@@ -53,10 +60,13 @@ def double_text(value: float) -> str:
 
 def float_text(value: float) -> str:
     """A number of 32 bits."""
-    return _number_text(value, str(np.float32(value)))
+    single = np.float32(value)
+    return _number_text(float(single), str(single))
 
 
 def _number_text(value: float, shortest: str) -> str:
+    if 0.001 <= abs(value) < 10_000_000.0 and "e" not in shortest:
+        return shortest  # Python's text is Java's there: 0.5 us in place of 4 us
     if value != value or value in (float("inf"), float("-inf")):  # nan differs from itself
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if value == 0:
@@ -89,9 +99,9 @@ def _plain_text_of(type_info: TypeInformation) -> Text:
         case TimestampTypeInfo():
             return _timestamp_text
         case TupleTypeInfo():
-            return _tuple_text(list(map(_text_of, type_info.get_field_types())))
+            return _text_of_fields("(", ",", ")", type_info.get_field_types())
         case RowTypeInfo():
-            return _nested_row_text(list(map(_text_of, type_info.get_field_types())))
+            return _text_of_fields("{value.get_row_kind()}[", ", ", "]", type_info.get_field_types())
         case ListTypeInfo() | PrimitiveArrayTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo():
             return _list_text(_text_of(type_info.elem_type))
         case MapTypeInfo():
@@ -130,12 +140,21 @@ _BASIC: Final[dict[BasicType, Text]] = {
 }
 
 
-def _tuple_text(texts: list[Text]) -> Text:
-    return lambda record: f"({','.join(_each(texts, record))})"
-
-
-def _nested_row_text(texts: list[Text]) -> Text:
-    return lambda row: f"{row.get_row_kind()}[{', '.join(_each(texts, row))}]"
+def _text_of_fields(head: str, separator: str, end: str, types: Sequence[TypeInformation]) -> Text:
+    """A function generated for the types: a pair of a text and a number takes 0.6 us, with a call for each field 2 us."""
+    known = {f"t{index}": text for index, text in enumerate(map(_plain_text_of, types))}
+    texts = [f"f{index}" if known[f"t{index}"] is str else f"t{index}(f{index})" for index in range(len(types))]
+    shown = separator.join(f"{{'null' if f{index} is None else {text}!s}}" for index, text in enumerate(texts))
+    names = "".join(f"f{index}, " for index in range(len(types)))
+    lines = [
+        f"def text(value, {', '.join(f'{name}={name}' for name in known)}):",
+        f"    {names or '()'} = value",
+        f'    return f"{head}{shown}{end}"',
+    ]
+    namespace: dict[str, Any] = dict(known)
+    exec(compile("\n".join(lines), "<text of a type>", "exec", dont_inherit=True), namespace)  # noqa: S102 - text of ours
+    text: Text = namespace["text"]
+    return text
 
 
 def _list_text(text: Text) -> Text:
@@ -192,7 +211,3 @@ _HASHES: Final[dict[BasicType, Callable[[Any], int]]] = {
     BasicType.INT: int,
     BasicType.LONG: _hash_of_long,
 }
-
-
-def _each(texts: list[Text], values: Iterable[Any]) -> list[str]:
-    return [text(value) for text, value in zip(texts, values, strict=True)]
