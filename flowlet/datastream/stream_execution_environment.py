@@ -35,7 +35,6 @@ from flowlet.common.options.job_options import (
 from flowlet.common.options.option import Option
 from flowlet.common.options.python_options import dependency_settings
 from flowlet.common.options.run_options import is_detached, run_options
-from flowlet.common.options.tuning_options import OBJECT_REUSE
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.datastream.checkpoint_config import CheckpointConfig
@@ -47,7 +46,13 @@ from flowlet.datastream.environment_sources import EnvironmentSources
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
-from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
+from flowlet.datastream.state_backend import (
+    PREDEFINED_OPTIONS,
+    TRANSFER_THREADS,
+    EmbeddedRocksDBStateBackend,
+    HashMapStateBackend,
+    StateBackend,
+)
 from flowlet.errors import ConfigError, FlowletError, JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.client_retry import ClientRetry
@@ -149,8 +154,10 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         if runtime_mode is not None:
             self.set_runtime_mode(RuntimeExecutionMode[runtime_mode])
         self._job_name = known.JOB_NAME.find(configuration) or self._job_name
-        if configuration.contains_key(OBJECT_REUSE):  # without effect, but programs read it back
-            self._config._is_object_reuse_enabled = configuration.get_boolean(OBJECT_REUSE, default_value=False)
+        parameters = known.JOB_PARAMETERS.find(configuration)
+        if parameters is not None:
+            self._config.set_global_job_parameters(dict(parameters))
+        self._config.take_options(configuration.to_dict())  # without effect, but programs read them back
         self._configuration.add_all(configuration)
 
     def _set_times(self, configuration: Configuration) -> None:
@@ -199,7 +206,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         """Choose where keyed state is kept: sets the options ``state.backend.*``."""
         if not isinstance(state_backend, StateBackend):
             raise JobGraphError(f"set_state_backend() needs HashMapStateBackend() or EmbeddedRocksDBStateBackend(), got {state_backend!r}")
-        for name in ("state.backend", "state.backend.rocksdb.localdir"):
+        for name in ("state.backend", known.ROCKSDB_DIRECTORIES.name, PREDEFINED_OPTIONS, TRANSFER_THREADS):
             self._configuration.remove_config(name)
         for name, text in state_backend.options().items():
             self._configuration.set_string(name, text)
@@ -211,8 +218,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         if not settings.is_rocksdb:
             return HashMapStateBackend()
         backend = EmbeddedRocksDBStateBackend(settings.is_incremental)
-        if settings.directory:
-            backend.set_db_storage_paths(settings.directory)
+        backend.take_options(self._configuration)
         return backend
 
     def get_checkpoint_interval(self) -> int:
@@ -228,11 +234,11 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         return self.get_checkpointing_mode()
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
-        """False: barriers are always aligned."""
+        """Whether barriers may overtake records."""
         return self.get_checkpoint_config().is_unaligned_checkpoints_enabled()
 
     def is_force_unaligned_checkpoints(self) -> bool:
-        """False: barriers are always aligned."""
+        """Whether that was asked for; without an effect."""
         return self.get_checkpoint_config().is_force_unaligned_checkpoints()
 
     def get_config(self) -> ExecutionConfig:

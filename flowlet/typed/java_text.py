@@ -8,7 +8,6 @@ Source: Java ``Object.toString`` of what Flink's serializers make: ``Tuple``, ``
 """
 
 import datetime
-import decimal
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -31,11 +30,9 @@ from flowlet.common.typeinfo import (
     TypeInformation,
 )
 from flowlet.common.types import Row
+from flowlet.common.units.number_text import number_text
 
 Text = Callable[[Any], str]
-
-# Java writes numbers outside of this range with an exponent (``Double.toString``).
-_PLAIN_EXPONENTS: Final = range(-3, 7)
 
 
 def printed_text(type_info: TypeInformation | None) -> Text:
@@ -53,36 +50,10 @@ def row_text(row: Any) -> str:
     return f"{row.get_row_kind()}[{','.join(map(str, row))}]" if isinstance(row, Row) else str(row)
 
 
-def double_text(value: float) -> str:
-    """A number of 64 bits."""
-    return _number_text(value, repr(float(value)))
-
-
 def float_text(value: float) -> str:
     """A number of 32 bits."""
     single = np.float32(value)
-    return _number_text(float(single), str(single))
-
-
-def _number_text(value: float, shortest: str) -> str:
-    if 0.001 <= abs(value) < 10_000_000.0 and "e" not in shortest:
-        return shortest  # Python's text is Java's there: 0.5 us in place of 4 us
-    if value != value or value in (float("inf"), float("-inf")):  # nan differs from itself
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    if value == 0:
-        return "-0.0" if shortest.startswith("-") else "0.0"
-    sign, digits, exponent = decimal.Decimal(shortest).normalize().as_tuple()
-    if len(digits) == 1:  # Java gives at least two digits, which are the two closest ones
-        sign, digits, exponent = decimal.Decimal(f"{value:.1e}").as_tuple()
-    assert isinstance(exponent, int), "a finite number has one"
-    text, power = "".join(map(str, digits)), len(digits) - 1 + exponent
-    minus = "-" if sign else ""
-    if power not in _PLAIN_EXPONENTS:
-        return f"{minus}{text[0]}.{text[1:].rstrip('0') or '0'}E{power}"
-    if power < 0:
-        return f"{minus}0.{'0' * (-power - 1)}{text.rstrip('0')}"
-    whole = text[: power + 1].ljust(power + 1, "0")
-    return f"{minus}{whole}.{text[power + 1 :].rstrip('0') or '0'}"
+    return number_text(float(single), str(single))
 
 
 def _text_of(type_info: TypeInformation) -> Text:
@@ -135,7 +106,7 @@ def _timestamp_text(value: datetime.datetime) -> str:
 _BASIC: Final[dict[BasicType, Text]] = {
     BasicType.BOOLEAN: _boolean_text,
     BasicType.FLOAT: float_text,
-    BasicType.DOUBLE: double_text,
+    BasicType.DOUBLE: number_text,
     BasicType.INSTANT: _instant_text,
 }
 
