@@ -1,13 +1,20 @@
 """``Duration`` and ``Time``, lengths of time, and ``Instant``, a point in time, as PyFlink names them.
 
+Whatever takes a length of time takes a ``Duration``, a ``Time`` or a ``timedelta``; ``duration_of`` and ``millis_of`` check it for all.
+
 Side:   pure.
 Units:  a ``Duration`` counts nanoseconds, a ``Time`` milliseconds, an ``Instant`` seconds since 1970 and nanoseconds.
 Source: PyFlink ``pyflink.common.time``.
 """
 
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
-__all__ = ["Duration", "Instant", "Time"]
+from flowlet.common.checks import is_whole_number
+from flowlet.errors import JobGraphError
+
+__all__ = ["Duration", "Instant", "Length", "Time", "duration_of", "millis_of"]
 
 _NANOS_PER_MILLI = 1_000_000
 _NANOS_PER_SECOND = 1_000_000_000
@@ -18,6 +25,9 @@ class Duration:
     """A length of time in nanoseconds; made by one of the ``of_`` methods."""
 
     nanos: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nanos", _whole(self.nanos, "Duration", "nanoseconds"))
 
     @staticmethod
     def of_days(days: int) -> "Duration":
@@ -103,7 +113,7 @@ class Time:
     __slots__ = ("_milliseconds",)
 
     def __init__(self, milliseconds: int) -> None:
-        self._milliseconds = milliseconds
+        self._milliseconds = _whole(milliseconds, "Time", "milliseconds")
 
     def to_milliseconds(self) -> int:
         """The length in milliseconds."""
@@ -142,3 +152,61 @@ class Time:
 
     def __str__(self) -> str:
         return f"{self._milliseconds} ms"
+
+    def __repr__(self) -> str:
+        return f"Time.milliseconds({self._milliseconds})"
+
+
+Length = Duration | Time | timedelta
+"""What a size, a gap, a delay or an interval is given as."""
+
+
+def duration_of(length: Any, what: str, *, at_least_nanos: int | None = None) -> Duration:
+    """A length of time that a user gave.
+
+    Args:
+        length: as the user gave it.
+        what: the method and perhaps its argument, for errors.
+        at_least_nanos: its lowest value; None: it may be negative.
+
+    Raises:
+        JobGraphError: it is none, or less.
+    """
+    match length:
+        case Duration():
+            duration = length
+        case Time():
+            duration = Duration.of_millis(length.to_milliseconds())
+        case timedelta():
+            duration = Duration(length // timedelta(microseconds=1) * 1_000)
+        case _:
+            raise JobGraphError(f"{what} needs a Duration such as Duration.of_seconds(5), got {length!r}")
+    if at_least_nanos is not None and duration.nanos < at_least_nanos:
+        raise JobGraphError(f"{what} needs a duration of at least {at_least_nanos} ns, got {length!r}")
+    return duration
+
+
+def millis_of(length: Any, what: str, *, takes_number: bool = False, at_least_ms: int | None = None) -> int:
+    """The milliseconds of a length of time that a user gave, rounded down.
+
+    Args:
+        length: as the user gave it.
+        what: the method and perhaps its argument, for errors.
+        takes_number: whether a whole number is one, too, in milliseconds: where PyFlink takes numbers.
+        at_least_ms: its lowest value; None: it may be negative.
+
+    Raises:
+        JobGraphError: it is none, or less.
+    """
+    millis = int(length) if takes_number and is_whole_number(length) else duration_of(length, what).to_millis()
+    if at_least_ms is not None and millis < at_least_ms:
+        raise JobGraphError(f"{what} needs {at_least_ms} ms or more, got {length!r}")
+    return millis
+
+
+def _whole(number: Any, what: str, units: str) -> int:
+    if isinstance(number, float) and number.is_integer():
+        return int(number)  # of Time.seconds(0.5), for example
+    if not is_whole_number(number):
+        raise JobGraphError(f"a {what} is a whole number of {units}, got {number!r}")
+    return int(number)

@@ -7,16 +7,17 @@ Rules:  the options themselves are the only state; a setter checks its value at 
 Source: PyFlink ``pyflink.datastream.checkpoint_config``.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from flowlet.common.configuration import Configuration
+from flowlet.common.not_yet import missing_attribute
 from flowlet.common.options import known_options as known
 from flowlet.common.settings.tuning_options import FORCED_UNALIGNED, IGNORED, warn_of_setter
-from flowlet.common.time import Duration
+from flowlet.common.time import Duration, Length, millis_of
 from flowlet.datastream.checkpoint_storage import BUFFER, THRESHOLD, CheckpointStorage, FileSystemCheckpointStorage
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
-from flowlet.errors import ConfigError
+from flowlet.errors import ConfigError, JobGraphError
 
 __all__ = ["CheckpointConfig"]
 
@@ -130,18 +131,20 @@ class CheckpointConfig:
         """Align barriers, the default."""
         return self.enable_unaligned_checkpoints(enabled=False)
 
-    def set_aligned_checkpoint_timeout(self, alignment_timeout: Duration) -> "CheckpointConfig":
+    def set_aligned_checkpoint_timeout(self, alignment_timeout: Length) -> "CheckpointConfig":
         """Let barriers overtake only when the alignment takes longer than this; needs ``enable_unaligned_checkpoints``."""
-        if not isinstance(alignment_timeout, Duration):
-            raise ConfigError(f"a Duration is needed, got {alignment_timeout!r}")
-        known.ALIGNED_TIMEOUT.set(self._options, alignment_timeout.to_millis())
+        try:
+            timeout_ms = millis_of(alignment_timeout, "set_aligned_checkpoint_timeout()")
+        except JobGraphError as error:
+            raise ConfigError(str(error)) from None
+        known.ALIGNED_TIMEOUT.set(self._options, timeout_ms)
         return self
 
     def get_aligned_checkpoint_timeout(self) -> Duration:
         """How long the alignment may take before barriers overtake; 0, the default: they overtake at once."""
         return Duration.of_millis(known.ALIGNED_TIMEOUT.get(self._options))
 
-    def set_alignment_timeout(self, alignment_timeout: Duration) -> "CheckpointConfig":
+    def set_alignment_timeout(self, alignment_timeout: Length) -> "CheckpointConfig":
         """As ``set_aligned_checkpoint_timeout``."""
         return self.set_aligned_checkpoint_timeout(alignment_timeout)
 
@@ -187,6 +190,11 @@ class CheckpointConfig:
     def is_force_unaligned_checkpoints(self) -> bool:
         """Whether that was asked for; without an effect."""
         return self._options.get_boolean(FORCED_UNALIGNED, default_value=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, name)
 
 
 def _name_of(value: object, kind: type[CheckpointingMode] | type[ExternalizedCheckpointRetention]) -> str:
