@@ -6,9 +6,10 @@ Source: PyFlink ``pyflink.common.execution_config``.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowlet.common.checks import is_whole_number
+from flowlet.common.not_yet import missing_attribute
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.execution_switches import ExecutionSwitches
 from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
@@ -142,6 +143,11 @@ class ExecutionConfig(ExecutionSwitches):
 
     def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in (*self.__slots__, *ExecutionSwitches.__slots__))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, name)
 
 
 def _checked_interval(interval: int, what: str) -> int:
