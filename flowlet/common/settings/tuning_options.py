@@ -45,6 +45,7 @@ _DEPLOYED: Final = "processes are started by 'python -m flowlet.jm' and 'python 
 _LOGS: Final = "the processes log by Python's logging: see --help of 'python -m flowlet.jm' and 'python -m flowlet.tm'"
 _CHAINS: Final = "a max parallelism never parts a chain"
 _TIMERS: Final = "timers of a cancelled task are not waited for"
+_BUFFERS: Final = "buffers keep their size; smaller or fewer ones are options of 'python -m flowlet.tm'"
 _LOCAL: Final = "TaskManagers keep no copies of state, they read checkpoints"
 
 IGNORED: Final = {
@@ -84,6 +85,7 @@ IGNORED_PREFIXES: Final = {
         _JVM: "akka. classloader. compiler. env. jvm. pekko. jobmanager.memory.jvm- taskmanager.memory.jvm-",
         _DEPLOYED: "kubernetes. mesos. yarn. $internal.deployment. $internal.yarn.",
         _LOGS: "python.logging.",
+        _BUFFERS: "taskmanager.network.memory.buffer-debloat.",
         _CHANGELOG: "state.changelog.",
         _FILES: "execution.checkpointing.file-merging. execution.checkpointing.unaligned.max-subtasks-",
         _LOCAL: "execution.checkpointing.local-backup. state.local-recovery state.backend.local-recovery",
