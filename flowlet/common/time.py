@@ -18,6 +18,9 @@ __all__ = ["Duration", "Instant", "Length", "Time", "duration_of", "millis_of"]
 
 _NANOS_PER_MILLI = 1_000_000
 _NANOS_PER_SECOND = 1_000_000_000
+_NANOS_PER_MINUTE = 60 * _NANOS_PER_SECOND
+_NANOS_PER_HOUR = 60 * _NANOS_PER_MINUTE
+_NANOS_PER_DAY = 24 * _NANOS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,27 +35,27 @@ class Duration:
     @staticmethod
     def of_days(days: int) -> "Duration":
         """A length in days of 24 hours."""
-        return Duration.of_hours(24 * days)
+        return Duration(_product(days, "days", _NANOS_PER_DAY))
 
     @staticmethod
     def of_hours(hours: int) -> "Duration":
         """A length in hours."""
-        return Duration.of_minutes(60 * hours)
+        return Duration(_product(hours, "hours", _NANOS_PER_HOUR))
 
     @staticmethod
     def of_minutes(minutes: int) -> "Duration":
         """A length in minutes."""
-        return Duration.of_seconds(60 * minutes)
+        return Duration(_product(minutes, "minutes", _NANOS_PER_MINUTE))
 
     @staticmethod
     def of_seconds(seconds: int) -> "Duration":
         """A length in seconds."""
-        return Duration.of_millis(1000 * seconds)
+        return Duration(_product(seconds, "seconds", _NANOS_PER_SECOND))
 
     @staticmethod
     def of_millis(millis: int) -> "Duration":
         """A length in milliseconds."""
-        return Duration(_NANOS_PER_MILLI * millis)
+        return Duration(_product(millis, "millis", _NANOS_PER_MILLI))
 
     @staticmethod
     def of_nanos(nanos: int) -> "Duration":
@@ -127,22 +130,22 @@ class Time:
     @staticmethod
     def seconds(seconds: int) -> "Time":
         """A length in seconds."""
-        return Time(1000 * seconds)
+        return Time(_product(seconds, "seconds", _NANOS_PER_SECOND // _NANOS_PER_MILLI))
 
     @staticmethod
     def minutes(minutes: int) -> "Time":
         """A length in minutes."""
-        return Time.seconds(60 * minutes)
+        return Time(_product(minutes, "minutes", _NANOS_PER_MINUTE // _NANOS_PER_MILLI))
 
     @staticmethod
     def hours(hours: int) -> "Time":
         """A length in hours."""
-        return Time.minutes(60 * hours)
+        return Time(_product(hours, "hours", _NANOS_PER_HOUR // _NANOS_PER_MILLI))
 
     @staticmethod
     def days(days: int) -> "Time":
         """A length in days of 24 hours."""
-        return Time.hours(24 * days)
+        return Time(_product(days, "days", _NANOS_PER_DAY // _NANOS_PER_MILLI))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Time) and self._milliseconds == other._milliseconds
@@ -202,6 +205,13 @@ def millis_of(length: Any, what: str, *, takes_number: bool = False, at_least_ms
     if at_least_ms is not None and millis < at_least_ms:
         raise JobGraphError(f"{what} needs {at_least_ms} ms or more, got {length!r}")
     return millis
+
+
+def _product(number: Any, unit: str, factor: int) -> Any:
+    """The number times the factor; checked first, for a text times a factor is a long text."""
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        raise JobGraphError(f"a length of time is a number of {unit}, got {number!r}")
+    return number * factor
 
 
 def _whole(number: Any, what: str, units: str) -> int:

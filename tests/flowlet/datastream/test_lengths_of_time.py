@@ -141,10 +141,18 @@ def test_a_gap_of_a_record_may_be_a_length_of_time() -> None:
         sessions.assign_windows("5 s", 1000, None)
 
 
-@pytest.mark.parametrize("make", [lambda: Time.seconds("5"), lambda: Duration.of_seconds("5"), lambda: Time.milliseconds(0.5)])  # type: ignore[arg-type]
-def test_a_length_is_a_whole_number_of_its_unit(make: Callable[[], Any]) -> None:
-    with pytest.raises(JobGraphError, match=r"is a whole number of (milliseconds|nanoseconds), got "):
-        make()
+@pytest.mark.parametrize("make", [Time.seconds, Time.days, Duration.of_millis, Duration.of_seconds, Duration.of_days])
+@pytest.mark.parametrize("number", ["5", None, True])
+def test_a_length_is_a_number_of_its_unit(make: Callable[[Any], Any], number: Any) -> None:
+    with pytest.raises(JobGraphError, match=rf"a length of time is a number of \w+, got {number!r}"):
+        make(number)
+
+
+def test_a_length_is_a_whole_number_of_its_smallest_unit() -> None:
+    with pytest.raises(JobGraphError, match=r"a Time is a whole number of milliseconds, got 0\.5"):
+        Time.milliseconds(0.5)  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(JobGraphError, match="a Duration is a whole number of nanoseconds, got '5'"):
+        Duration.of_nanos("5")  # type: ignore[arg-type]  # the mistake
 
 
 def test_half_a_second_is_a_length() -> None:
