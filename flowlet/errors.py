@@ -107,3 +107,10 @@ class _MissingModules:
 def explain_missing_modules() -> None:
     """From now on an import of a module of PyFlink that this version lacks says what to use; called once, by ``flowlet`` itself."""
     sys.meta_path.append(_MissingModules())
+
+
+def missing_top_level_name(name: str) -> object:
+    """The ``__getattr__`` of ``flowlet`` itself, which has no classes.  Raises MissingImportError, which says where one is."""
+    if not name[:1].isupper():
+        raise AttributeError(f"module 'flowlet' has no attribute {name!r}")
+    return importlib.import_module("flowlet.common.not_yet").missing_names("flowlet")(name)

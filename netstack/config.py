@@ -68,8 +68,6 @@ class NetstackConfig:
     max_producer_memory_percent: int = 50
     request_buffers_timeout_s: float = 30.0
     compression: str | None = None  # "lz4"
-    # Ask producers for buffers that hold about one second of what the task consumes (Flink's taskmanager.network.memory.buffer-debloat).
-    buffer_debloat: bool = False
     # One pass hands at most this much to the kernel before the loop does other work.  If only one reader is ready it is ``max_run_bytes``:
     # then its receiver starts sooner, and both sides work at the same time.  bench: transport.
     max_write_batch_bytes: int = 1024 * 1024

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_debloater import BufferDebloater
 from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
@@ -251,10 +250,7 @@ class NetworkEnvironment:
         """
         self._check_open()
         config = self.config
-        debloater = BufferDebloater(max_bytes=config.segment_size_bytes) if config.buffer_debloat else None
-        gate = SingleInputGate(
-            owner, state_checker=state_checker, decompressor=BufferDecompressor(config.segment_size_bytes), debloater=debloater
-        )
+        gate = SingleInputGate(owner, state_checker=state_checker, decompressor=BufferDecompressor(config.segment_size_bytes))
         try:
             for index, spec in enumerate(channels):
                 gate.add_channel(self._channel(gate, index, spec))

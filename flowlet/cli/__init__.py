@@ -1,1 +1,4 @@
-"""The `flowlet` command."""
+"""The `flowlet` command.
+
+Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
+"""

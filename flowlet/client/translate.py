@@ -265,7 +265,7 @@ def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> Strea
         case SinkTransformation(sink=DiscardingSink()):
             return DiscardSink(name=name)
         case SinkTransformation(sink=FileSink() as sink):
-            return SinkOperator(RunningFileSink(sink), name=name)
+            return SinkOperator(RunningFileSink(sink, step.output_type), name=name)
         case _:
             if type(step.sink).create_writer is not Sink.create_writer:
                 return SinkOperator(step.sink, name=name)

@@ -1,4 +1,7 @@
-"""Records as a struct of arrays: columns, the tables of dictionary codes, and what a list of records looks like."""
+"""Records as a struct of arrays: columns, the tables of dictionary codes, and what a list of records looks like.
+
+Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
+"""
 
 from flowlet.columns.array_column import ArrayColumn
 from flowlet.columns.arrow_column import ArrowColumn

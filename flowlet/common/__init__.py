@@ -14,6 +14,7 @@ from flowlet.common.not_yet import missing_names
 from flowlet.common.restart_strategy import RestartStrategies, RestartStrategyConfiguration
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, Encoder, SerializationSchema, SimpleStringSchema
 from flowlet.common.serializer import TypeSerializer
+from flowlet.common.settings.tuning_options import IgnoredOptionWarning
 from flowlet.common.time import Duration, Instant, Time
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row, RowKind
@@ -29,6 +30,7 @@ __all__ = [
     "Duration",
     "Encoder",
     "ExecutionConfig",
+    "IgnoredOptionWarning",
     "Instant",
     "JobClient",
     "JobExecutionResult",

@@ -6,6 +6,7 @@ Source: PyFlink ``pyflink.common.config_options``; the types that PyFlink lacks 
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,14 +16,16 @@ from typing import Any, Final, Generic, TypeVar
 from flowlet.common.checks import is_name
 from flowlet.common.configuration import Configuration
 from flowlet.common.time import Duration
-from flowlet.common.units.duration_text import duration_nanos
+from flowlet.common.units.duration_text import duration_nanos, duration_text
 from flowlet.common.units.memory_size import MemorySize, parse_bytes
+from flowlet.common.units.number_text import number_text
 from flowlet.errors import ConfigError
 
 __all__ = ["ConfigOption", "ConfigOptions"]
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
+_PLAIN: Final = re.compile(r"[^\s,;:'\"#\[\]{}]+( [^\s,;:'\"#\[\]{}]+)*")  # an item that YAML needs no quotes for
 _WORDS: Final = {"true": True, "false": False}
 
 
@@ -158,11 +161,13 @@ def _boolean(text: str) -> bool:
 
 
 def _duration_text(value: Duration | timedelta) -> str:
+    """The text that Flink gives: in the largest unit that holds it in whole numbers."""
     nanos = value.nanos if isinstance(value, Duration) else round(value.total_seconds() * 1_000_000) * 1_000
-    return f"{nanos // 1_000_000} ms" if nanos % 1_000_000 == 0 else f"{nanos} ns"
+    return duration_text(nanos)
 
 
-def _map(text: str) -> dict[str, str]:
+def parse_map(text: str) -> dict[str, str]:
+    """Texts by name: ``a:1,b:2`` or ``{"a": "1"}``.  Raises ValueError: it is neither."""
     if text.startswith("{"):
         found = json.loads(text)  # its error is a ValueError
         return {str(name): each if isinstance(each, str) else json.dumps(each) for name, each in found.items()}
@@ -202,7 +207,7 @@ def _list_of(kind: _Kind[T]) -> _Kind[list[T]]:
 
     def write(values: list[T]) -> str:
         texts = [kind.write(value) for value in values]
-        return json.dumps(texts) if any(set(each) & set(";[]") or not each.strip() for each in texts) else ";".join(texts)
+        return f"[{', '.join(texts)}]" if all(map(_PLAIN.fullmatch, texts)) else json.dumps(texts, ensure_ascii=False)
 
     def is_value(value: object) -> bool:
         return isinstance(value, list | tuple) and all(map(kind.is_value, value))
@@ -217,7 +222,7 @@ def _is_whole(value: object) -> bool:
 _BOOLEAN: Final = _Kind("true or false", _boolean, lambda value: str(value).lower(), lambda value: isinstance(value, bool))
 _WHOLE: Final = _Kind("a whole number", int, str, _is_whole)
 _NUMBER: Final[_Kind[float]] = _Kind(
-    "a number", float, lambda value: repr(float(value)), lambda value: _is_whole(value) or isinstance(value, float)
+    "a number", float, lambda value: number_text(float(value)), lambda value: _is_whole(value) or isinstance(value, float)
 )
 _TEXT: Final[_Kind[str]] = _Kind("a text", str, str, lambda value: isinstance(value, str))
 _DURATION: Final[_Kind[Any]] = _Kind(
@@ -232,4 +237,4 @@ _MEMORY: Final = _Kind(
     str,
     lambda value: isinstance(value, MemorySize),
 )
-_MAP: Final = _Kind("of the form name:value,name:value", _map, lambda value: json.dumps(dict(value)), _is_map)
+_MAP: Final = _Kind("of the form name:value,name:value", parse_map, lambda value: json.dumps(dict(value)), _is_map)

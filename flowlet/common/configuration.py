@@ -1,7 +1,8 @@
 """``Configuration``: options by name.
 
 Side:   pure.
-Rules:  values are stored as text, as in a configuration file.  A getter parses the text, and names the option if it cannot.
+Rules:  each value has a text, as in a configuration file, which is Flink's; a value that was set as a number, bool or bytes is kept
+        beside it for ``add_all_to_dict``.  A getter parses the text, and names the option if it cannot.
 Source: PyFlink ``pyflink.common.configuration``.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowlet.common.checks import is_name
+from flowlet.common.units.number_text import number_text
 from flowlet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,10 +30,11 @@ class Configuration:
     Raises: every getter raises ``ConfigError`` if the option's value is not of its type.
     """
 
-    __slots__ = ("_options",)
+    __slots__ = ("_options", "_values")
 
     def __init__(self, other: "Configuration | None" = None) -> None:
         self._options: dict[str, str] = {} if other is None else dict(other._options)
+        self._values: dict[str, object] = {} if other is None else dict(other._values)  # those that are no texts
 
     @classmethod
     def from_dict(cls, map: Mapping[str, str]) -> "Configuration":  # noqa: A002  # PyFlink's name
@@ -42,9 +45,9 @@ class Configuration:
         return configuration
 
     @staticmethod
-    def parse_list_value(value: str) -> list[str]:
-        """The items of a list option: ``["a", "b"]`` or ``a;b``.  Raises ConfigError if it begins with a bracket, but is no list."""
-        text = value.strip()
+    def parse_list_value(value: str | None) -> list[str]:
+        """The items of a list option: ``["a", "b"]`` or ``a;b``; none of None.  Raises ConfigError: it is half a list."""
+        text = (value or "").strip()
         if not text.startswith("["):
             return [item.strip() for item in text.split(";") if item.strip()]
         try:
@@ -53,7 +56,7 @@ class Configuration:
             items = [item.strip().strip("'\"") for item in text.removeprefix("[").removesuffix("]").split(",") if item.strip()]
         if not text.endswith("]") or not isinstance(items, list):
             raise ConfigError(f"not a list: {value!r}; write it as ['a', 'b'] or a;b")
-        return [str(item) for item in items]
+        return [item if isinstance(item, str) else json.dumps(item) for item in items]
 
     def get(self, option: "ConfigOption[T]", override_default: T | None = None) -> T | None:
         """The value of a typed option; where it is not set, ``override_default``, else its own default.  Not in PyFlink, but in Flink."""
@@ -64,7 +67,7 @@ class Configuration:
 
     def set(self, option: "ConfigOption[T]", value: T) -> "Configuration":
         """Set a typed option.  Not in PyFlink, but in Flink.  Raises ConfigError: the value is not of its type."""
-        return self.set_string(option.key, option.write(value))
+        return self._keep(option.key, option.write(value), value)
 
     def contains(self, option: "ConfigOption[Any]") -> bool:
         """Whether a typed option is set.  Not in PyFlink, but in Flink."""
@@ -77,8 +80,12 @@ class Configuration:
     def set_string(self, key: str, value: str) -> "Configuration":
         """Set an option to a text."""
         if not is_name(key) or not isinstance(value, str):
-            raise ConfigError(f"an option is a text, and so is its name, got {key!r}: {value!r}")
+            raise ConfigError(
+                f"an option is a text, and so is its name, got {key!r}: {value!r}; use set_boolean(), set_integer() or set_float() for "
+                "other values"
+            )
         self._options[key] = value
+        self._values.pop(key, None)
         return self
 
     def get_integer(self, key: str, default_value: int) -> int:
@@ -87,7 +94,7 @@ class Configuration:
 
     def set_integer(self, key: str, value: int) -> "Configuration":
         """Set an option to a whole number."""
-        return self.set_string(key, str(int(value)))
+        return self._keep(key, str(int(value)), int(value))
 
     def get_boolean(self, key: str, default_value: bool) -> bool:  # noqa: FBT001  # PyFlink's signature
         """The option as a boolean."""
@@ -95,7 +102,7 @@ class Configuration:
 
     def set_boolean(self, key: str, value: bool) -> "Configuration":  # noqa: FBT001  # PyFlink's signature
         """Set an option to a boolean."""
-        return self.set_string(key, "true" if value else "false")
+        return self._keep(key, "true" if value else "false", bool(value))
 
     def get_float(self, key: str, default_value: float) -> float:
         """The option as a number."""
@@ -103,7 +110,7 @@ class Configuration:
 
     def set_float(self, key: str, value: float) -> "Configuration":
         """Set an option to a number."""
-        return self.set_string(key, repr(float(value)))
+        return self._keep(key, number_text(float(value)), float(value))
 
     def get_bytearray(self, key: str, default_value: bytearray) -> bytearray:
         """The option as bytes, from base64."""
@@ -111,19 +118,20 @@ class Configuration:
 
     def set_bytearray(self, key: str, value: bytearray) -> "Configuration":
         """Set an option to bytes, stored as base64."""
-        return self.set_string(key, base64.b64encode(value).decode("ascii"))
+        return self._keep(key, base64.b64encode(value).decode("ascii"), bytearray(value))
 
     def key_set(self) -> _Names:
         """The names of all options that are set."""
         return set(self._options)
 
     def add_all_to_dict(self, target_dict: dict[str, Any]) -> None:
-        """Copy all options into a dict."""
-        target_dict.update(self._options)
+        """Copy all options into a dict; each has the type that it was set with."""
+        target_dict.update(self._options | self._values)
 
     def add_all(self, other: "Configuration", prefix: str | None = None) -> "Configuration":
         """Copy all options of another configuration, with a prefix before their names if given."""
-        self._options.update({(prefix or "") + key: value for key, value in other._options.items()})
+        for key, text in other._options.items():
+            self._keep((prefix or "") + key, text, other._values.get(key, text))
         return self
 
     def contains_key(self, key: str) -> bool:
@@ -131,12 +139,19 @@ class Configuration:
         return key in self._options
 
     def to_dict(self) -> dict[str, str]:
-        """All options, as text."""
+        """All options, as Flink's text: ``true``, ``1.0E10``, ``10 s``."""
         return dict(self._options)
 
     def remove_config(self, key: str) -> bool:
         """Unset the option; False if it was not set."""
+        self._values.pop(key, None)
         return self._options.pop(key, None) is not None
+
+    def _keep(self, key: str, text: str, value: object) -> "Configuration":
+        self.set_string(key, text)
+        if not isinstance(value, str):
+            self._values[key] = value
+        return self
 
     def _parsed(self, key: str, default_value: T, parse: Callable[[str], T], allowed: str) -> T:
         text = self._options.get(key)

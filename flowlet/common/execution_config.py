@@ -6,9 +6,10 @@ Source: PyFlink ``pyflink.common.execution_config``.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowlet.common.checks import is_whole_number
+from flowlet.common.not_yet import missing_attribute
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.execution_switches import ExecutionSwitches
 from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
@@ -37,7 +38,6 @@ class ExecutionConfig(ExecutionSwitches):
         "_cancellation_interval_ms",
         "_cancellation_timeout_ms",
         "_global_job_parameters",
-        "_is_object_reuse_enabled",
         "_latency_tracking_interval_ms",
         "_max_parallelism",
         "_parallelism",
@@ -47,7 +47,6 @@ class ExecutionConfig(ExecutionSwitches):
         super().__init__()
         self._parallelism = ExecutionConfig.PARALLELISM_DEFAULT
         self._max_parallelism = ExecutionConfig.PARALLELISM_DEFAULT
-        self._is_object_reuse_enabled = False
         self._auto_watermark_interval_ms = DEFAULT_AUTO_WATERMARK_INTERVAL_MS
         self._latency_tracking_interval_ms = 0
         self._cancellation_interval_ms: int | None = None  # None: the TaskManager's
@@ -74,20 +73,6 @@ class ExecutionConfig(ExecutionSwitches):
         check_max_parallelism(max_parallelism, "the environment's")
         self._max_parallelism = max_parallelism
         return self
-
-    def enable_object_reuse(self) -> "ExecutionConfig":
-        """Only stored: chained operators always pass on the record object itself, as PyFlink's Python operators do."""
-        self._is_object_reuse_enabled = True
-        return self
-
-    def disable_object_reuse(self) -> "ExecutionConfig":
-        """Only stored: see ``enable_object_reuse``."""
-        self._is_object_reuse_enabled = False
-        return self
-
-    def is_object_reuse_enabled(self) -> bool:
-        """Whether ``enable_object_reuse`` was called last; without effect."""
-        return self._is_object_reuse_enabled
 
     def set_auto_watermark_interval(self, interval: int) -> "ExecutionConfig":
         """Set how often watermark generators are called, in milliseconds; 0: only at the end of the input."""
@@ -158,6 +143,11 @@ class ExecutionConfig(ExecutionSwitches):
 
     def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in (*self.__slots__, *ExecutionSwitches.__slots__))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, name)
 
 
 def _checked_interval(interval: int, what: str) -> int:

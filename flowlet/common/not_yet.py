@@ -1,4 +1,4 @@
-"""Features of PyFlink that this version lacks: the error for a missing name says which feature it belongs to.
+"""Names of PyFlink, of its earlier versions too, that this version lacks: the error for a missing name says what to use instead.
 
 Side:  pure.
 Rules: such an attribute of an object is absent (``hasattr`` is False); the error is a ``FlowletError`` and an ``AttributeError``.
@@ -6,6 +6,7 @@ Rules: such an attribute of an object is absent (``hasattr`` is False); the erro
        ``AttributeError`` by its own.
 """
 
+import importlib
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
@@ -29,16 +30,60 @@ _FORMATS: Final = "this format is not supported yet; read lines with a FileSourc
 _SINKS: Final = "a file sink cannot compact files yet; leave it out"
 _OLD_SINKS: Final = "use FileSink, which has the same builders"
 _JARS: Final = "nothing here runs in a Java virtual machine; use a SourceFunction, or map() with a client in Python"
+_NO_JARS: Final = "jars cannot be used here: nothing runs in a Java virtual machine"
+_SERIALIZERS: Final = "there are no serializers of Java; records are serialized by their declared types, or pickled"
+_FILES: Final = (
+    "use from_source(FileSource.for_record_stream_format(StreamFormat.text_line_format(), path).build(), "
+    "WatermarkStrategy.no_watermarks(), 'lines')"
+)
+_TO_FILES: Final = "use sink_to(FileSink.for_row_format(path, Encoder.simple_string_encoder()).build())"
+_EVENT_TIME: Final = "event time needs no switch; call assign_timestamps_and_watermarks() and use windows of event time"
+_WATERMARKS: Final = (
+    "use WatermarkStrategy.for_bounded_out_of_orderness(...).with_timestamp_assigner(...) with assign_timestamps_and_watermarks()"
+)
+_WINDOWS: Final = "use window(TumblingEventTimeWindows.of(...)), or another assigner of flowlet.datastream.window"
+_RETENTION: Final = "use set_externalized_checkpoint_retention(ExternalizedCheckpointRetention...), as in PyFlink 2"
+_RESTARTS: Final = "use the options restart-strategy.*, or set_restart_strategy() of the environment"
+_HEAP_BACKEND: Final = "use HashMapStateBackend(), and FileSystemCheckpointStorage() for checkpoints"
+_TABLES: Final = "the Table API is not part of flowlet; use the DataStream API"
 
+# Attributes that PyFlink had before version 2, or Flink has, or that are not supported yet: what to call in their place.
 _FEATURES: Final = {
-    "get_metric_group": "PyFlink calls it get_metrics_group()",
-    "create_input": _INPUT_FORMATS,
-    "serializer": "records are serialized by their declared types, or pickled; declare types",
-    "add_jars": "jars cannot be used here: nothing runs in a Java virtual machine",
-    "add_classpaths": "jars cannot be used here: nothing runs in a Java virtual machine",
-    "cache": "cached streams are not supported yet; collect the records and use from_collection()",
+    name: feature
+    for feature, names in {
+        "PyFlink calls it get_metrics_group()": "get_metric_group",
+        _INPUT_FORMATS: "create_input read_file",
+        "records are serialized by their declared types, or pickled; declare types": "serializer",
+        _NO_JARS: "add_jars add_classpaths",
+        "cached streams are not supported yet; collect the records and use from_collection()": "cache",
+        _FILES: "read_text_file read_csv_file",
+        "use from_collection([...])": "from_elements from_parallel_collection",
+        "use from_sequence(start, end)": "generate_sequence",
+        "use add_source() with a SourceFunction that reads the socket": "socket_text_stream",
+        _EVENT_TIME: "set_stream_time_characteristic get_stream_time_characteristic",
+        "use get_execution_environment(), and the option flowlet.jobmanager for a cluster that runs already": (
+            "create_local_environment create_remote_environment"
+        ),
+        _RESTARTS: "set_number_of_execution_retries get_number_of_execution_retries set_execution_retry_delay",
+        _SERIALIZERS: "add_default_kryo_serializer register_type_with_kryo_serializer register_type register_pojo_type register_kryo_type",
+        "use set_runtime_mode(RuntimeExecutionMode...) of the environment": "set_execution_mode get_execution_mode",
+        _RETENTION: "enable_externalized_checkpoints set_externalized_checkpoint_cleanup",
+        "use get_externalized_checkpoint_retention(), as in PyFlink 2": "get_externalized_checkpoint_cleanup",
+        "a restart always begins with the newest checkpoint; leave it out": (
+            "set_prefer_checkpoint_for_recovery is_prefer_checkpoint_for_recovery"
+        ),
+        _WINDOWS: "time_window",
+        "use window_all(TumblingEventTimeWindows.of(...)), or another assigner of flowlet.datastream.window": "time_window_all",
+        _TO_FILES: "write_as_text write_as_csv",
+        "use add_sink() with a SinkFunction that writes to the socket": "write_to_socket",
+        "use print()": "print_to_err",
+        "use execute_and_collect()": "collect",
+        _WATERMARKS: "assign_timestamps assign_ascending_timestamps",
+        "use reduce(), or aggregate() of windows": "fold",
+        "a job has no iterations; use a process function that keeps what it still needs as state": "iterate",
+    }.items()
+    for name in names.split()
 }
-
 
 MISSING_MODULES: Final = {
     f"flowlet.{name}": feature
@@ -48,7 +93,8 @@ MISSING_MODULES: Final = {
         " datastream.connectors.rabbitmq java_gateway",
         _FORMATS: "datastream.formats.avro datastream.formats.orc",
         _INPUT_FORMATS: "common.io",
-        "the Table API is not part of flowlet; use the DataStream API": "table",
+        _TABLES: "table",
+        "there is one environment for BATCH and STREAMING mode: StreamExecutionEnvironment of flowlet.datastream": "dataset",
     }.items()
     for name in names.split()
 }
@@ -59,7 +105,16 @@ MISSING_NAMES: Final = {
         _STATE: "CustomStateBackend",
         _CHECKPOINTS: "CustomCheckpointStorage",
         _SINKS: "FileCompactStrategy FileCompactor",
-        _OLD_SINKS: "StreamingFileSink",
+        _OLD_SINKS: "StreamingFileSink BucketingSink",
+        _EVENT_TIME: "TimeCharacteristic",
+        _WATERMARKS: "AssignerWithPeriodicWatermarks AssignerWithPunctuatedWatermarks BoundedOutOfOrdernessTimestampExtractor"
+        " AscendingTimestampExtractor",
+        _HEAP_BACKEND: "MemoryStateBackend FsStateBackend",
+        "it is called EmbeddedRocksDBStateBackend": "RocksDBStateBackend",
+        "it is called ExternalizedCheckpointRetention, as in PyFlink 2": "ExternalizedCheckpointCleanup",
+        "use StreamExecutionEnvironment of flowlet.datastream with set_runtime_mode(RuntimeExecutionMode.BATCH)": "ExecutionEnvironment",
+        _TABLES: "StreamTableEnvironment TableEnvironment EnvironmentSettings BatchTableEnvironment TableConfig",
+        "use set_runtime_mode(RuntimeExecutionMode...) of the environment": "ExecutionMode",
         "splits are made by FileSource itself; leave it out": "FileEnumeratorProvider FileSplitAssignerProvider",
         "input dependency constraints have no effect in Flink, so they do not exist here; leave them out": "InputDependencyConstraint",
         "it is the older interface; use KafkaSource and KafkaSink": "FlinkKafkaConsumer FlinkKafkaConsumerBase FlinkKafkaProducer"
@@ -74,6 +129,36 @@ MISSING_NAMES: Final = {
     }.items()
     for name in names.split()
 }
+
+
+# Where users look for names; the modules of users' own classes first.
+_PUBLIC_MODULES: Final = (
+    "flowlet.common",
+    "flowlet.datastream",
+    "flowlet.datastream.functions",
+    "flowlet.datastream.state",
+    "flowlet.datastream.window",
+    "flowlet.datastream.connectors.file_system",
+    "flowlet.datastream.connectors.kafka",
+    "flowlet.datastream.connectors.jdbc",
+    "flowlet.datastream.connectors.number_seq",
+    "flowlet.datastream.connectors.datagen",
+    "flowlet.datastream.connectors.hybrid_source",
+    "flowlet.datastream.connectors.write_ahead_sink",
+    "flowlet.datastream.connectors",
+    "flowlet.datastream.formats.csv",
+    "flowlet.datastream.formats.json_lines",
+    "flowlet.datastream.formats.json",
+    "flowlet.datastream.formats.parquet",
+    "flowlet.common.restart_strategy",
+    "flowlet.common.watermark_strategy",
+    "flowlet.common.serialization",
+    "flowlet.common.typeinfo",
+    "flowlet.common.watermark_generator",
+    "flowlet.metrics",
+    "flowlet.records",
+    "flowlet.errors",
+)
 
 
 class _JavaOnly:
@@ -100,10 +185,12 @@ class NotSupportedYetError(FlowletError, AttributeError):
 
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
-    """The error for a missing attribute; names the feature if PyFlink has the attribute."""
+    """The error for a missing attribute; says what to use instead if PyFlink has, or had, the attribute."""
     message = f"{type(owner).__name__!r} object has no attribute {name!r}"
     feature = _FEATURES.get(name)
-    return AttributeError(message) if feature is None else NotSupportedYetError(f"{message}: {feature}")
+    if feature is not None:
+        return NotSupportedYetError(f"{message}: {feature}")
+    return AttributeError(message, name=name, obj=owner)  # with these two Python adds the nearest name that there is
 
 
 class MissingImportError(FlowletError, ModuleNotFoundError):
@@ -125,6 +212,21 @@ def missing_names(module: str) -> Callable[[str], Any]:
     def missing_name(name: str) -> Any:
         if name in MISSING_NAMES:
             raise MissingImportError(f"{module!r} has no {name!r}: {MISSING_NAMES[name]}")
+        # Only names of classes are looked for: Python itself asks a package for those of its modules.
+        place = _place_of(name) if name[:1].isupper() else None
+        if place is not None and place != module:
+            raise MissingImportError(f"{module!r} has no {name!r}: {name} is in {place}")
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return missing_name
+
+
+def _place_of(name: str) -> str | None:
+    for place in _PUBLIC_MODULES:
+        try:
+            found = importlib.import_module(place)
+        except ImportError:  # of a package that an extra would install
+            continue
+        if name in getattr(found, "__all__", ()) or getattr(vars(found).get(name), "__module__", None) == place:
+            return place
+    return None

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from flowlet.common.checks import is_whole_number
-from flowlet.common.time import Duration
+from flowlet.common.time import Duration, Time, millis_of
 from flowlet.errors import ConfigError
 
 __all__ = ["RestartStrategies", "RestartStrategyConfiguration"]
@@ -170,11 +170,11 @@ def _count(given: Any, name: str, lowest: int) -> int:
 
 
 def _time(given: Any, name: str) -> timedelta:
-    if isinstance(given, Duration):
-        given = given.to_millis()
+    if isinstance(given, Duration | Time):
+        given = millis_of(given, name)
     length = timedelta(milliseconds=given) if is_whole_number(given) else given
     if not isinstance(length, timedelta) or length < timedelta():
-        raise ConfigError(f"{name} must be a number of milliseconds or a timedelta, 0 or more, got {given!r}")
+        raise ConfigError(f"{name} must be a number of milliseconds, a Duration, a Time or a timedelta, 0 or more, got {given!r}")
     return length
 
 

@@ -7,7 +7,7 @@ Source: PyFlink ``pyflink.common.serialization``, where the classes wrap Java ob
 
 import codecs
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowlet.common.checks import is_whole_number
@@ -38,7 +38,7 @@ class Encoder:
 
     @staticmethod
     def simple_string_encoder(charset_name: str = "UTF-8") -> "Encoder":
-        """A line per record: its ``str``.
+        """A line per record: its ``str``, or in a file sink, if its stream has a declared type, the text that Java gives it.
 
         Raises:
             JobGraphError: the charset is unknown, or begins every text with a mark of its own.
@@ -54,22 +54,32 @@ class Encoder:
                 f"simple_string_encoder: {charset_name} begins every text with a byte order mark, which would be inside files; use "
                 "UTF-8, or one with a fixed order, such as UTF-16LE"
             )
-        return _LineEncoder(charset_name)
+        return LineEncoder(charset_name)
 
 
-class _LineEncoder(Encoder):
-    """A line per record."""
+class LineEncoder(Encoder):
+    """A line per record; made by ``Encoder.simple_string_encoder``.
 
-    def __init__(self, charset_name: str) -> None:
-        self._charset = charset_name
+    Args:
+        charset: one that begins no text with a mark of its own.
+        text: the line of a record; of a ``str`` it is the ``str`` itself.
+    """
+
+    def __init__(self, charset: str, text: Callable[[Any], str] = str) -> None:
+        self._charset = charset
+        self._text = text
+
+    def with_text(self, text: Callable[[Any], str]) -> "LineEncoder":
+        """An encoder that makes lines by another function."""
+        return LineEncoder(self._charset, text)
 
     def encode(self, value: Any) -> bytes:
         """One line."""
-        return f"{value!s}\n".encode(self._charset)
+        return f"{self._text(value)}\n".encode(self._charset)
 
     def encode_all(self, values: Sequence[Any]) -> bytes:
         """A line for each; nothing for none."""
-        lines = values if set(map(type, values)) == {str} else [str(each) for each in values]
+        lines = values if set(map(type, values)) == {str} else list(map(self._text, values))
         return ("\n".join(lines) + "\n").encode(self._charset) if lines else b""
 
 
@@ -119,7 +129,9 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
     def serialize(self, element: Any) -> bytes:
         """The text as bytes.  TypeError: it is no text."""
         if not isinstance(element, str):
-            raise TypeError(f"SimpleStringSchema writes texts, got {element!r} of type {type(element).__name__}")
+            raise TypeError(
+                f"SimpleStringSchema writes texts, got {element!r} of type {type(element).__name__}; make one with map() before the sink"
+            )
         return element.encode(self.charset)
 
     def deserialize(self, message: bytes) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from flowlet.common.checks import is_name
-from flowlet.common.time import Duration
+from flowlet.common.time import Duration, Length, duration_of
 from flowlet.common.watermark_generator import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkGenerator, WatermarksWithIdleness
 from flowlet.errors import JobGraphError
 
@@ -46,7 +46,8 @@ class WatermarkAlignment:
 class WatermarkStrategy:
     """How records get timestamps, and which watermarks follow from them; made by a static method, refined by ``with_`` methods.
 
-    Every ``with_`` method returns a new strategy.  An argument of another type, or out of its range, raises JobGraphError.
+    Every ``with_`` method returns a new strategy.  Lengths of time are a ``Duration``, a ``Time`` or a ``timedelta``.  An argument of
+    another type, or out of its range, raises JobGraphError.
     ``reads_timestamps``: whether watermarks follow the records' own timestamps.
     """
 
@@ -72,11 +73,11 @@ class WatermarkStrategy:
         return WatermarkStrategy("for_monotonous_timestamps()", _Bounded(0), reads_timestamps=True)
 
     @staticmethod
-    def for_bounded_out_of_orderness(max_out_of_orderness: Duration) -> "WatermarkStrategy":
+    def for_bounded_out_of_orderness(max_out_of_orderness: Length) -> "WatermarkStrategy":
         """For streams whose records are at most this far (0 or more) behind the largest timestamp before them."""
-        _check_duration(max_out_of_orderness, "for_bounded_out_of_orderness", at_least=0)
-        name = f"for_bounded_out_of_orderness({max_out_of_orderness!r})"
-        return WatermarkStrategy(name, _Bounded(max_out_of_orderness.to_millis()), reads_timestamps=True)
+        delay = duration_of(max_out_of_orderness, "for_bounded_out_of_orderness()", at_least_nanos=0)
+        name = f"for_bounded_out_of_orderness({delay!r})"
+        return WatermarkStrategy(name, _Bounded(delay.to_millis()), reads_timestamps=True)
 
     @staticmethod
     def for_generator(make_generator: Callable[[], WatermarkGenerator]) -> "WatermarkStrategy":
@@ -93,33 +94,30 @@ class WatermarkStrategy:
             )
         return replace(self, timestamp_assigner=timestamp_assigner)
 
-    def with_idleness(self, idle_timeout: Duration) -> "WatermarkStrategy":
+    def with_idleness(self, idle_timeout: Length) -> "WatermarkStrategy":
         """Mark a subtask idle after this long (above 0) without a record, so that consumers do not wait for it."""
-        _check_duration(idle_timeout, "with_idleness", at_least=1)
-        return replace(self, idle_timeout=idle_timeout)
+        return replace(self, idle_timeout=duration_of(idle_timeout, "with_idleness()", at_least_nanos=1))
 
     def with_watermark_alignment(
-        self, watermark_group: str, max_allowed_watermark_drift: Duration, update_interval: Duration | None = None
+        self, watermark_group: str, max_allowed_watermark_drift: Length, update_interval: Length | None = None
     ) -> "WatermarkStrategy":
         """Let the sources of a group wait for the slowest of them, if they are further ahead than the drift (0 or more).
 
         They are compared once per update interval, by default 1 s, at least 1 ms.
         """
-        interval = _DEFAULT_UPDATE_INTERVAL if update_interval is None else update_interval
+        method, given = "with_watermark_alignment()", _DEFAULT_UPDATE_INTERVAL if update_interval is None else update_interval
         if not is_name(watermark_group):
             raise JobGraphError(f"with_watermark_alignment() needs the name of a group, got {watermark_group!r}")
-        _check_duration(max_allowed_watermark_drift, "with_watermark_alignment", at_least=0)
-        _check_duration(interval, "with_watermark_alignment", at_least=_NANOS_PER_MILLI)
-        alignment = WatermarkAlignment(watermark_group, max_allowed_watermark_drift.to_millis(), interval.to_millis())
-        return replace(self, alignment=alignment)
+        drift = duration_of(max_allowed_watermark_drift, method, at_least_nanos=0)
+        interval = duration_of(given, method, at_least_nanos=_NANOS_PER_MILLI)
+        return replace(self, alignment=WatermarkAlignment(watermark_group, drift.to_millis(), interval.to_millis()))
 
-    def with_max_future_skew(self, max_future_skew: Duration) -> "WatermarkStrategy":
+    def with_max_future_skew(self, max_future_skew: Length) -> "WatermarkStrategy":
         """Do not let records dated further than this (0 or more) in the future raise the watermark.
 
         The records themselves pass unchanged.
         """
-        _check_duration(max_future_skew, "with_max_future_skew", at_least=0)
-        return replace(self, max_future_skew=max_future_skew)
+        return replace(self, max_future_skew=duration_of(max_future_skew, "with_max_future_skew()", at_least_nanos=0))
 
     @property
     def is_refined(self) -> bool:
@@ -159,10 +157,3 @@ class _Bounded:
 
     def __call__(self) -> WatermarkGenerator:
         return BoundedOutOfOrdernessWatermarks(self.max_out_of_orderness_ms)
-
-
-def _check_duration(duration: Duration, method: str, *, at_least: int) -> None:
-    if not isinstance(duration, Duration):
-        raise JobGraphError(f"{method}() needs a Duration such as Duration.of_seconds(5), got {duration!r}")
-    if duration.nanos < at_least:
-        raise JobGraphError(f"{method}() needs a duration of at least {at_least} ns, got {duration!r}")

@@ -1,1 +1,4 @@
-"""Sources and sinks."""
+"""Sources and sinks.
+
+Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
+"""

@@ -11,7 +11,7 @@ from typing import Final
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import ClosedOutputError, FlowletError
 from flowlet.records import Chunk
 from flowlet.typed.java_text import printed_text
@@ -72,9 +72,7 @@ class PrintSink(StreamOperator):
         """Print the record."""
         text = code.variable("text")
         # With a call, because an f-string would call the record's __format__.
-        is_declared = self._type_info is not None and not isinstance(self._type_info, PickledBytesTypeInfo)
-        to_text = printed_text(self._type_info) if self._type_info is not None and is_declared else str
-        code.line(f"{text} = {code.bind(to_text, 'text')}({record})", Blame(self.name, self.ctx.subtask, record))
+        code.line(f"{text} = {code.bind(printed_text(self._type_info), 'text')}({record})", Blame(self.name, self.ctx.subtask, record))
         code.line(f"{code.bind(self._write, 'print')}({text})")
         code.at_end(f"{code.bind(self._flush, 'flush')}()")
 

@@ -2,7 +2,7 @@
 
 Side:   pure.
 Source: PyFlink ``pyflink.datastream.async_data_stream``; as in Flink, a retry strategy requires a timeout.  Beyond PyFlink: a coroutine
-        function in place of an ``AsyncFunction``, a ``Duration`` in place of a ``Time``, and a timeout of 0 for none.
+        function in place of an ``AsyncFunction``, any length of time in place of a ``Time``, and a timeout of 0 for none.
 """
 
 import inspect
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from flowlet.common.checks import is_whole_number
-from flowlet.common.time import Duration, Time
+from flowlet.common.time import Length, millis_of
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.datastream.data_stream import DataStream
@@ -43,7 +43,7 @@ class AsyncDataStream:
     def unordered_wait(
         data_stream: DataStream,
         async_function: _Function,
-        timeout: Time | Duration,
+        timeout: Length,
         capacity: int = DEFAULT_CAPACITY,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
@@ -54,7 +54,7 @@ class AsyncDataStream:
     def unordered_wait_with_retry(
         data_stream: DataStream,
         async_function: _Function,
-        timeout: Time | Duration,
+        timeout: Length,
         async_retry_strategy: AsyncRetryStrategy,
         capacity: int = DEFAULT_CAPACITY,
         output_type: TypeInformation | None = None,
@@ -66,7 +66,7 @@ class AsyncDataStream:
     def ordered_wait(
         data_stream: DataStream,
         async_function: _Function,
-        timeout: Time | Duration,
+        timeout: Length,
         capacity: int = DEFAULT_CAPACITY,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
@@ -77,7 +77,7 @@ class AsyncDataStream:
     def ordered_wait_with_retry(
         data_stream: DataStream,
         async_function: _Function,
-        timeout: Time | Duration,
+        timeout: Length,
         async_retry_strategy: AsyncRetryStrategy,
         capacity: int = DEFAULT_CAPACITY,
         output_type: TypeInformation | None = None,
@@ -93,7 +93,7 @@ def _wait(
     method: str,
     stream: DataStream,
     function: _Function,
-    timeout: Time | Duration,
+    timeout: Length,
     capacity: int,
     output_type: TypeInformation | None,
     retry_strategy: Any = _UNUSED,
@@ -122,9 +122,7 @@ def _wait(
 
 
 def _timeout_ms(method: str, timeout: Any) -> int:
-    if not isinstance(timeout, Time | Duration):
-        raise JobGraphError(f"{method}() needs a timeout such as Time.seconds(10), got {timeout!r}")
-    timeout_ms = timeout.to_milliseconds() if isinstance(timeout, Time) else timeout.to_millis()
+    timeout_ms = millis_of(timeout, f"{method}()")
     if timeout_ms < 0:
         raise JobGraphError(f"{method}() needs a timeout that is not negative, got {timeout_ms} ms")
     return timeout_ms

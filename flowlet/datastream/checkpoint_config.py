@@ -2,20 +2,22 @@
 
 Side:   pure.
 Units:  milliseconds.
-Rules:  the options themselves are the only state; a setter checks its value at once.  Whatever this version lacks can only be set to what
-        happens anyway; an error names the option and says what is possible.
+Rules:  the options themselves are the only state; a setter checks its value at once.  What has no effect here is kept, and a warning
+        says so; what would change results or durability and cannot be had is an error that says what is possible.
 Source: PyFlink ``pyflink.datastream.checkpoint_config``.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from flowlet.common.configuration import Configuration
+from flowlet.common.not_yet import missing_attribute
 from flowlet.common.options import known_options as known
-from flowlet.common.time import Duration
-from flowlet.datastream.checkpoint_storage import CheckpointStorage, FileSystemCheckpointStorage
+from flowlet.common.settings.tuning_options import FORCED_UNALIGNED, IGNORED, warn_of_setter
+from flowlet.common.time import Duration, Length, millis_of
+from flowlet.datastream.checkpoint_storage import BUFFER, THRESHOLD, CheckpointStorage, FileSystemCheckpointStorage
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
-from flowlet.errors import ConfigError
+from flowlet.errors import ConfigError, JobGraphError
 
 __all__ = ["CheckpointConfig"]
 
@@ -129,18 +131,20 @@ class CheckpointConfig:
         """Align barriers, the default."""
         return self.enable_unaligned_checkpoints(enabled=False)
 
-    def set_aligned_checkpoint_timeout(self, alignment_timeout: Duration) -> "CheckpointConfig":
+    def set_aligned_checkpoint_timeout(self, alignment_timeout: Length) -> "CheckpointConfig":
         """Let barriers overtake only when the alignment takes longer than this; needs ``enable_unaligned_checkpoints``."""
-        if not isinstance(alignment_timeout, Duration):
-            raise ConfigError(f"a Duration is needed, got {alignment_timeout!r}")
-        known.ALIGNED_TIMEOUT.set(self._options, alignment_timeout.to_millis())
+        try:
+            timeout_ms = millis_of(alignment_timeout, "set_aligned_checkpoint_timeout()")
+        except JobGraphError as error:
+            raise ConfigError(str(error)) from None
+        known.ALIGNED_TIMEOUT.set(self._options, timeout_ms)
         return self
 
     def get_aligned_checkpoint_timeout(self) -> Duration:
         """How long the alignment may take before barriers overtake; 0, the default: they overtake at once."""
         return Duration.of_millis(known.ALIGNED_TIMEOUT.get(self._options))
 
-    def set_alignment_timeout(self, alignment_timeout: Duration) -> "CheckpointConfig":
+    def set_alignment_timeout(self, alignment_timeout: Length) -> "CheckpointConfig":
         """As ``set_aligned_checkpoint_timeout``."""
         return self.set_aligned_checkpoint_timeout(alignment_timeout)
 
@@ -156,6 +160,10 @@ class CheckpointConfig:
         for option in (known.CHECKPOINT_STORAGE, known.CHECKPOINT_DIRECTORY):
             if option.name in options:
                 option.set(self._options, options[option.name])
+        for name in (THRESHOLD, BUFFER):
+            self._options.remove_config(name)
+            if name in options:
+                self._options.set_string(name, options[name])
         return self
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str) -> "CheckpointConfig":
@@ -165,19 +173,28 @@ class CheckpointConfig:
     def get_checkpoint_storage(self) -> CheckpointStorage | None:
         """Where checkpoints are kept, if that is set.  In PyFlink until 1.20."""
         directory = known.CHECKPOINT_DIRECTORY.find(self._options)
-        return None if directory is None else FileSystemCheckpointStorage(directory)
+        return None if directory is None else FileSystemCheckpointStorage.of_options(directory, self._options)
 
     def set_force_unaligned_checkpoints(
         self,
         force_unaligned_checkpoints: bool = True,  # noqa: FBT001, FBT002  # PyFlink's signature
     ) -> "CheckpointConfig":
-        """Only False: no job has iterations, which they would have to be forced on."""
-        known.FORCED_UNALIGNED.set(self._options, force_unaligned_checkpoints)
+        """Without an effect, which a warning says: no job has iterations, on which they would have to be forced."""
+        if not isinstance(force_unaligned_checkpoints, bool):
+            raise ConfigError(f"set_force_unaligned_checkpoints() needs True or False, got {force_unaligned_checkpoints!r}")
+        self._options.set_boolean(FORCED_UNALIGNED, force_unaligned_checkpoints)
+        if force_unaligned_checkpoints:
+            warn_of_setter("set_force_unaligned_checkpoints()", IGNORED[FORCED_UNALIGNED])
         return self
 
     def is_force_unaligned_checkpoints(self) -> bool:
-        """False: no job has iterations."""
-        return False
+        """Whether that was asked for; without an effect."""
+        return self._options.get_boolean(FORCED_UNALIGNED, default_value=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, name)
 
 
 def _name_of(value: object, kind: type[CheckpointingMode] | type[ExternalizedCheckpointRetention]) -> str:

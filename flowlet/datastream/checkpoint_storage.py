@@ -10,11 +10,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.common.checks import is_whole_number
+from flowlet.common.configuration import Configuration
 from flowlet.common.not_yet import missing_names
+from flowlet.common.settings.tuning_options import IGNORED, warn_of_setter
+from flowlet.common.units.memory_size import parse_bytes
 from flowlet.errors import ConfigError
 
 __all__ = ["CheckpointStorage", "FileSystemCheckpointStorage", "JobManagerCheckpointStorage"]
 
+THRESHOLD: Final = "execution.checkpointing.data-inline-threshold"
+BUFFER: Final = "execution.checkpointing.write-buffer-size"
 _DEFAULT_THRESHOLD: Final = 20 * 1024
 _DEFAULT_BUFFER: Final = 4096
 
@@ -69,7 +74,7 @@ class FileSystemCheckpointStorage(CheckpointStorage):
 
     Args:
         checkpoint_path: a directory, or the URL of one.
-        file_state_size_threshold: smaller state stands in the manifest itself; can be asked for, and set to the default alone.
+        file_state_size_threshold: smaller state would stand in the manifest itself; kept, and without an effect, which a warning says.
         write_buffer_size: likewise.
 
     Raises:
@@ -89,6 +94,16 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         if self._threshold > self.MAX_FILE_STATE_THRESHOLD:
             raise ConfigError(f"file_state_size_threshold is {self._threshold}, the limit is {self.MAX_FILE_STATE_THRESHOLD}")
         self._buffer = _checked_size(None if write_buffer_size == -1 else write_buffer_size, "write_buffer_size", _DEFAULT_BUFFER)
+        if self._threshold != _DEFAULT_THRESHOLD or self._buffer != _DEFAULT_BUFFER:
+            warn_of_setter("file_state_size_threshold or write_buffer_size of FileSystemCheckpointStorage()", IGNORED[BUFFER])
+
+    @staticmethod
+    def of_options(checkpoint_path: str, options: Configuration) -> "FileSystemCheckpointStorage":
+        """The storage that options describe, without warnings; not in PyFlink.  Raises ConfigError: one is not of its type."""
+        storage = FileSystemCheckpointStorage(checkpoint_path)
+        storage._threshold = _size_of(options, THRESHOLD, _DEFAULT_THRESHOLD)
+        storage._buffer = _size_of(options, BUFFER, _DEFAULT_BUFFER)
+        return storage
 
     def get_checkpoint_path(self) -> str:
         """The directory."""
@@ -107,13 +122,24 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         return max(self._buffer, self._threshold)
 
     def options(self) -> Mapping[str, str]:
-        """The options that say the same.  Raises ConfigError: a size is not the default."""
-        if self._threshold != _DEFAULT_THRESHOLD or self._buffer != _DEFAULT_BUFFER:
-            raise ConfigError("file_state_size_threshold and write_buffer_size of checkpoint files cannot be set here; leave them out")
-        return {"execution.checkpointing.storage": "filesystem", "execution.checkpointing.dir": self._path}
+        """The options that say the same; not in PyFlink."""
+        found = {"execution.checkpointing.storage": "filesystem", "execution.checkpointing.dir": self._path}
+        if self._threshold != _DEFAULT_THRESHOLD:
+            found[THRESHOLD] = f"{self._threshold} bytes"
+        if self._buffer != _DEFAULT_BUFFER:
+            found[BUFFER] = str(self._buffer)
+        return found
 
     def __str__(self) -> str:
         return f"FileSystemCheckpointStorage (checkpoints: {self._path}, fileStateThreshold: {self._threshold})"
+
+
+def _size_of(options: Configuration, name: str, default: int) -> int:
+    text = options.get_string(name, str(default))
+    try:
+        return parse_bytes(text)
+    except ValueError:
+        raise ConfigError(f"option {name!r} is {text!r}, which is not a size such as '20 kb'") from None
 
 
 def _checked_path(path: Any) -> str | None:

@@ -1,26 +1,32 @@
 """State back ends as users name them.
 
 Side:   pure.
-Rules:  an environment keeps them as options; an object here only says what to set.
+Rules:  an environment keeps them as options; an object here only says what to set.  What only tunes RocksDB is kept, and a warning says
+        that it has no effect; a factory of options, which could change anything, is refused.
 Source: PyFlink ``pyflink.datastream.state_backend``.
-Rules:  what cannot be set is an error, unless it is set to what it is anyway.
 Absent: ``CustomStateBackend``, which is a Java class.
 """
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from flowlet.common.checks import is_name, is_whole_number
+from flowlet.common.configuration import Configuration
 from flowlet.common.not_yet import missing_names
-from flowlet.errors import JobGraphError
+from flowlet.common.options import known_options as known
+from flowlet.common.settings.tuning_options import ROCKSDB, warn_of_setter
+from flowlet.errors import ConfigError, JobGraphError
 
 __all__ = ["EmbeddedRocksDBStateBackend", "HashMapStateBackend", "PredefinedOptions", "StateBackend"]
 
-_TRANSFER_THREADS = 4  # Flink's state.backend.rocksdb.checkpoint.transfer.thread.num
+PREDEFINED_OPTIONS: Final = "state.backend.rocksdb.predefined-options"
+TRANSFER_THREADS: Final = "state.backend.rocksdb.checkpoint.transfer.thread.num"
+_DEFAULT_TRANSFER_THREADS: Final = 4  # Flink's
 
 
 class PredefinedOptions(Enum):
-    """Settings of RocksDB for kinds of disks; only ``DEFAULT`` can be used here."""
+    """Settings of RocksDB for kinds of disks; without an effect here."""
 
     DEFAULT = 0
     SPINNING_DISK_OPTIMIZED = 1
@@ -59,7 +65,9 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         if enable_incremental_checkpointing not in (True, False, None):
             raise JobGraphError(f"EmbeddedRocksDBStateBackend() needs True, False or None, got {enable_incremental_checkpointing!r}")
         self._is_incremental = enable_incremental_checkpointing
-        self._directory: str | None = None
+        self._directories: tuple[str, ...] = ()
+        self._predefined_options: PredefinedOptions | None = None
+        self._num_transfer_threads: int | None = None
 
     def __str__(self) -> str:
         return "EmbeddedRocksDBStateBackend"
@@ -69,56 +77,80 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return bool(self._is_incremental)
 
     def set_db_storage_paths(self, *paths: str) -> None:
-        """Set the directory of the databases on each TaskManager, an absolute path; nothing: where it has its temporary files.
+        """Set the directories of the databases on each TaskManager, absolute paths; nothing: where it has its temporary files.
+
+        The operators of a TaskManager use them one after the other.
 
         Raises:
-            JobGraphError: it is none, or there are several, which this version cannot use.
+            JobGraphError: one of them is no absolute path.
         """
-        if len(paths) > 1 or not all(str(path).startswith("/") for path in paths):
-            raise JobGraphError(f"set_db_storage_paths() needs one absolute path, got {', '.join(map(repr, paths))}")
-        self._directory = paths[0] if paths else None
+        if not all(is_name(path) and path.startswith("/") and not set(path) & {",", ":"} for path in paths):
+            raise JobGraphError(f"set_db_storage_paths() needs absolute paths without , and :, got {', '.join(map(repr, paths))}")
+        self._directories = paths
 
     def get_db_storage_paths(self) -> list[str]:
-        """The directory that was set, in a list; none: where each TaskManager has its temporary files."""
-        return [] if self._directory is None else [self._directory]
+        """The directories that were set; none: where each TaskManager has its temporary files."""
+        return list(self._directories)
 
     def set_predefined_options(self, options: PredefinedOptions) -> None:
-        """Accept ``PredefinedOptions.DEFAULT``.  Raises JobGraphError: they are others, which cannot be used here."""
+        """Without an effect, which a warning says.  Raises JobGraphError: they are no ``PredefinedOptions``."""
+        if not isinstance(options, PredefinedOptions):
+            raise JobGraphError(f"set_predefined_options() needs PredefinedOptions, got {options!r}")
+        self._predefined_options = options
         if options is not PredefinedOptions.DEFAULT:
-            raise JobGraphError(f"set_predefined_options() can only be PredefinedOptions.DEFAULT here, got {options!r}; leave it out")
+            warn_of_setter("set_predefined_options()", ROCKSDB)
 
     def get_predefined_options(self) -> PredefinedOptions:
-        """``DEFAULT``."""
-        return PredefinedOptions.DEFAULT
+        """Those that were set; without an effect."""
+        return self._predefined_options or PredefinedOptions.DEFAULT
 
     def set_options(self, options_factory_class_name: str) -> None:
         """Raises JobGraphError: a factory of options is a Java class."""
-        raise JobGraphError(f"set_options({options_factory_class_name!r}) names a Java class, which does not exist here; leave it out")
+        raise JobGraphError(
+            f"set_options({options_factory_class_name!r}) names a Java class, which does not exist here; leave it out, RocksDB runs with "
+            "its own settings"
+        )
 
     def get_options(self) -> str | None:
         """None: there is no factory of options."""
         return None
 
     def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
-        """Accept the default.  Raises JobGraphError: it is another number, which cannot be set here."""
-        if number_of_transfering_threads != _TRANSFER_THREADS:
-            raise JobGraphError(
-                f"set_number_of_transfer_threads() can only be {_TRANSFER_THREADS} here, got {number_of_transfering_threads!r}: the "
-                "threads that write checkpoints follow from the tasks; leave it out"
-            )
+        """Without an effect, which a warning says.  Raises JobGraphError: it is no number of 1 or more."""
+        if not is_whole_number(number_of_transfering_threads) or number_of_transfering_threads < 1:
+            raise JobGraphError(f"set_number_of_transfer_threads() needs a number of 1 or more, got {number_of_transfering_threads!r}")
+        self._num_transfer_threads = number_of_transfering_threads
+        warn_of_setter("set_number_of_transfer_threads()", ROCKSDB)
 
     def get_number_of_transfer_threads(self) -> int:
-        """Flink's default."""
-        return _TRANSFER_THREADS
+        """The number that was set, else Flink's default; without an effect."""
+        return self._num_transfer_threads or _DEFAULT_TRANSFER_THREADS
 
     def options(self) -> dict[str, str]:
         """The options that say the same; not in PyFlink."""
         options = {"state.backend.type": "rocksdb"}
         if self._is_incremental is not None:
             options["execution.checkpointing.incremental"] = str(self._is_incremental).lower()
-        if self._directory is not None:
-            options["state.backend.rocksdb.localdir"] = self._directory
+        if self._directories:
+            options[known.ROCKSDB_DIRECTORIES.name] = ",".join(self._directories)
+        if self._predefined_options is not None:
+            options[PREDEFINED_OPTIONS] = self._predefined_options.name
+        if self._num_transfer_threads is not None:
+            options[TRANSFER_THREADS] = str(self._num_transfer_threads)
         return options
+
+    def take_options(self, options: Configuration) -> None:
+        """Take over what options say about RocksDB, without warnings; not in PyFlink.  Raises ConfigError: one is not of its type."""
+        self._directories = known.ROCKSDB_DIRECTORIES.find(options) or ()
+        name = options.get_string(PREDEFINED_OPTIONS, "").strip().upper()
+        if name:
+            if name not in PredefinedOptions.__members__:
+                raise ConfigError(
+                    f"option {PREDEFINED_OPTIONS!r} is {name!r}, which is not one of {', '.join(PredefinedOptions.__members__)}"
+                )
+            self._predefined_options = PredefinedOptions[name]
+        if options.contains_key(TRANSFER_THREADS):
+            self._num_transfer_threads = options.get_integer(TRANSFER_THREADS, _DEFAULT_TRANSFER_THREADS)
 
 
 if not TYPE_CHECKING:

@@ -5,6 +5,8 @@ Source: PyFlink ``pyflink.datastream.stream_execution_environment``; defaults fr
 Absent: jars and input formats, which run in a Java virtual machine.
 """
 
+import atexit
+import contextlib
 import importlib
 import os
 import sys
@@ -12,7 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 
 from flowlet.common.checks import is_whole_number
 from flowlet.common.configuration import Configuration
@@ -35,7 +37,6 @@ from flowlet.common.options.job_options import (
 from flowlet.common.options.option import Option
 from flowlet.common.options.python_options import dependency_settings
 from flowlet.common.options.run_options import is_detached, run_options
-from flowlet.common.options.tuning_options import OBJECT_REUSE
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.datastream.checkpoint_config import CheckpointConfig
@@ -47,7 +48,13 @@ from flowlet.datastream.environment_sources import EnvironmentSources
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
-from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
+from flowlet.datastream.state_backend import (
+    PREDEFINED_OPTIONS,
+    TRANSFER_THREADS,
+    EmbeddedRocksDBStateBackend,
+    HashMapStateBackend,
+    StateBackend,
+)
 from flowlet.errors import ConfigError, FlowletError, JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.client_retry import ClientRetry
@@ -102,6 +109,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         self._default_local_parallelism = len(os.sched_getaffinity(0))
         self._operators: list[Transformation] = []  # those added since the last attempt to start a job
         self._unstarted = _Attempt()  # the last attempt, if it failed
+        self._unexecuted = _Unexecuted()
         self._jobs: list[RunningJob] = []  # those that were not released yet
         self._submit_graph = submit or _submit_with_client
         for options in (_options_of_file(), run_options(os.environ), configuration):
@@ -149,8 +157,10 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         if runtime_mode is not None:
             self.set_runtime_mode(RuntimeExecutionMode[runtime_mode])
         self._job_name = known.JOB_NAME.find(configuration) or self._job_name
-        if configuration.contains_key(OBJECT_REUSE):  # without effect, but programs read it back
-            self._config._is_object_reuse_enabled = configuration.get_boolean(OBJECT_REUSE, default_value=False)
+        parameters = known.JOB_PARAMETERS.find(configuration)
+        if parameters is not None:
+            self._config.set_global_job_parameters(dict(parameters))
+        self._config.take_options(configuration.to_dict())  # without effect, but programs read them back
         self._configuration.add_all(configuration)
 
     def _set_times(self, configuration: Configuration) -> None:
@@ -199,7 +209,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         """Choose where keyed state is kept: sets the options ``state.backend.*``."""
         if not isinstance(state_backend, StateBackend):
             raise JobGraphError(f"set_state_backend() needs HashMapStateBackend() or EmbeddedRocksDBStateBackend(), got {state_backend!r}")
-        for name in ("state.backend", "state.backend.rocksdb.localdir"):
+        for name in ("state.backend", known.ROCKSDB_DIRECTORIES.name, PREDEFINED_OPTIONS, TRANSFER_THREADS):
             self._configuration.remove_config(name)
         for name, text in state_backend.options().items():
             self._configuration.set_string(name, text)
@@ -211,8 +221,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         if not settings.is_rocksdb:
             return HashMapStateBackend()
         backend = EmbeddedRocksDBStateBackend(settings.is_incremental)
-        if settings.directory:
-            backend.set_db_storage_paths(settings.directory)
+        backend.take_options(self._configuration)
         return backend
 
     def get_checkpoint_interval(self) -> int:
@@ -228,11 +237,11 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         return self.get_checkpointing_mode()
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
-        """False: barriers are always aligned."""
+        """Whether barriers may overtake records."""
         return self.get_checkpoint_config().is_unaligned_checkpoints_enabled()
 
     def is_force_unaligned_checkpoints(self) -> bool:
-        """False: barriers are always aligned."""
+        """Whether that was asked for; without an effect."""
         return self.get_checkpoint_config().is_force_unaligned_checkpoints()
 
     def get_config(self) -> ExecutionConfig:
@@ -305,7 +314,9 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
 
     def get_execution_plan(self) -> str:
         """What ``execute`` would run now as JSON, for people and for Flink's plan visualizer; nothing runs and nothing is forgotten."""
-        return execution_plan(self._stream_graph(None, None))
+        plan = execution_plan(self._stream_graph(None, None))
+        self._unexecuted.clear()  # a program may want no more than the plan
+        return plan
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
         """Run the job and wait for its end.  An interrupt (Ctrl-C) cancels it.
@@ -355,6 +366,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
 
     def _add_operator(self, transformation: Transformation) -> None:
         self._operators.append(transformation)
+        self._unexecuted.built(transformation.operator_name)
 
     def _next_attempt(self, collect: CollectTransformation | None) -> "_Attempt":
         """What was added since the last attempt; the last attempt again if it failed and this is the same call."""
@@ -445,6 +457,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
     ) -> SubmittedJob:
         heartbeat = ClientHeartbeat.of_options(self._configuration, is_collecting=collect is not None, is_attached=is_attached)
         self._unstarted, self._operators = self._next_attempt(collect), []
+        self._unexecuted.clear()
         try:
             graph = self._stream_graph(job_name, collect, heartbeat)
             if graph.settings.job.state.is_rocksdb:
@@ -468,6 +481,46 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
 
         def __getattr__(self, name: str) -> NoReturn:
             raise missing_attribute(self, name)
+
+
+class _Unexecuted:
+    """The streams of one environment that no job has had yet, for one line on stderr when the program ends.
+
+    A class variable holds those of all environments, which may be gone by then: most programs build their streams in a function.
+    """
+
+    _all: ClassVar[dict["_Unexecuted", str]] = {}  # the name of the newest operator of each
+
+    __slots__ = ()
+
+    def built(self, operator: str) -> None:
+        """Note an operator."""
+        if not _Unexecuted._all:
+            atexit.unregister(_Unexecuted.tell)
+            atexit.register(_Unexecuted.tell, os.getpid())
+        _Unexecuted._all[self] = operator
+
+    def clear(self) -> None:
+        """Forget the operators: a job has them, or the program has seen why not."""
+        _Unexecuted._all.pop(self, None)
+
+    @staticmethod
+    def tell(process_id: int) -> None:
+        """Say that there are some.
+
+        Not in processes that only import or fork the program, not in tests and interactive sessions, and not behind an exception, which
+        says enough.
+        """
+        main = sys.modules.get("__main__")  # of another name in processes of multiprocessing
+        package = (getattr(main, "__package__", None) or "").split(".")[0]
+        is_program = getattr(main, "__name__", "") == "__main__" and package not in {"flowlet", "unittest"} and "pytest" not in sys.modules
+        has_failed = getattr(sys, "last_value", None) is not None
+        if _Unexecuted._all and is_program and not has_failed and not hasattr(sys, "ps1") and os.getpid() == process_id:
+            operator = next(reversed(_Unexecuted._all.values()))
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
+                sys.stderr.write(
+                    f"flowlet: the streams up to {operator!r} were built and never executed: call execute() of their environment\n"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Source:     PyFlink ``WindowedStream``, ``AllWindowedStream``; ``agg``: pandas' 
 import operator
 from typing import TYPE_CHECKING, Any
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.time import Length, millis_of
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.formats.window_checks import checked_aggregates, window_shape
@@ -45,11 +45,9 @@ class WindowedColumnStream:
         self._lateness_ms = 0
         self._late_tag: OutputTag | None = None
 
-    def allowed_lateness(self, time_ms: int) -> "WindowedColumnStream":
+    def allowed_lateness(self, time_ms: int | Length) -> "WindowedColumnStream":
         """Take rows up to this long behind the end of their window; the results of all windows that a batch changes are emitted again."""
-        if not is_whole_number(time_ms) or time_ms < 0:
-            raise JobGraphError(f"allowed_lateness() needs milliseconds, 0 or more, got {time_ms!r}")
-        self._lateness_ms = time_ms
+        self._lateness_ms = millis_of(time_ms, "allowed_lateness()", takes_number=True, at_least_ms=0)
         return self
 
     def side_output_late_data(self, output_tag: OutputTag) -> "WindowedColumnStream":

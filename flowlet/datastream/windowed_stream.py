@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from flowlet.common.checks import is_whole_number
+from flowlet.common.time import Length, millis_of
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.functions import (
@@ -84,11 +85,9 @@ class _Windows(Generic[F, P]):
         self._evictor = evictor
         return self
 
-    def allowed_lateness(self, time_ms: int) -> Self:
+    def allowed_lateness(self, time_ms: int | Length) -> Self:
         """Keep windows of event time for so many milliseconds after their end, for records that are late."""
-        if not is_whole_number(time_ms) or time_ms < 0:
-            raise JobGraphError(f"allowed_lateness() needs milliseconds, 0 or more, got {time_ms!r}")
-        self._allowed_lateness_ms = time_ms
+        self._allowed_lateness_ms = millis_of(time_ms, "allowed_lateness()", takes_number=True, at_least_ms=0)
         return self
 
     def side_output_late_data(self, output_tag: OutputTag) -> Self:

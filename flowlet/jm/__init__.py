@@ -1,1 +1,4 @@
-"""The JobManager: REST interface, slots, scheduling."""
+"""The JobManager: REST interface, slots, scheduling.
+
+Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
+"""

@@ -1,1 +1,4 @@
-"""The operators of joins."""
+"""The operators of joins.
+
+Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
+"""

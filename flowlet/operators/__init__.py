@@ -1,1 +1,4 @@
-"""Operators, sources and sinks: what runs inside one task."""
+"""Operators, sources and sinks: what runs inside one task.
+
+Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
+"""

@@ -1,1 +1,4 @@
-"""Runs the sinks of users: writers, committers, functions."""
+"""Runs the sinks of users: writers, committers, functions.
+
+Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
+"""

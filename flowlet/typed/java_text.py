@@ -1,14 +1,14 @@
-"""The text of records of a declared type, as Java prints them; what ``print`` writes.
+"""The text of records of a declared type, as Java writes them: what ``print`` and text files show.
 
 Side:   pure.
-Rules:  records without a declared type, and rows, are printed by Python, as in PyFlink.  An array by itself, which Java prints as an
-        address, is printed like a list.
+Rules:  records without a declared type have Python's text: ``print`` of PyFlink shows that, too, and its files an address of Java.  Rows
+        by themselves have Python's text in ``print`` and Java's in files, as in PyFlink.  An array by itself, which Java writes as an
+        address, is written like a list.
 Source: Java ``Object.toString`` of what Flink's serializers make: ``Tuple``, ``Row``, ``java.sql.Timestamp``, ``Double.toString``.
 """
 
 import datetime
-import decimal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from flowlet.common.typeinfo import (
     ListTypeInfo,
     MapTypeInfo,
     ObjectArrayTypeInfo,
+    PickledBytesTypeInfo,
     PrimitiveArrayTypeInfo,
     RowTypeInfo,
     TimestampTypeInfo,
@@ -29,16 +30,19 @@ from flowlet.common.typeinfo import (
     TypeInformation,
 )
 from flowlet.common.types import Row
+from flowlet.common.units.number_text import number_text
 
 Text = Callable[[Any], str]
 
-# Java writes numbers outside of this range with an exponent (``Double.toString``).
-_PLAIN_EXPONENTS: Final = range(-3, 7)
+
+def printed_text(type_info: TypeInformation | None) -> Text:
+    """The function that gives the line ``print`` writes for a record of the type; None: it is not declared."""
+    return row_text if isinstance(type_info, RowTypeInfo) else written_text(type_info)
 
 
-def printed_text(type_info: TypeInformation) -> Text:
-    """The function that gives the line ``print`` writes for a record of the type."""
-    return row_text if isinstance(type_info, RowTypeInfo) else _text_of(type_info)
+def written_text(type_info: TypeInformation | None) -> Text:
+    """The function that gives the line of a text file for a record of the type; None: it is not declared."""
+    return str if type_info is None or isinstance(type_info, PickledBytesTypeInfo) else _text_of(type_info)
 
 
 def row_text(row: Any) -> str:
@@ -46,33 +50,10 @@ def row_text(row: Any) -> str:
     return f"{row.get_row_kind()}[{','.join(map(str, row))}]" if isinstance(row, Row) else str(row)
 
 
-def double_text(value: float) -> str:
-    """A number of 64 bits."""
-    return _number_text(value, repr(float(value)))
-
-
 def float_text(value: float) -> str:
     """A number of 32 bits."""
-    return _number_text(value, str(np.float32(value)))
-
-
-def _number_text(value: float, shortest: str) -> str:
-    if value != value or value in (float("inf"), float("-inf")):  # nan differs from itself
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    if value == 0:
-        return "-0.0" if shortest.startswith("-") else "0.0"
-    sign, digits, exponent = decimal.Decimal(shortest).normalize().as_tuple()
-    if len(digits) == 1:  # Java gives at least two digits, which are the two closest ones
-        sign, digits, exponent = decimal.Decimal(f"{value:.1e}").as_tuple()
-    assert isinstance(exponent, int), "a finite number has one"
-    text, power = "".join(map(str, digits)), len(digits) - 1 + exponent
-    minus = "-" if sign else ""
-    if power not in _PLAIN_EXPONENTS:
-        return f"{minus}{text[0]}.{text[1:].rstrip('0') or '0'}E{power}"
-    if power < 0:
-        return f"{minus}0.{'0' * (-power - 1)}{text.rstrip('0')}"
-    whole = text[: power + 1].ljust(power + 1, "0")
-    return f"{minus}{whole}.{text[power + 1 :].rstrip('0') or '0'}"
+    single = np.float32(value)
+    return number_text(float(single), str(single))
 
 
 def _text_of(type_info: TypeInformation) -> Text:
@@ -89,9 +70,9 @@ def _plain_text_of(type_info: TypeInformation) -> Text:
         case TimestampTypeInfo():
             return _timestamp_text
         case TupleTypeInfo():
-            return _tuple_text(list(map(_text_of, type_info.get_field_types())))
+            return _text_of_fields("(", ",", ")", type_info.get_field_types())
         case RowTypeInfo():
-            return _nested_row_text(list(map(_text_of, type_info.get_field_types())))
+            return _text_of_fields("{value.get_row_kind()}[", ", ", "]", type_info.get_field_types())
         case ListTypeInfo() | PrimitiveArrayTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo():
             return _list_text(_text_of(type_info.elem_type))
         case MapTypeInfo():
@@ -125,17 +106,26 @@ def _timestamp_text(value: datetime.datetime) -> str:
 _BASIC: Final[dict[BasicType, Text]] = {
     BasicType.BOOLEAN: _boolean_text,
     BasicType.FLOAT: float_text,
-    BasicType.DOUBLE: double_text,
+    BasicType.DOUBLE: number_text,
     BasicType.INSTANT: _instant_text,
 }
 
 
-def _tuple_text(texts: list[Text]) -> Text:
-    return lambda record: f"({','.join(_each(texts, record))})"
-
-
-def _nested_row_text(texts: list[Text]) -> Text:
-    return lambda row: f"{row.get_row_kind()}[{', '.join(_each(texts, row))}]"
+def _text_of_fields(head: str, separator: str, end: str, types: Sequence[TypeInformation]) -> Text:
+    """A function generated for the types: a pair of a text and a number takes 0.6 us, with a call for each field 2 us."""
+    known = {f"t{index}": text for index, text in enumerate(map(_plain_text_of, types))}
+    texts = [f"f{index}" if known[f"t{index}"] is str else f"t{index}(f{index})" for index in range(len(types))]
+    shown = separator.join(f"{{'null' if f{index} is None else {text}!s}}" for index, text in enumerate(texts))
+    names = "".join(f"f{index}, " for index in range(len(types)))
+    lines = [
+        f"def text(value, {', '.join(f'{name}={name}' for name in known)}):",
+        f"    {names or '()'} = value",
+        f'    return f"{head}{shown}{end}"',
+    ]
+    namespace: dict[str, Any] = dict(known)
+    exec(compile("\n".join(lines), "<text of a type>", "exec", dont_inherit=True), namespace)  # noqa: S102 - text of ours
+    text: Text = namespace["text"]
+    return text
 
 
 def _list_text(text: Text) -> Text:
@@ -192,7 +182,3 @@ _HASHES: Final[dict[BasicType, Callable[[Any], int]]] = {
     BasicType.INT: int,
     BasicType.LONG: _hash_of_long,
 }
-
-
-def _each(texts: list[Text], values: Iterable[Any]) -> list[str]:
-    return [text(value) for text, value in zip(texts, values, strict=True)]

@@ -6,18 +6,16 @@ Units:      sizes in bytes.
 Source:     Flink ``SingleInputGate``: ``transformBuffer``, ``transformEvent``, ``decompressBufferIfNeeded``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
-from netstack.buffer.throughput_calculator import ThroughputCalculator
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.input_gate import EndOfDataStatus
 from netstack.wire.events import EndOfData, Event, StopMode, deserialize_event
 
-_NS_PER_MS: Final = 1_000_000
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
 
@@ -35,13 +33,9 @@ class BufferTransformer:
     Ownership: takes the reference of each buffer that is handed in, also if it raises; items carry it to the task.
     """
 
-    def __init__(
-        self, owner: str, decompressor: Decompressor | None, throughput: ThroughputCalculator | None, clock_ns: Callable[[], int]
-    ) -> None:
+    def __init__(self, owner: str, decompressor: Decompressor | None) -> None:
         self._owner = owner
         self._decompressor = decompressor
-        self._throughput = throughput  # None: nobody debloats
-        self._clock_ns = clock_ns
         self._num_ended = 0  # channels whose data has ended
         self._should_drain = True
 
@@ -91,8 +85,6 @@ class BufferTransformer:
         if items and not more_available:
             last = items[-1]
             items[-1] = _new(BufferOrEvent, (*last[:3], False, *last[4:]))
-        if items and self._throughput is not None:
-            self._throughput.add_bytes(sum(item.size for item in items), self._clock_ns() // _NS_PER_MS)
         return items
 
     def decompress(self, channel: InputChannel, buffer: NetworkBuffer) -> NetworkBuffer:

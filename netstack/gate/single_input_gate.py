@@ -15,10 +15,8 @@ from functools import partial
 from typing import Final
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.buffer_debloater import BufferDebloater
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.buffer.throughput_calculator import ThroughputCalculator
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.buffer_transformer import BufferTransformer, Decompressor
@@ -40,7 +38,6 @@ from netstack.wire.messages import DataType
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
-_NS_PER_MS: Final = 1_000_000
 _RELEASED: Final = ChannelLifecycle.RELEASED
 _REQUESTED: Final = GateLifecycle.REQUESTED
 _CLOSED: Final = GateLifecycle.CLOSED
@@ -59,8 +56,7 @@ class SingleInputGate(InputQueue[InputChannel]):
     Args:
         state_checker: knows the state of producers whose partitions are not found; without one that is the channel's error at once.
         decompressor: restores compressed buffers; without one they are an error.
-        debloater: says which buffer size to ask the producers for; without one none is asked for.
-        clock_ns: the monotonic clock for timeouts and throughput.
+        clock_ns: the monotonic clock for timeouts.
     """
 
     def __init__(
@@ -69,17 +65,14 @@ class SingleInputGate(InputQueue[InputChannel]):
         *,
         state_checker: PartitionStateChecker | None = None,
         decompressor: Decompressor | None = None,
-        debloater: BufferDebloater | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         super().__init__()
         self.owner = owner
         self._decompressor = decompressor
-        self._debloater = debloater
-        self._throughput = None if debloater is None else ThroughputCalculator()
         self._clock_ns = clock_ns
         self._channels = GateChannels(owner, state_checker)
-        self._transformer = BufferTransformer(owner, decompressor, self._throughput, clock_ns)
+        self._transformer = BufferTransformer(owner, decompressor)
         self._num_finished = 0  # Written by the task thread.
 
     def __repr__(self) -> str:
@@ -287,7 +280,7 @@ class SingleInputGate(InputQueue[InputChannel]):
             if not (more_available or self._channels.lifecycle is _CLOSED or self.is_finished):
                 self._availability.reset_unavailable()
         compressed = [each for each in buffers if each.is_compressed]
-        if compressed or self._throughput is not None:
+        if compressed:
             found = [(channel, buffers)]
             return self._transformer.transform_buffers(found, more_available=more_available, more_priority_events=more_priority_events)
         index = channel.index
@@ -345,10 +338,7 @@ class SingleInputGate(InputQueue[InputChannel]):
             return BufferOrEvent(channel.index, None, event, more_available, more_priority_events, size)
         if buffer.is_compressed:
             buffer = self._transformer.decompress(channel, buffer)
-        size = buffer.size
-        if self._throughput is not None:
-            self._throughput.add_bytes(size, self._clock_ns() // _NS_PER_MS)
-        return _new(BufferOrEvent, (channel.index, buffer, None, more_available, more_priority_events, size))
+        return _new(BufferOrEvent, (channel.index, buffer, None, more_available, more_priority_events, buffer.size))
 
     def _after_priority_locked(self, channel: InputChannel, found: BufferAndAvailability | None) -> None:
         queue = self._queue
@@ -458,25 +448,6 @@ class SingleInputGate(InputQueue[InputChannel]):
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Ask all producers for buffers of this size from now on; channels that have ended are passed over (FLINK-24738)."""
         self._channels.announce_buffer_size(size_bytes)
-
-    def trigger_debloating(self) -> None:
-        """Measure the throughput since the last call, and ask for another buffer size if that is worth it.  Task thread."""
-        debloater, throughput = self._debloater, self._throughput
-        if debloater is None or throughput is None or self.is_closed or self.is_finished:
-            return
-        size_bytes = debloater.recalculate(throughput.calculate(self._clock_ns() // _NS_PER_MS), self.num_buffers_in_use)
-        if size_bytes is not None:
-            self.announce_buffer_size(size_bytes)
-
-    @property
-    def throughput(self) -> ThroughputCalculator | None:
-        """What measures the throughput, for whoever knows when the task is idle; None without a debloater."""
-        return self._throughput
-
-    @property
-    def num_buffers_in_use(self) -> int:
-        """How many buffers are under way to the task, at least one."""
-        return max(1, sum(channel.num_buffers_in_use for channel in list(self._channels.by_index)))
 
     # ---------------------------------------------------------------- checkpoints
 

@@ -85,7 +85,7 @@ def read_while_a_taskmanager_is_killed(stream: DataStream) -> list[Any]:
 
 def test_an_interval_join_loses_no_pair_and_repeats_none(tmp_path: Path) -> None:
     env = environment(tmp_path)
-    pairs = by_key(numbers(env)).interval_join(by_key(numbers(env))).between(-CLOSE, 0)
+    pairs = by_key(numbers(env)).interval_join(by_key(numbers(env))).between(Time.milliseconds(-CLOSE), Time.milliseconds(0))
 
     found = read_while_a_taskmanager_is_killed(pairs.process(Both(), PAIR))
 

@@ -2,17 +2,16 @@
 
 Side:  pure.
 Rules: an option that only makes a job faster in Flink, and is not needed here, gives a warning.  A name that is nearly that of a known
-       option is taken for a slip; only then the options of Flink are looked at.
+       option is taken for a slip; only then the options of Flink are looked at, by the beginnings of their names.
 """
 
 import difflib
-import warnings
 from typing import Final
 
 from flowlet.common.configuration import Configuration
 from flowlet.common.options.flinks_options import EXACT, reason_of_prefix
 from flowlet.common.options.known_options import BY_NAME
-from flowlet.common.options.tuning_options import IGNORED, IgnoredOptionWarning
+from flowlet.common.settings.tuning_options import IGNORED, reason_to_ignore, warn_of_option
 from flowlet.errors import ConfigError
 
 # Similarities by difflib; names share long beginnings.  Not measured.
@@ -28,18 +27,19 @@ def check_options(options: Configuration) -> None:
     """
     for name, text in options.to_dict().items():
         option = BY_NAME.get(name)
-        if option is None and name in IGNORED:
-            warnings.warn(f"option {name!r} has no effect here: {IGNORED[name]}", IgnoredOptionWarning, stacklevel=2)
+        if option is not None:
+            option.checked(name, text)
             continue
-        if option is None:
-            raise ConfigError(_unknown(name))
-        option.checked(name, text)
+        slip = None if name in IGNORED or name in EXACT else _nearest(name, _SURE)
+        reason = None if slip else reason_to_ignore(name)
+        if reason is None:
+            raise ConfigError(_unknown(name, slip))
+        warn_of_option(name, reason)
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str, slip: str | None) -> str:
     if name in EXACT:
         return f"option {name!r} exists in Flink, but not here: {EXACT[name]}; leave it out"
-    slip = _nearest(name, _SURE)
     reason = None if slip else reason_of_prefix(name)
     if reason is not None:
         return f"option {name!r} is not read here: {reason}; leave it out"

@@ -142,10 +142,10 @@ def state_settings(options: Configuration) -> StateSettings:
     if not is_rocksdb:
         wanted = f"keyed state is kept on the heap: set {known.STATE_BACKEND.name!r} to 'rocksdb', or leave it out"
         _refuse(options, [known.INCREMENTAL] if is_incremental else [], wanted)
-        _refuse(options, [known.ROCKSDB_DIRECTORY], wanted)
+        _refuse(options, [known.ROCKSDB_DIRECTORIES], wanted)
     elif is_incremental and known.CHECKPOINT_INTERVAL.find(options) is None:
         _refuse(options, [known.INCREMENTAL], f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out")
-    return StateSettings(is_rocksdb, is_incremental, known.ROCKSDB_DIRECTORY.find(options) or "")
+    return StateSettings(is_rocksdb, is_incremental, known.ROCKSDB_DIRECTORIES.find(options) or ())
 
 
 def restart_settings(options: Configuration, *, has_checkpoints: bool) -> RestartSettings:

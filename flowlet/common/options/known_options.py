@@ -10,6 +10,8 @@ Source: Flink ``CoreOptions``, ``PipelineOptions``, ``ExecutionOptions``, ``Task
 
 from typing import Any, Final
 
+from flowlet.common.config_options import parse_map
+from flowlet.common.configuration import Configuration
 from flowlet.common.options.batch_options import FOR_BATCH
 from flowlet.common.options.option import Option, boolean, choice, duration, duration_ms, number, text, whole_number
 from flowlet.common.options.python_options import FOR_PYTHON
@@ -177,13 +179,25 @@ STATE_BACKEND: Final = choice(
 INCREMENTAL: Final = boolean("execution.checkpointing.incremental", _STATE, "state.backend.incremental", default=False)
 
 
-def _absolute(found: str) -> str:
-    if not found.startswith("/") or ":" in found or "," in found:
+def _directories(found: str) -> tuple[str, ...]:
+    """Flink parts them by commas, or by the colons of Unix."""
+    items = Configuration.parse_list_value(found) if found.startswith("[") else found.replace(":", ",").split(",")
+    directories = tuple(each.strip() for each in items)
+    if not all(each.startswith("/") for each in directories):
         raise ValueError(found)
-    return found
+    return directories
 
 
-ROCKSDB_DIRECTORY: Final = Option("state.backend.rocksdb.localdir", _absolute, "one absolute path", None, _STATE)
+ROCKSDB_DIRECTORIES: Final = Option(
+    "state.backend.rocksdb.localdir", _directories, "an absolute path, or several parted by commas", None, _STATE
+)
+
+
+def _parameters(found: str) -> tuple[tuple[str, str], ...]:
+    return tuple(parse_map(found).items())
+
+
+JOB_PARAMETERS: Final = Option("pipeline.global-job-parameters", _parameters, "of the form name:value,name:value", None, _ENVIRONMENT)
 
 
 def _fixed(name: str, accepted: str, missing: str, *other_names: str) -> Option[str]:
@@ -203,10 +217,6 @@ CHECKPOINT_STORAGE: Final = _fixed(
     "checkpoints are files in the directory 'execution.checkpointing.dir'",
     "state.checkpoint-storage",
 )
-FORCED_UNALIGNED: Final = _fixed(
-    "execution.checkpointing.unaligned.forced", "false", "no job has iterations, which unaligned checkpoints would have to be forced on"
-)
-CHANGELOG: Final = _fixed("state.changelog.enabled", "false", "there is no changelog of state")
 CLAIM_MODE: Final = _fixed(
     "execution.state-recovery.claim-mode",
     "NO_CLAIM",
@@ -216,11 +226,9 @@ CLAIM_MODE: Final = _fixed(
 
 FIXED: Final[tuple[Option[str], ...]] = (
     CHECKPOINT_STORAGE,
-    FORCED_UNALIGNED,
-    CHANGELOG,
     CLAIM_MODE,
 )
-FOR_ROCKSDB: Final[tuple[Option[Any], ...]] = (INCREMENTAL, ROCKSDB_DIRECTORY)
+FOR_ROCKSDB: Final[tuple[Option[Any], ...]] = (INCREMENTAL, ROCKSDB_DIRECTORIES)
 """Options without effect unless ``STATE_BACKEND`` is RocksDB; ``INCREMENTAL`` may be false anyway."""
 FOR_PERIODIC_CHECKPOINTS: Final[tuple[Option[Any], ...]] = (
     MIN_PAUSE,
@@ -250,6 +258,7 @@ KNOWN: Final[tuple[Option[Any], ...]] = (
     DEFAULT_PARALLELISM,
     MAX_PARALLELISM,
     JOB_NAME,
+    JOB_PARAMETERS,
     CHAINING,
     AUTO_UIDS,
     WATERMARK_INTERVAL,

@@ -1,17 +1,33 @@
 """``ExecutionSwitches``: the on and off of ``ExecutionConfig``.
 
 Side:   pure.
-Rules:  what concerns serializers and cleaners of Java has no effect: it is remembered, and whoever turns it is told so.
+Rules:  what concerns the speed of Java alone has no effect: it is remembered, and a warning says so.
 Source: PyFlink ``pyflink.common.execution_config``.
 """
 
-import warnings
+from collections.abc import Mapping
 from typing import Final, Self
 
+from flowlet.common.settings.tuning_options import (
+    CLEANER,
+    COMPRESSION,
+    OBJECT_REUSE,
+    SERIALIZERS,
+    SHARED,
+    SNAPSHOT_COMPRESSION,
+    warn_of_setter,
+)
 from flowlet.errors import ConfigError
 
-_CLEANER: Final = "functions are pickled as they are, with what they refer to"
-_SERIALIZERS: Final = "records are serialized by their declared types, or pickled"
+# The switches without an effect, by the method that turns them, and the options that say the same: name, and the value that turns.
+_OPTIONS: Final = {
+    "enable_object_reuse": (OBJECT_REUSE, "true"),
+    "set_use_snapshot_compression": (SNAPSHOT_COMPRESSION, "true"),
+    "disable_closure_cleaner": ("pipeline.closure-cleaner-level", "none"),
+    "enable_force_kryo": ("pipeline.force-kryo", "true"),
+    "enable_force_avro": ("pipeline.force-avro", "true"),
+    "disable_generic_types": ("pipeline.generic-types", "false"),
+}
 
 
 class ExecutionSwitches:
@@ -37,15 +53,32 @@ class ExecutionSwitches:
         """Whether operators need no uid."""
         return self._has_auto_generated_uids
 
+    def enable_object_reuse(self) -> Self:
+        """Without an effect, which a warning says: chained operators always pass on the record object itself, as PyFlink's do."""
+        self._turn("enable_object_reuse")
+        warn_of_setter("enable_object_reuse()", SHARED)
+        return self
+
+    def disable_object_reuse(self) -> Self:
+        """The default; without an effect."""
+        return self._turn("enable_object_reuse", is_turned=False)
+
+    def is_object_reuse_enabled(self) -> bool:
+        """False, unless ``enable_object_reuse`` was called last; without an effect."""
+        return "enable_object_reuse" in self._turned
+
     def set_use_snapshot_compression(self, use_snapshot_compression: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
-        """Accept False.  Raises ConfigError: snapshots are not compressed."""
-        if use_snapshot_compression is not False:
-            raise ConfigError("snapshots are not compressed: leave out set_use_snapshot_compression()")
+        """Without an effect, which a warning says: snapshots are not compressed.  Raises ConfigError: it is no bool."""
+        if not isinstance(use_snapshot_compression, bool):
+            raise ConfigError(f"set_use_snapshot_compression() needs True or False, got {use_snapshot_compression!r}")
+        self._turn("set_use_snapshot_compression", is_turned=use_snapshot_compression)
+        if use_snapshot_compression:
+            warn_of_setter("set_use_snapshot_compression()", COMPRESSION)
         return self
 
     def is_use_snapshot_compression(self) -> bool:
-        """False: snapshots are not compressed."""
-        return False
+        """Whether it was asked for; snapshots are not compressed."""
+        return "set_use_snapshot_compression" in self._turned
 
     def enable_closure_cleaner(self) -> Self:
         """The default; without an effect."""
@@ -53,7 +86,9 @@ class ExecutionSwitches:
 
     def disable_closure_cleaner(self) -> Self:
         """Without an effect, which a warning says."""
-        return self._turn("disable_closure_cleaner", _CLEANER)
+        self._turn("disable_closure_cleaner")
+        warn_of_setter("disable_closure_cleaner()", CLEANER)
+        return self
 
     def is_closure_cleaner_enabled(self) -> bool:
         """True, unless ``disable_closure_cleaner`` was called last."""
@@ -61,7 +96,9 @@ class ExecutionSwitches:
 
     def enable_force_kryo(self) -> Self:
         """Without an effect, which a warning says."""
-        return self._turn("enable_force_kryo", _SERIALIZERS)
+        self._turn("enable_force_kryo")
+        warn_of_setter("enable_force_kryo()", SERIALIZERS)
+        return self
 
     def disable_force_kryo(self) -> Self:
         """The default; without an effect."""
@@ -73,7 +110,9 @@ class ExecutionSwitches:
 
     def enable_force_avro(self) -> Self:
         """Without an effect, which a warning says."""
-        return self._turn("enable_force_avro", _SERIALIZERS)
+        self._turn("enable_force_avro")
+        warn_of_setter("enable_force_avro()", SERIALIZERS)
+        return self
 
     def disable_force_avro(self) -> Self:
         """The default; without an effect."""
@@ -89,7 +128,9 @@ class ExecutionSwitches:
 
     def disable_generic_types(self) -> Self:
         """Without an effect, which a warning says."""
-        return self._turn("disable_generic_types", _SERIALIZERS)
+        self._turn("disable_generic_types")
+        warn_of_setter("disable_generic_types()", SERIALIZERS)
+        return self
 
     def has_generic_types_disabled(self) -> bool:
         """False, unless ``disable_generic_types`` was called last."""
@@ -107,8 +148,12 @@ class ExecutionSwitches:
         """None: there are no serializers of Java."""
         return []
 
-    def _turn(self, name: str, reason: str = "", *, is_turned: bool = True) -> Self:
-        self._turned = self._turned | {name} if is_turned else self._turned - {name}
-        if is_turned:
-            warnings.warn(f"{name}() has no effect: {reason}; leave it out", stacklevel=3)
+    def take_options(self, texts: Mapping[str, str]) -> None:
+        """Remember the switches without an effect that are set as options, of which a warning was given; not in PyFlink."""
+        for switch, (name, turns) in _OPTIONS.items():
+            if name in texts:
+                self._turn(switch, is_turned=texts[name].strip().lower() == turns)
+
+    def _turn(self, switch: str, *, is_turned: bool = True) -> Self:
+        self._turned = self._turned | {switch} if is_turned else self._turned - {switch}
         return self

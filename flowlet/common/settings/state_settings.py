@@ -17,12 +17,12 @@ class StateSettings:
     Args:
         is_rocksdb: in RocksDB on the local disks; else on the heap.
         is_incremental: a checkpoint keeps only the files of RocksDB that the last complete one has not.
-        directory: of RocksDB on each TaskManager; empty: where its temporary files are.
+        directories: of RocksDB on each TaskManager, which its operators use one after the other; empty: where its temporary files are.
     """
 
     is_rocksdb: bool = False
     is_incremental: bool = False
-    directory: str = ""
+    directories: tuple[str, ...] = ()
 
 
 def check_rocksdb() -> None:

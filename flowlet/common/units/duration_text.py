@@ -1,7 +1,7 @@
 """Lengths of time as texts, such as ``10 s`` and ``1 min``.
 
 Side:   pure.
-Source: Flink ``TimeUtils.parseDuration``.
+Source: Flink ``TimeUtils.parseDuration``, ``TimeUtils.formatWithHighestUnit``.
 """
 
 import re
@@ -22,6 +22,7 @@ _NANOS: Final = {
     }.items()
     for label in labels.split()
 } | {"": 1_000_000}
+_LABELS: Final = ("d", "h", "min", "s", "ms", "µs", "ns")  # in texts that we write
 
 
 def duration_nanos(text: str) -> int:
@@ -31,3 +32,11 @@ def duration_nanos(text: str) -> int:
     if found is None or nanos is None:
         raise ValueError(text)
     return int(found[1]) * nanos
+
+
+def duration_text(nanos: int) -> str:
+    """The text of a length of time in the largest unit that holds it in whole numbers, as Flink writes it; of 0: ``0 ms``."""
+    if nanos == 0:
+        return "0 ms"
+    label = next(label for label in _LABELS if nanos % _NANOS[label] == 0)
+    return f"{nanos // _NANOS[label]} {label}"

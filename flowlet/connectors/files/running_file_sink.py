@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
-from flowlet.common.serialization import Encoder
+from flowlet.common.serialization import Encoder, LineEncoder
+from flowlet.common.typeinfo import TypeInformation
 from flowlet.connectors.files.file_sink_committer import FileSinkCommitter
 from flowlet.connectors.files.file_sink_writer import FileSinkWriter, MakeFormat
 from flowlet.connectors.files.format_writers import CsvWriter, EncodedWriter, FormatWriter
@@ -21,13 +22,20 @@ from flowlet.datastream.formats.csv import CsvWriterFactory
 from flowlet.datastream.formats.parquet import ParquetWriterFactory
 from flowlet.errors import FlowletError
 from flowlet.sinks.sink_contexts import InitContext
+from flowlet.typed.java_text import written_text
 
 
 class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):
-    """Makes the writers and committers of a file sink."""
+    """Makes the writers and committers of a file sink.
 
-    def __init__(self, sink: FileSink) -> None:
+    Args:
+        sink: what the user has built.
+        type_info: the declared type of its records; None: there is none.
+    """
+
+    def __init__(self, sink: FileSink, type_info: TypeInformation | None = None) -> None:
         self._sink = sink
+        self._type_info = type_info
 
     def create_writer(self, context: WriterInitContext) -> FileSinkWriter:
         """The writer of a subtask."""
@@ -51,6 +59,8 @@ class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):
 
     def _make_format(self) -> MakeFormat:
         match self._sink.format:
+            case LineEncoder() as encoder:
+                return partial(EncodedWriter, encoder.with_text(written_text(self._type_info)))
             case Encoder() as encoder:
                 return partial(EncodedWriter, encoder)
             case CsvWriterFactory(schema=schema):

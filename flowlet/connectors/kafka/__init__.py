@@ -1,1 +1,4 @@
-"""Kafka: readers and writers on librdkafka."""
+"""Kafka: readers and writers on librdkafka.
+
+Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
+"""

@@ -1,1 +1,4 @@
-"""The writer and the committer of every ``WriteAheadSink``."""
+"""The writer and the committer of every ``WriteAheadSink``.
+
+Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
+"""

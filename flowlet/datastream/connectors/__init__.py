@@ -13,6 +13,7 @@ from flowlet.datastream.connectors.base import (
     SupportsWriterState,
 )
 from flowlet.datastream.connectors.committer import CommitRequest, Committer
+from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy
 from flowlet.datastream.connectors.file_system import (
     BucketAssigner,
     BulkWriterFactory,
@@ -25,6 +26,17 @@ from flowlet.datastream.connectors.file_system import (
     RollingPolicy,
     StreamFormat,
 )
+from flowlet.datastream.connectors.hybrid_source import HybridSource
+from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcExecutionOptions, JdbcSink
+from flowlet.datastream.connectors.kafka import (
+    KafkaOffsetResetStrategy,
+    KafkaOffsetsInitializer,
+    KafkaRecordSerializationSchema,
+    KafkaSink,
+    KafkaSource,
+    KafkaTopicPartition,
+)
+from flowlet.datastream.connectors.number_seq import NumberSequenceSource
 from flowlet.datastream.connectors.sink_writer import (
     CommittingSinkWriter,
     SinkWriter,
@@ -33,6 +45,7 @@ from flowlet.datastream.connectors.sink_writer import (
     WriterInitContext,
 )
 from flowlet.datastream.connectors.split_source import NO_RECORD, SplitSource
+from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink, WriteAheadTarget
 
 __all__ = [
     "NO_RECORD",
@@ -41,14 +54,28 @@ __all__ = [
     "CommitRequest",
     "Committer",
     "CommittingSinkWriter",
+    "DataGeneratorSource",
     "DefaultRollingPolicy",
     "DeliveryGuarantee",
     "DiscardingSink",
     "FileSink",
     "FileSource",
     "FileSourceBuilder",
+    "HybridSource",
+    "JdbcConnectionOptions",
+    "JdbcExactlyOnceSink",
+    "JdbcExecutionOptions",
+    "JdbcSink",
+    "KafkaOffsetResetStrategy",
+    "KafkaOffsetsInitializer",
+    "KafkaRecordSerializationSchema",
+    "KafkaSink",
+    "KafkaSource",
+    "KafkaTopicPartition",
+    "NumberSequenceSource",
     "OnCheckpointRollingPolicy",
     "OutputFileConfig",
+    "RateLimiterStrategy",
     "RollingPolicy",
     "Sink",
     "SinkWriter",
@@ -60,6 +87,8 @@ __all__ = [
     "SupportsCommitter",
     "SupportsGlobalCommitter",
     "SupportsWriterState",
+    "WriteAheadSink",
+    "WriteAheadTarget",
     "WriterInitContext",
 ]
 

@@ -11,6 +11,7 @@ from flowlet.common.configuration import Configuration
 from flowlet.common.options import known_options as known
 from flowlet.common.restart_strategy import RestartStrategies, RestartStrategyConfiguration
 from flowlet.common.settings.restart_settings import RestartKind
+from flowlet.common.settings.tuning_options import CHANGELOG, IGNORED, warn_of_setter
 from flowlet.errors import ConfigError
 
 
@@ -54,13 +55,18 @@ class RecoverySettings:
                 raise ConfigError(f"the restart strategy is {kind.value!r}, which has no class; look at the options restart-strategy.*")
 
     def enable_changelog_state_backend(self, enabled: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
-        """Accept False: there is no changelog of state."""
-        known.CHANGELOG.set(self._configuration, enabled)
+        """Without an effect, which a warning says: checkpoints hold the state itself.  Raises ConfigError: it is no bool."""
+        if not isinstance(enabled, bool):
+            raise ConfigError(f"enable_changelog_state_backend() needs True or False, got {enabled!r}")
+        self._configuration.set_boolean(CHANGELOG, enabled)
+        if enabled:
+            warn_of_setter("enable_changelog_state_backend()", IGNORED[CHANGELOG])
         return self
 
     def is_changelog_state_backend_enabled(self) -> bool | None:
-        """False, or None if nothing was said about it."""
-        return None if known.CHANGELOG.find(self._configuration) is None else False
+        """Whether it was asked for, or None if nothing was said about it; without an effect."""
+        found = self._configuration.get_boolean(CHANGELOG, default_value=False)
+        return found if self._configuration.contains_key(CHANGELOG) else None
 
     def is_chaining_of_operators_with_different_max_parallelism_enabled(self) -> bool:
         """True: a max parallelism never parts a chain, which always has one parallelism."""

@@ -5,12 +5,9 @@ Source: Flink ``KeyedStream.IntervalJoin``, ``KeyedStream.IntervalJoined``; the 
 Absent: processing time, which Flink refuses, too.
 """
 
-from collections.abc import Callable
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from flowlet.common.checks import is_whole_number
-from flowlet.common.time import Duration, Time
+from flowlet.common.time import Length, millis_of
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.user_functions.argument_checks import checked_object, declared_type
 from flowlet.datastream.user_functions.join_functions import ProcessJoinFunction
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from flowlet.datastream.keyed_stream import KeyedStream
     from flowlet.datastream.output_tag import OutputTag
 
-__all__ = ["IntervalJoin", "IntervalJoined", "milliseconds_of"]
+__all__ = ["IntervalJoin", "IntervalJoined"]
 
 
 class IntervalJoin:
@@ -42,17 +39,17 @@ class IntervalJoin:
         """Raise JobGraphError: as in Flink, an interval join needs event time."""
         raise JobGraphError("interval_join() works in event time only; assign timestamps and watermarks to both streams")
 
-    def between(self, lower_bound: Time | Duration | timedelta | int, upper_bound: Time | Duration | timedelta | int) -> "IntervalJoined":
+    def between(self, lower_bound: Length, upper_bound: Length) -> "IntervalJoined":
         """Join a left record with the right ones from its timestamp plus ``lower_bound`` to its timestamp plus ``upper_bound``.
 
         Args:
-            lower_bound: may be negative; a number means milliseconds.
+            lower_bound: may be negative.
             upper_bound: not less; both bounds belong to the interval.
 
         Raises:
             JobGraphError: a bound is no length of time, or the upper one is less.
         """
-        lower, upper = (milliseconds_of(each, "between") for each in (lower_bound, upper_bound))
+        lower, upper = (millis_of(each, "between()") for each in (lower_bound, upper_bound))
         if upper < lower:
             raise JobGraphError(f"between() needs a lower bound that is not above the upper one, got {lower} ms and {upper} ms")
         return IntervalJoined(self._left, self._right, lower, upper)
@@ -115,20 +112,3 @@ class IntervalJoined:
             raise JobGraphError(f"{method}() needs an OutputTag, got {output_tag!r}")
         self._late_tags[index] = tag_id
         return self
-
-
-_LENGTHS: dict[type, Callable[[Any], int]] = {
-    Time: Time.to_milliseconds,
-    Duration: Duration.to_millis,
-    timedelta: lambda length: length // timedelta(milliseconds=1),
-}
-
-
-def milliseconds_of(length: Any, method: str) -> int:
-    """A length of time in milliseconds.  Raises JobGraphError: it is none."""
-    if is_whole_number(length):
-        return int(length)
-    convert = _LENGTHS.get(type(length))
-    if convert is None:
-        raise JobGraphError(f"{method}() needs a length of time such as Time.seconds(5), or milliseconds, got {length!r}")
-    return convert(length)

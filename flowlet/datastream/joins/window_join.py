@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from flowlet.common.time import Length
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.joins.window_join_functions import CoGroups, Joins, Tag, checked_co_group_function, checked_join_function
 from flowlet.datastream.user_functions.argument_checks import checked_function, declared_type
@@ -48,7 +49,7 @@ class _WithWindow:
         self._windowed = self._windowed.evictor(evictor)
         return self
 
-    def allowed_lateness(self, time_ms: int) -> Self:
+    def allowed_lateness(self, time_ms: int | Length) -> Self:
         """Keep windows for so many milliseconds behind their end; each late record evaluates its window again."""
         self._windowed = self._windowed.allowed_lateness(time_ms)
         return self

@@ -1,1 +1,4 @@
-"""Base classes of sink functions."""
+"""Base classes of sink functions.
+
+Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
+"""

@@ -8,7 +8,7 @@ Source: PyFlink ``pyflink.datastream.state.StateTtlConfig``; that module exports
 from enum import Enum
 from typing import ClassVar
 
-from flowlet.common.time import Duration, Time
+from flowlet.common.time import Duration, Length, Time, duration_of, millis_of
 from flowlet.errors import JobGraphError
 
 __all__ = ["StateTtlConfig"]
@@ -57,7 +57,7 @@ class StateTtlConfig:
         return f"StateTtlConfig({self._ttl.to_milliseconds()} ms, {', '.join(parts)})"
 
     @staticmethod
-    def new_builder(ttl: Time) -> "StateTtlConfig.Builder":
+    def new_builder(ttl: Length) -> "StateTtlConfig.Builder":
         """A builder for entries that live ``ttl``, a ``Time`` or a ``Duration``."""
         return StateTtlConfig.Builder(ttl)
 
@@ -126,9 +126,10 @@ class StateTtlConfig:
         class RocksdbCompactFilterCleanupStrategy(CleanupStrategy):
             """Removes entries when RocksDB compacts its files."""
 
-            def __init__(self, query_time_after_num_entries: int, periodic_compaction_time: Duration | None = None) -> None:
+            def __init__(self, query_time_after_num_entries: int, periodic_compaction_time: Length | None = None) -> None:
                 self._query_time_after_num_entries = query_time_after_num_entries
-                self._periodic_compaction_time = periodic_compaction_time or Duration.of_days(30)
+                time = Duration.of_days(30) if periodic_compaction_time is None else periodic_compaction_time
+                self._periodic_compaction_time = duration_of(time, "the time of periodic compaction", at_least_nanos=0)
 
             def get_query_time_after_num_entries(self) -> int:
                 """After how many entries the clock is asked again."""
@@ -176,7 +177,7 @@ class StateTtlConfig:
     class Builder:
         """Builds a ``StateTtlConfig``; by default a write makes an entry live on, and an expired one is never returned."""
 
-        def __init__(self, ttl: Time) -> None:
+        def __init__(self, ttl: Length) -> None:
             self._update_type = StateTtlConfig.UpdateType.OnCreateAndWrite
             self._state_visibility = StateTtlConfig.StateVisibility.NeverReturnExpired
             self._ttl_time_characteristic = StateTtlConfig.TtlTimeCharacteristic.ProcessingTime
@@ -237,7 +238,7 @@ class StateTtlConfig:
             return self
 
         def cleanup_in_rocksdb_compact_filter(
-            self, query_time_after_num_entries: int, periodic_compaction_time: Duration | None = None
+            self, query_time_after_num_entries: int, periodic_compaction_time: Length | None = None
         ) -> "StateTtlConfig.Builder":
             """Remove entries when RocksDB compacts its files; has no effect on the heap, as in Flink."""
             strategies = StateTtlConfig.CleanupStrategies
@@ -250,7 +251,7 @@ class StateTtlConfig:
             self._is_cleanup_in_background = False
             return self
 
-        def set_ttl(self, ttl: Time) -> "StateTtlConfig.Builder":
+        def set_ttl(self, ttl: Length) -> "StateTtlConfig.Builder":
             """Change how long an entry lives."""
             self._ttl = _checked_ttl(ttl)
             return self
@@ -266,9 +267,9 @@ class StateTtlConfig:
             )
 
 
-def _checked_ttl(ttl: Time | Duration) -> Time:
-    """The time as a ``Time``.  Raises JobGraphError: it is none, or not positive."""
-    time: object = Time.milliseconds(ttl.to_millis()) if isinstance(ttl, Duration) else ttl
-    if not isinstance(time, Time) or time.to_milliseconds() <= 0:
-        raise JobGraphError(f"a time to live is a Time of 1 ms or more, such as Time.days(1), got {ttl!r}")
-    return time
+def _checked_ttl(ttl: Length) -> Time:
+    """The time as a ``Time``.  Raises JobGraphError: it is none, or less than 1 ms."""
+    ttl_ms = millis_of(ttl, "a time to live")
+    if ttl_ms <= 0:
+        raise JobGraphError(f"a time to live is 1 ms or more, such as Time.days(1), got {ttl!r}")
+    return Time.milliseconds(ttl_ms)

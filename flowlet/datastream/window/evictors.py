@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from flowlet.common.time import Time
+from flowlet.common.time import Length, millis_of
 from flowlet.datastream.user_functions.type_variables import T, W
 from flowlet.errors import JobGraphError
 
@@ -109,14 +109,14 @@ class CountEvictor(_OneSidedEvictor[T, W]):
 class TimeEvictor(_OneSidedEvictor[T, W]):
     """Keeps the records whose timestamps are less than ``window_size`` milliseconds before the newest timestamp."""
 
-    def __init__(self, window_size: int, do_evict_after: bool = False) -> None:  # noqa: FBT001, FBT002  # Flink's order
-        self._window_size = window_size
+    def __init__(self, window_size: int | Length, do_evict_after: bool = False) -> None:  # noqa: FBT001, FBT002  # Flink's order
+        self._window_size = millis_of(window_size, "TimeEvictor", takes_number=True)
         self._do_evict_after = do_evict_after
 
     @staticmethod
-    def of(window_size: Time, do_evict_after: bool = False) -> "TimeEvictor[Any, Any]":  # noqa: FBT001, FBT002  # Flink's order
+    def of(window_size: Length, do_evict_after: bool = False) -> "TimeEvictor[Any, Any]":  # noqa: FBT001, FBT002  # Flink's order
         """Keep the newest ``window_size`` of event time; by default the function sees only that."""
-        return TimeEvictor(window_size.to_milliseconds(), do_evict_after)
+        return TimeEvictor(millis_of(window_size, "TimeEvictor.of()"), do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue[T]]) -> None:
         if elements and elements[0].has_timestamp():

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from flowlet.common.serializer import TypeSerializer
-from flowlet.common.time import Time
+from flowlet.common.time import Length, millis_of
 from flowlet.datastream.user_functions.type_variables import T
 from flowlet.datastream.window.time_triggers import EventTimeTrigger, ProcessingTimeTrigger
 from flowlet.datastream.window.triggers import Trigger
@@ -88,13 +88,13 @@ class _ProcessingTimeSessions(_Sessions[T]):
 class EventTimeSessionWindows(_EventTimeSessions[T]):
     """Sessions of one gap, by the timestamps of records."""
 
-    def __init__(self, session_gap: int) -> None:
+    def __init__(self, session_gap: int | Length) -> None:
         self._session_gap = _checked(session_gap, self)
 
     @staticmethod
-    def with_gap(size: Time) -> "EventTimeSessionWindows[Any]":
+    def with_gap(size: Length) -> "EventTimeSessionWindows[Any]":
         """Sessions that end after a gap of ``size``."""
-        return EventTimeSessionWindows(size.to_milliseconds())
+        return EventTimeSessionWindows(millis_of(size, "EventTimeSessionWindows.with_gap()"))
 
     @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> "DynamicEventTimeSessionWindows[Any]":
@@ -111,13 +111,13 @@ class EventTimeSessionWindows(_EventTimeSessions[T]):
 class ProcessingTimeSessionWindows(_ProcessingTimeSessions[T]):
     """Sessions of one gap, by the clock."""
 
-    def __init__(self, session_gap: int) -> None:
+    def __init__(self, session_gap: int | Length) -> None:
         self._session_gap = _checked(session_gap, self)
 
     @staticmethod
-    def with_gap(size: Time) -> "ProcessingTimeSessionWindows[Any]":
+    def with_gap(size: Length) -> "ProcessingTimeSessionWindows[Any]":
         """Sessions that end after a gap of ``size``."""
-        return ProcessingTimeSessionWindows(size.to_milliseconds())
+        return ProcessingTimeSessionWindows(millis_of(size, "ProcessingTimeSessionWindows.with_gap()"))
 
     @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> "DynamicProcessingTimeSessionWindows[Any]":
@@ -167,7 +167,8 @@ class DynamicProcessingTimeSessionWindows(_ProcessingTimeSessions[T]):
         return f"DynamicProcessingTimeSessionWindows({self._session_window_time_gap_extractor!r})"
 
 
-def _checked(gap: int, assigner: object) -> int:
+def _checked(gap: int | Length, assigner: object) -> int:
+    gap = millis_of(gap, type(assigner).__name__, takes_number=True)
     if gap <= 0:
         raise JobGraphError(f"{type(assigner).__name__} needs a gap above 0, got {gap} ms")
     return gap
@@ -175,6 +176,8 @@ def _checked(gap: int, assigner: object) -> int:
 
 def _extracted(extractor: SessionWindowTimeGapExtractor, element: Any) -> int:
     gap = extractor.extract(element)
+    if type(gap) is not int:
+        gap = millis_of(gap, f"what {type(extractor).__name__}.extract() gives", takes_number=True)
     if gap <= 0:
         raise FlowletError(f"the gap of a session must be above 0, {type(extractor).__name__} gave {gap} ms")
     return gap

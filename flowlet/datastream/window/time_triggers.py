@@ -8,7 +8,7 @@ Source: PyFlink ``pyflink.datastream.window``.
 from abc import abstractmethod
 from typing import Any
 
-from flowlet.common.time import Time
+from flowlet.common.time import Length, millis_of
 from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor
 from flowlet.datastream.user_functions.type_variables import T
 from flowlet.datastream.window.triggers import Trigger, TriggerResult
@@ -92,8 +92,8 @@ class ProcessingTimeTrigger(Trigger[T, TimeWindow]):
 class _ContinuousTrigger(Trigger[T, TimeWindow]):
     """Keeps the time of the next evaluation of each window: the next multiple of the interval, at most the window's end."""
 
-    def __init__(self, interval: int) -> None:
-        self.interval = interval
+    def __init__(self, interval: int | Length) -> None:
+        self.interval = millis_of(interval, type(self).__name__, takes_number=True, at_least_ms=1)
         self.state_desc = ReducingStateDescriptor("fire-time", min)
 
     def can_merge(self) -> bool:
@@ -156,9 +156,9 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):
     """Evaluates a window again and again, whenever the watermark has passed a multiple of ``interval``, and at its end."""
 
     @staticmethod
-    def of(interval: Time) -> "ContinuousEventTimeTrigger[Any]":
+    def of(interval: Length) -> "ContinuousEventTimeTrigger[Any]":
         """A trigger for every ``interval`` of event time."""
-        return ContinuousEventTimeTrigger(interval.to_milliseconds())
+        return ContinuousEventTimeTrigger(millis_of(interval, "ContinuousEventTimeTrigger.of()"))
 
     def on_element(self, element: T, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Wait for the next time, or evaluate a window that is over."""
@@ -188,9 +188,9 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger[T]):
     """Evaluates a window again and again, whenever the clock has passed a multiple of ``interval``."""
 
     @staticmethod
-    def of(interval: Time) -> "ContinuousProcessingTimeTrigger[Any]":
+    def of(interval: Length) -> "ContinuousProcessingTimeTrigger[Any]":
         """A trigger for every ``interval`` of the clock."""
-        return ContinuousProcessingTimeTrigger(interval.to_milliseconds())
+        return ContinuousProcessingTimeTrigger(millis_of(interval, "ContinuousProcessingTimeTrigger.of()"))
 
     def on_element(self, element: T, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Wait for the next time."""

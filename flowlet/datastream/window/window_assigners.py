@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Generic
 
 from flowlet.common.serializer import TypeSerializer
-from flowlet.common.time import Time
+from flowlet.common.time import Length, millis_of
 from flowlet.datastream.states.state_descriptors import ValueStateDescriptor
 from flowlet.datastream.user_functions.type_variables import W2, T, W
 from flowlet.datastream.window.time_triggers import EventTimeTrigger, ProcessingTimeTrigger
@@ -86,10 +86,12 @@ class MergingWindowAssigner(WindowAssigner[T, W]):
 
 
 class _TumblingWindows(WindowAssigner[T, TimeWindow]):
-    def __init__(self, size: int, offset: int) -> None:
+    def __init__(self, size: int | Length, offset: int | Length) -> None:
+        name = type(self).__name__
+        size, offset = (millis_of(each, name, takes_number=True) for each in (size, offset))
         if size <= 0 or abs(offset) >= size:
             what = f"size {size} ms, offset {offset} ms"
-            raise JobGraphError(f"{type(self).__name__} needs a size above 0 and an offset below it, got {what}")
+            raise JobGraphError(f"{name} needs a size above 0 and an offset below it, got {what}")
         self._size = size
         self._offset = offset
 
@@ -109,9 +111,11 @@ class TumblingEventTimeWindows(_TumblingWindows[T]):
     """Windows of one length, one after the other, by the timestamps of records."""
 
     @staticmethod
-    def of(size: Time, offset: Time | None = None) -> "TumblingEventTimeWindows[Any]":
+    def of(size: Length, offset: Length | None = None) -> "TumblingEventTimeWindows[Any]":
         """Windows that begin at the multiples of ``size``, moved by ``offset``."""
-        return TumblingEventTimeWindows(size.to_milliseconds(), _milliseconds(offset))
+        return TumblingEventTimeWindows(
+            millis_of(size, "TumblingEventTimeWindows.of()"), _milliseconds(offset, "TumblingEventTimeWindows.of()")
+        )
 
     def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
         """The window of the timestamp."""
@@ -131,9 +135,11 @@ class TumblingProcessingTimeWindows(_TumblingWindows[T]):
     """Windows of one length, one after the other, by the clock."""
 
     @staticmethod
-    def of(size: Time, offset: Time | None = None) -> "TumblingProcessingTimeWindows[Any]":
+    def of(size: Length, offset: Length | None = None) -> "TumblingProcessingTimeWindows[Any]":
         """Windows that begin at the multiples of ``size``, moved by ``offset``."""
-        return TumblingProcessingTimeWindows(size.to_milliseconds(), _milliseconds(offset))
+        return TumblingProcessingTimeWindows(
+            millis_of(size, "TumblingProcessingTimeWindows.of()"), _milliseconds(offset, "TumblingProcessingTimeWindows.of()")
+        )
 
     def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
         """The window of the present moment."""
@@ -149,10 +155,12 @@ class TumblingProcessingTimeWindows(_TumblingWindows[T]):
 
 
 class _SlidingWindows(WindowAssigner[T, TimeWindow]):
-    def __init__(self, size: int, slide: int, offset: int) -> None:
+    def __init__(self, size: int | Length, slide: int | Length, offset: int | Length) -> None:
+        name = type(self).__name__
+        size, slide, offset = (millis_of(each, name, takes_number=True) for each in (size, slide, offset))
         if size <= 0 or slide <= 0 or abs(offset) >= slide:
             raise JobGraphError(
-                f"{type(self).__name__} needs a size and a slide above 0 and an offset below the slide, "
+                f"{name} needs a size and a slide above 0 and an offset below the slide, "
                 f"got size {size} ms, slide {slide} ms, offset {offset} ms"
             )
         self._size = size
@@ -175,9 +183,10 @@ class SlidingEventTimeWindows(_SlidingWindows[T]):
     """Windows of one length that overlap, by the timestamps of records."""
 
     @staticmethod
-    def of(size: Time, slide: Time, offset: Time | None = None) -> "SlidingEventTimeWindows[Any]":
+    def of(size: Length, slide: Length, offset: Length | None = None) -> "SlidingEventTimeWindows[Any]":
         """Windows of length ``size`` that begin at the multiples of ``slide``, moved by ``offset``."""
-        return SlidingEventTimeWindows(size.to_milliseconds(), slide.to_milliseconds(), _milliseconds(offset))
+        what = "SlidingEventTimeWindows.of()"
+        return SlidingEventTimeWindows(millis_of(size, what), millis_of(slide, what), _milliseconds(offset, what))
 
     def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
         """The windows of the timestamp, the latest first."""
@@ -197,9 +206,10 @@ class SlidingProcessingTimeWindows(_SlidingWindows[T]):
     """Windows of one length that overlap, by the clock."""
 
     @staticmethod
-    def of(size: Time, slide: Time, offset: Time | None = None) -> "SlidingProcessingTimeWindows[Any]":
+    def of(size: Length, slide: Length, offset: Length | None = None) -> "SlidingProcessingTimeWindows[Any]":
         """Windows of length ``size`` that begin at the multiples of ``slide``, moved by ``offset``."""
-        return SlidingProcessingTimeWindows(size.to_milliseconds(), slide.to_milliseconds(), _milliseconds(offset))
+        what = "SlidingProcessingTimeWindows.of()"
+        return SlidingProcessingTimeWindows(millis_of(size, what), millis_of(slide, what), _milliseconds(offset, what))
 
     def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
         """The windows of the present moment, the latest first."""
@@ -320,5 +330,5 @@ def check_has_timestamp(timestamp: int) -> None:
         raise FlowletError("windows of event time need timestamps: call assign_timestamps_and_watermarks(...) before window(...)")
 
 
-def _milliseconds(offset: Time | None) -> int:
-    return 0 if offset is None else offset.to_milliseconds()
+def _milliseconds(offset: Length | None, what: str) -> int:
+    return 0 if offset is None else millis_of(offset, what)

@@ -37,9 +37,6 @@ _PARTS_BY_VALUE: Final = 6  # of cloudpickle's reduction of a class by value
 _SHARED_GENERATORS: Final = (("random", "_inst"), ("numpy.random.mtrand", "_rand"))  # that the functions of these modules belong to
 
 
-_STATE = 2  # the place of an object's state in what reduces it
-
-
 def _code_of_file(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
     return make(*arguments).replace(co_filename=filename)
 
@@ -202,15 +199,6 @@ def _types_of(module: str, *names: str) -> frozenset[type]:
     """Classes of a module that the program has imported: if it has not, there are no objects of them."""
     attributes = getattr(sys.modules.get(module), "__dict__", {})
     return frozenset(each for name in names if isinstance(each := attributes.get(name), type))
-
-    def reducer_override(self, obj: Any) -> Any:
-        """cloudpickle's, with the qualified name of a class within another class, which cloudpickle 3.1.3 cuts down to the last part."""
-        reduced = super().reducer_override(obj)
-        if issubclass(type(obj), type) and type(reduced) is tuple and obj.__qualname__ != obj.__name__:
-            state = reduced[2] if len(reduced) > _STATE else None
-            if type(state) is tuple and type(state[0]) is dict and "__module__" in state[0]:
-                state[0]["__qualname__"] = obj.__qualname__
-        return reduced
 
 
 def dumps(value: object, protocol: int | None = None) -> bytes:

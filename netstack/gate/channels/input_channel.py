@@ -122,11 +122,6 @@ class InputChannel(ABC):
         return 0
 
     @property
-    def num_buffers_in_use(self) -> int:
-        """How many buffers are on their way to the task, here and at the sender: what buffer debloating shares its bytes among."""
-        return self.num_queued_buffers
-
-    @property
     def current_backoff_ms(self) -> int:
         """How far the back-off of the partition request has grown."""
         return self._backoff.current_ms

@@ -353,11 +353,6 @@ class RemoteInputChannel(InputChannel):
         return 0 if self.is_released else max(0, self.receiver.num_bytes_received - self.num_bytes_in)
 
     @property
-    def num_buffers_in_use(self) -> int:
-        """What is queued here and what the sender has queued."""
-        return len(self._received) + max(0, self.buffer_manager.num_required - self.initial_credit)
-
-    @property
     def sender_backlog(self) -> int:
         """How many buffers the sender has queued, as it said last; any thread."""
         return self.receiver.sender_backlog

@@ -31,14 +31,18 @@ def key() -> ConfigOptions.OptionBuilder:
         (key().float_type().no_default_value(), 1.5, "1.5"),
         (key().double_type().no_default_value(), 2, "2.0"),
         (key().string_type().no_default_value(), "text", "text"),
-        (key().duration_type().no_default_value(), Duration.of_minutes(1), "60000 ms"),
+        (key().duration_type().no_default_value(), Duration.of_minutes(1), "1 min"),
         (key().duration_type().no_default_value(), Duration.of_nanos(1500), "1500 ns"),
         (key().memory_type().no_default_value(), MemorySize.of_mebi_bytes(64), "64 mb"),
         (key().enum_type(Color).no_default_value(), Color.DARK_RED, "DARK_RED"),
         (key().map_type().no_default_value(), {"a": "1", "b": "x y"}, '{"a": "1", "b": "x y"}'),
-        (key().int_type().as_list().no_default_value(), [1, 2], "1;2"),
+        (key().int_type().as_list().no_default_value(), [1, 2], "[1, 2]"),
         (key().string_type().as_list().no_default_value(), ["a", "b;c", ""], '["a", "b;c", ""]'),
-        (key().duration_type().as_list().no_default_value(), [Duration.of_seconds(1)], "1000 ms"),
+        (key().duration_type().as_list().no_default_value(), [Duration.of_seconds(1)], "[1 s]"),
+        (key().float_type().no_default_value(), 1e10, "1.0E10"),
+        (key().duration_type().no_default_value(), Duration.of_millis(90_500), "90500 ms"),
+        (key().duration_type().no_default_value(), Duration.of_hours(48), "2 d"),
+        (key().duration_type().no_default_value(), Duration.of_millis(0), "0 ms"),
     ],
 )
 def test_a_value_becomes_the_text_of_a_configuration_and_back(option: ConfigOption[Any], value: Any, text: str) -> None:
@@ -120,7 +124,7 @@ def test_a_value_of_another_type_is_refused(option: ConfigOption[Any], value: An
 def test_a_timedelta_is_a_duration() -> None:
     option: ConfigOption[Any] = key().duration_type().no_default_value()
 
-    assert Configuration().set(option, timedelta(milliseconds=1.5)).to_dict() == {"a.key": "1500000 ns"}
+    assert Configuration().set(option, timedelta(milliseconds=1.5)).to_dict() == {"a.key": "1500 µs"}
 
 
 def test_an_empty_name_and_a_default_of_another_type_are_refused() -> None:

@@ -1,10 +1,12 @@
 """Promises of ``Configuration``."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.common import Configuration
+from flowlet.common import ConfigOptions, Configuration, Duration
 from flowlet.errors import ConfigError
 
 
@@ -52,7 +54,7 @@ def test_a_value_of_another_type_is_refused_by_the_options_name() -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("", "v"), (1, "v"), ("k", 1), ("k", None)])
 def test_options_are_texts_with_names(key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match="an option is a text"):
+    with pytest.raises(ConfigError, match=r"an option is a text.*use set_boolean\(\), set_integer\(\) or set_float\(\)"):
         Configuration().set_string(key, value)
 
 
@@ -89,6 +91,35 @@ def test_options_are_written_into_a_dict() -> None:
     assert target == {"x": "0", "a": "1"}
 
 
+def test_values_keep_their_types_in_a_dict_and_have_flinks_text_elsewhere() -> None:
+    seconds = ConfigOptions.key("d").duration_type().no_default_value()
+    names = ConfigOptions.key("l").string_type().as_list().no_default_value()
+    configuration = Configuration.from_dict({"s": "1"}).set_boolean("b", True).set_integer("i", 7).set_float("f", 1e10)
+    configuration.set_bytearray("y", bytearray(b"x")).set(seconds, Duration.of_seconds(60)).set(names, ["a", "b"])
+    typed: dict[str, Any] = {}
+
+    configuration.add_all_to_dict(typed)
+
+    values = {"s": "1", "b": True, "i": 7, "f": 1e10, "y": bytearray(b"x"), "d": Duration.of_seconds(60), "l": ["a", "b"]}
+    assert typed == values
+    assert {name: type(each) for name, each in typed.items()} == {name: type(each) for name, each in values.items()}
+    assert configuration.to_dict() == {"s": "1", "b": "true", "i": "7", "f": "1.0E10", "y": "eA==", "d": "1 min", "l": "[a, b]"}
+    assert configuration.get_string("b", "") == "true"
+    assert configuration.get_string("d", "") == "1 min"
+
+
+def test_copies_and_changes_keep_the_types_of_values() -> None:
+    original = Configuration().set_integer("i", 7).set_boolean("b", True).set_float("gone", 1.5)
+    copy = Configuration(original).add_all(original, "p.").set_string("b", "x")
+    copy.remove_config("gone")
+    found: dict[str, Any] = {}
+
+    copy.add_all_to_dict(found)
+
+    assert found == {"i": 7, "b": "x", "p.i": 7, "p.b": True, "p.gone": 1.5}
+    assert not copy.contains_key("gone")
+
+
 def test_configurations_are_equal_by_their_options() -> None:
     one, other = Configuration.from_dict({"a": "1", "b": "2"}), Configuration.from_dict({"b": "2", "a": "1"})
 
@@ -110,9 +141,11 @@ def test_configurations_are_equal_by_their_options() -> None:
         ("", []),
         ("[]", []),
         ("[1]", ["1"]),
+        ("[true]", ["true"]),
+        (None, []),
     ],
 )
-def test_lists_are_read_in_every_notation(text: str, items: list[str]) -> None:
+def test_lists_are_read_in_every_notation(text: str | None, items: list[str]) -> None:
     assert Configuration.parse_list_value(text) == items
 
 

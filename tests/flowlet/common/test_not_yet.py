@@ -1,11 +1,15 @@
 """What PyFlink has and this version has not is absent, and its error names the feature and a way out."""
 
+import ast
 import importlib
 import importlib.machinery
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import flowlet
 from flowlet.common import RowKind, Types
 from flowlet.common.not_yet import NotSupportedYetError, missing_attribute
 from flowlet.datastream import OutputTag, StreamExecutionEnvironment
@@ -14,14 +18,38 @@ from flowlet.datastream.connectors.kafka import KafkaSink
 from flowlet.datastream.slot_sharing_group import MemorySize
 from flowlet.errors import FlowletError
 
+PUBLIC = {"flowlet"} | {
+    f"flowlet.{name}"
+    for name in (
+        [
+            "common",
+            "datastream",
+            "datastream.connectors",
+            "datastream.formats",
+            "datastream.window",
+            "ingest",
+            "metrics",
+            "spark",
+            "state_reader",
+            "testing",
+        ]
+    )
+}
+
+
+def environment() -> Any:
+    return StreamExecutionEnvironment()
+
+
+def stream() -> Any:
+    return environment().from_collection([1])
+
 
 @pytest.fixture(params=["stream"])
 def asked(request: pytest.FixtureRequest) -> tuple[Any, str, str]:
     """An object, a method of PyFlink's that it has not, and the feature."""
-    environment = StreamExecutionEnvironment()
-    stream = environment.from_collection([1])
     return {
-        "stream": (stream, "cache", "cached streams"),
+        "stream": (stream(), "cache", "cached streams"),
     }[request.param]
 
 
@@ -38,6 +66,70 @@ def test_a_name_that_pyflink_has_not_either_is_an_ordinary_error() -> None:
 
     assert type(error) is AttributeError
     assert str(error) == "'int' object has no attribute 'window_nothing'"
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "instead"),
+    [
+        (environment, "read_text_file", r"use from_source\(FileSource.for_record_stream_format\("),
+        (environment, "from_elements", r"use from_collection\("),
+        (environment, "generate_sequence", r"use from_sequence\("),
+        (environment, "set_stream_time_characteristic", "event time needs no switch"),
+        (environment, "create_input", r"use from_source\(\) or add_source\(\)"),
+        (lambda: environment().get_config(), "register_type_with_kryo_serializer", "no serializers of Java"),
+        (lambda: environment().get_config(), "set_number_of_execution_retries", "use the options restart-strategy"),
+        (lambda: environment().get_checkpoint_config(), "enable_externalized_checkpoints", "use set_externalized_checkpoint_retention"),
+        (lambda: environment().get_checkpoint_config(), "set_prefer_checkpoint_for_recovery", "begins with the newest checkpoint"),
+        (stream, "time_window_all", r"use window_all\(TumblingEventTimeWindows.of"),
+        (stream, "write_as_text", r"use sink_to\(FileSink.for_row_format\("),
+        (stream, "assign_ascending_timestamps", r"use WatermarkStrategy.for_bounded_out_of_orderness"),
+        (stream, "iterate", "a job has no iterations"),
+    ],
+)
+def test_a_name_of_an_earlier_pyflink_says_what_to_call_now(make: Callable[[], Any], name: str, instead: str) -> None:
+    owner = make()
+
+    with pytest.raises(NotSupportedYetError, match=f"{type(owner).__name__}' object has no attribute '{name}': .*{instead}"):
+        getattr(owner, name)
+    assert not hasattr(owner, name)
+
+
+def test_python_can_add_the_nearest_name_of_a_slip() -> None:
+    """Its ``Did you mean`` needs the object and the name in the error."""
+    owner = environment()
+
+    with pytest.raises(AttributeError) as raised:
+        owner.from_colection  # noqa: B018  # the slip
+
+    assert (raised.value.obj, raised.value.name) == (owner, "from_colection")
+
+
+def test_the_connectors_that_programs_need_are_in_one_place() -> None:
+    from flowlet.datastream import connectors
+
+    needed = {
+        "FileSource",
+        "FileSink",
+        "KafkaSource",
+        "KafkaSink",
+        "JdbcSink",
+        "HybridSource",
+        "NumberSequenceSource",
+        "DataGeneratorSource",
+    }
+    assert needed <= set(dir(connectors))
+    assert needed <= set(connectors.__all__)
+
+
+def test_a_package_is_public_or_says_that_it_is_internal() -> None:
+    root = Path(flowlet.__file__).parent
+    packages = {".".join(path.parent.relative_to(root.parent).parts): path for path in root.rglob("__init__.py")}
+
+    internal = {
+        name for name, path in packages.items() if "Internal: not a public API" in (ast.get_docstring(ast.parse(path.read_text())) or "")
+    }
+
+    assert internal == packages.keys() - PUBLIC
 
 
 def test_the_error_is_of_both_trees() -> None:
@@ -58,6 +150,23 @@ def test_the_error_is_of_both_trees() -> None:
         ("from flowlet.datastream.connectors.kafka import FlinkKafkaConsumer", "older interface; use KafkaSource"),
         ("from flowlet.common.typeinfo import ExternalTypeInfo", "use Types.PICKLED_BYTE_ARRAY"),
         ("from flowlet.table import TableEnvironment", "use the DataStream API"),
+        ("from flowlet.datastream import TimeCharacteristic", "event time needs no switch; call assign_timestamps_and_watermarks"),
+        ("from flowlet.datastream.connectors import StreamingFileSink", "use FileSink, which has the same builders"),
+        ("from flowlet.datastream.connectors import FlinkKafkaProducer", "older interface; use KafkaSource and KafkaSink"),
+        ("from flowlet.datastream import FsStateBackend", r"use HashMapStateBackend\(\), and FileSystemCheckpointStorage"),
+        ("from flowlet.datastream.state_backend import RocksDBStateBackend", "it is called EmbeddedRocksDBStateBackend"),
+        ("from flowlet.datastream import ExternalizedCheckpointCleanup", "it is called ExternalizedCheckpointRetention"),
+        ("from flowlet.dataset import ExecutionEnvironment", "one environment for BATCH and STREAMING mode: StreamExecutionEnvironment"),
+        ("from flowlet.datastream import ExecutionEnvironment", r"with set_runtime_mode\(RuntimeExecutionMode.BATCH\)"),
+        ("from flowlet.datastream import StreamTableEnvironment", "the Table API is not part of flowlet"),
+        ("from flowlet import StreamExecutionEnvironment", "StreamExecutionEnvironment is in flowlet.datastream"),
+        ("from flowlet.datastream import FileSink", "FileSink is in flowlet.datastream.connectors.file_system"),
+        ("from flowlet.datastream import KafkaSource", "KafkaSource is in flowlet.datastream.connectors.kafka"),
+        ("from flowlet.datastream import RestartStrategies", "RestartStrategies is in flowlet.common"),
+        ("from flowlet.datastream import ValueStateDescriptor", "ValueStateDescriptor is in flowlet.datastream.state"),
+        ("from flowlet.datastream import TumblingEventTimeWindows", "TumblingEventTimeWindows is in flowlet.datastream.window"),
+        ("from flowlet.common import JsonLinesEncoder", "JsonLinesEncoder is in flowlet.datastream.formats.json_lines"),
+        ("from flowlet.common.serialization import JsonRowDeserializationSchema", "is in flowlet.datastream.formats.json"),
     ],
 )
 def test_an_import_of_a_later_feature_says_what_comes_and_what_to_use(statement: str, reason: str) -> None:
@@ -66,7 +175,16 @@ def test_an_import_of_a_later_feature_says_what_comes_and_what_to_use(statement:
     assert isinstance(raised.value, FlowletError)
 
 
-@pytest.mark.parametrize("statement", ["import flowlet.nothing", "from flowlet.datastream import Nothing"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import flowlet.nothing",
+        "from flowlet.datastream import Nothing",
+        "from flowlet import nothing",
+        "from flowlet import Nothing",
+        "from flowlet.datastream import Final",
+    ],
+)
 def test_an_import_that_pyflink_has_not_either_is_an_ordinary_error(statement: str) -> None:
     with pytest.raises(ImportError) as raised:
         exec(statement, {})  # the statements are those above

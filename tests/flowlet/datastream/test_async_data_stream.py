@@ -100,7 +100,7 @@ def test_a_coroutine_function_and_a_duration_do_as_well() -> None:
         ({"function": Lookup}, r"needs a function object, got the class Lookup; write Lookup\(\)"),
         ({"function": lambda value: [value]}, "needs an AsyncFunction or an async def function of one record, got"),
         ({"function": Ordinary()}, r"async_invoke of Ordinary is an ordinary method; write it with async def"),
-        ({"timeout": 3}, r"needs a timeout such as Time.seconds\(10\), got 3"),
+        ({"timeout": 3}, r"needs a Duration such as Duration.of_seconds\(5\), got 3"),
         ({"timeout": Time.milliseconds(-1)}, "needs a timeout that is not negative, got -1 ms"),
         ({"capacity": 0}, "needs a capacity of 1 or more records, got 0"),
         ({"capacity": True}, "needs a capacity of 1 or more records, got True"),

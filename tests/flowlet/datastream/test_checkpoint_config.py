@@ -117,8 +117,8 @@ def test_errors_of_checkpoints_fail_the_job_or_never_do() -> None:
         ),
         (lambda config: config.set_checkpointing_mode("EXACTLY_ONCE"), "a CheckpointingMode is needed, got 'EXACTLY_ONCE'"),
         (lambda config: config.enable_unaligned_checkpoints("often"), "unaligned.enabled' is 'often', which is not true or false"),
-        (lambda config: config.set_force_unaligned_checkpoints(), "unaligned.forced' is 'true', .* no job has iterations"),
-        (lambda config: config.set_alignment_timeout(1000), "a Duration is needed, got 1000"),
+        (lambda config: config.set_force_unaligned_checkpoints("often"), "needs True or False, got 'often'"),
+        (lambda config: config.set_alignment_timeout(1000), r"needs a Duration such as Duration.of_seconds\(5\), got 1000"),
         (lambda config: config.set_alignment_timeout(Duration.of_seconds(-1)), "aligned-checkpoint-timeout' is '-1000'"),
     ],
 )

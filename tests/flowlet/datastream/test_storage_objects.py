@@ -37,8 +37,6 @@ def test_what_a_storage_was_made_with_can_be_asked_for() -> None:
     ("storage", "words"),
     [
         (JobManagerCheckpointStorage(), "checkpoints are not kept in the memory of the JobManager"),
-        (FileSystemCheckpointStorage("/a", 1), "file_state_size_threshold and write_buffer_size of checkpoint files cannot be set here"),
-        (FileSystemCheckpointStorage("/a", write_buffer_size=1), "write_buffer_size of checkpoint files cannot be set here"),
         ("/a", "a CheckpointStorage is needed"),
     ],
 )

@@ -166,7 +166,7 @@ def test_windowed_streams_are_those_of_pyflink() -> None:
         ),
         (lambda: numbers().key_by(abs).count_window(2).trigger(3), "needs a Trigger"),
         (lambda: numbers().key_by(abs).count_window(2).evictor(3), "needs an Evictor"),
-        (lambda: numbers().key_by(abs).count_window(2).allowed_lateness(-1), "0 or more"),
+        (lambda: numbers().key_by(abs).count_window(2).allowed_lateness(-1), "needs 0 ms or more, got -1"),
         (lambda: numbers().key_by(abs).count_window(2).side_output_late_data("late"), "needs an OutputTag"),
         (lambda: numbers().key_by(abs).count_window(2).apply(Mean()), "needs a WindowFunction"),
         (lambda: numbers().key_by(abs).count_window(2).process(Length()), "needs a ProcessWindowFunction"),

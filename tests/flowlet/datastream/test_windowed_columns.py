@@ -176,7 +176,7 @@ def test_functions_of_records_work_on_windows_of_columns(rows: ColumnStream) -> 
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda windows: windows.allowed_lateness(-1), "allowed_lateness.. needs milliseconds, 0 or more, got -1"),
+        (lambda windows: windows.allowed_lateness(-1), "allowed_lateness.. needs 0 ms or more, got -1"),
         (lambda windows: windows.side_output_late_data("late"), "needs an OutputTag"),
     ],
 )

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Row, TypeInformation, Types
-from flowlet.typed.java_text import double_text, float_text, printed_text
+from flowlet.common.units.number_text import number_text
+from flowlet.typed.java_text import float_text, printed_text
 
 
 @pytest.mark.parametrize(
@@ -53,12 +54,12 @@ def test_a_record_is_printed_as_java_prints_it(value: Any, type_info: TypeInform
     ],
 )
 def test_numbers_have_javas_digits(value: float, text: str) -> None:
-    assert double_text(value) == text
+    assert number_text(value) == text
 
 
 @given(value=st.floats(allow_nan=False, allow_infinity=False))
 def test_the_text_of_a_number_is_that_number_again(value: float) -> None:
-    assert float(double_text(value)) == value
+    assert float(number_text(value)) == value
 
 
 @given(value=st.floats(width=32, allow_nan=False, allow_infinity=False))

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.buffer_debloater import BufferDebloater
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ConnectionLostError, LocalProtocolError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
@@ -20,7 +19,6 @@ from netstack.gate.gate_statistics import GateStatistics
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.testing.manual_clock import ManualClock
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode
 from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.gate.doubles import RecordingClient, data, event, remote_channel
@@ -549,36 +547,3 @@ def test_unfinished_channels() -> None:
     with pytest.raises(LocalProtocolError, match="finished, there is nothing to resume"):
         it.gate.resume_consumption(0)
     it.end()
-
-
-def test_buffers_are_debloated() -> None:
-    """256 bytes in 10 ms, a target of 1 ms, 1 buffer in use: 25 bytes; announced once, then it is close enough."""
-    clock = ManualClock()
-    debloater = BufferDebloater(max_bytes=SEGMENT, min_bytes=16, target_ms=1, num_samples=1)
-    it = RemoteGate(gate=SingleInputGate("reduce", debloater=debloater, clock_ns=clock.now_ns))
-    it.gate.request_partitions()
-    assert it.gate.throughput is not None
-    it.gate.throughput.resume(0)
-    for _ in range(2):
-        it.receive(0, bytes(SEGMENT))
-        it.receive(1, bytes(SEGMENT))
-    for _ in range(4):
-        it.poll()
-    clock.advance(10_000_000)
-    in_use = [it.gate.num_buffers_in_use]
-    it.gate.trigger_debloating()
-    it.gate.trigger_debloating()
-    it.receive(0, b"x", backlog=3)
-    in_use.append(it.gate.num_buffers_in_use)
-    it.gate.close()
-    it.gate.trigger_debloating()
-
-    assert (it.client.sizes, in_use) == ([25, 25], [1, 4])
-    it.end()
-
-
-def test_without_a_debloater_nothing_is_measured(it: Fixture) -> None:
-    """And nothing announced."""
-    it.gate.trigger_debloating()
-
-    assert (it.gate.throughput, it.client.sizes) == (None, [])

@@ -6,7 +6,7 @@ from flowlet.common import Configuration
 from flowlet.common.options.check_options import check_options
 from flowlet.common.options.flinks_options import EXACT, PREFIXES
 from flowlet.common.options.known_options import BY_NAME
-from flowlet.common.options.tuning_options import IGNORED, IgnoredOptionWarning
+from flowlet.common.settings.tuning_options import IGNORED, IgnoredOptionWarning
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import ConfigError
 
@@ -19,9 +19,9 @@ from flowlet.errors import ConfigError
         ("parallelism", "is not known; did you mean 'parallelism.default'?"),
         ("jobmanager.scheduler", "exists in Flink, but not here: all tasks of a job are deployed at once"),
         ("execution.savepoint.claim", "is not read here: a job can start from a savepoint"),
-        ("state.backend.rocksdb.memory.managed", "is not read here: this detail of state backends"),
+        ("state.backend.rocksdb.memory.managed", "is not read here: RocksDB has its own settings of memory"),
+        ("state.backend.hashmap.anything", "is not read here: this detail of state backends"),
         ("taskmanager.memory.process.size", "is not read here: it belongs to the cluster"),
-        ("execution.checkpointing.local-backup.enabled", "is not read here: TaskManagers keep no copies"),
         ("wholly.unheard-of", "is not known; leave it out"),
     ],
 )
@@ -67,7 +67,7 @@ def test_an_option_that_only_tunes_flink_is_told_of_and_the_program_runs(name: s
     assert environment.get_parallelism() == 3
 
 
-@pytest.mark.filterwarnings("ignore::flowlet.common.options.tuning_options.IgnoredOptionWarning")
+@pytest.mark.filterwarnings("ignore::flowlet.common.settings.tuning_options.IgnoredOptionWarning")
 def test_a_program_reads_back_whether_objects_are_reused() -> None:
     environment = StreamExecutionEnvironment(Configuration.from_dict({"pipeline.object-reuse": "true"}))
 

@@ -113,12 +113,14 @@ def test_late_records_go_to_the_tags_that_were_given() -> None:
 def test_the_result_has_the_declared_type_and_can_be_named() -> None:
     orders, payments = orders_and_payments()
 
-    stream: DataStream = orders.interval_join(payments).between(0, 0).process(Times(), Types.STRING()).name("paid")
+    stream: DataStream = (
+        orders.interval_join(payments).between(Time.seconds(0), Time.seconds(0)).process(Times(), Types.STRING()).name("paid")
+    )
 
     assert (stream.get_type(), stream.get_name()) == (Types.STRING(), "paid")
 
 
-@pytest.mark.parametrize("length", [Time.milliseconds(5), Duration.of_millis(5), timedelta(milliseconds=5), 5])
+@pytest.mark.parametrize("length", [Time.milliseconds(5), Duration.of_millis(5), timedelta(milliseconds=5)])
 def test_a_bound_is_a_length_of_time_of_any_kind(length: Any) -> None:
     assert built(lambda join: join.in_event_time().between(length, length)).bounds == (5, 5)
 
@@ -134,7 +136,7 @@ def join_of_a_stream_without_keys() -> IntervalJoin:
 
 def joined() -> IntervalJoined:
     orders, payments = orders_and_payments()
-    return orders.interval_join(payments).between(0, 1)
+    return orders.interval_join(payments).between(Time.milliseconds(0), Time.milliseconds(1))
 
 
 def between(lower: Any, upper: Any) -> IntervalJoined:
@@ -145,9 +147,15 @@ def between(lower: Any, upper: Any) -> IntervalJoined:
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "two environments": (join_of_two_environments, "needs streams of the same environment"),
     "no keys": (join_of_a_stream_without_keys, r"second stream that is keyed; call key_by"),
-    "bounds in the wrong order": (lambda: between(1, 0), "not above the upper one, got 1 ms and 0 ms"),
-    "no length of time": (lambda: between("1 s", 0), r"needs a length of time such as Time.seconds\(5\), or milliseconds, got '1 s'"),
-    "nothing in between": (lambda: between(3, 3).lower_bound_exclusive().process(Times()), "leave nothing between them"),
+    "bounds in the wrong order": (
+        lambda: between(Time.milliseconds(1), Time.milliseconds(0)),
+        "not above the upper one, got 1 ms and 0 ms",
+    ),
+    "no length of time": (lambda: between("1 s", 0), r"needs a Duration such as Duration.of_seconds\(5\), got '1 s'"),
+    "nothing in between": (
+        lambda: between(Time.milliseconds(3), Time.milliseconds(3)).lower_bound_exclusive().process(Times()),
+        "leave nothing between them",
+    ),
     "no tag": (lambda: joined().side_output_left_late_data("late"), "needs an OutputTag, got 'late'"),  # type: ignore[arg-type]
     "a class": (lambda: joined().process(Times), "write Times()"),  # type: ignore[arg-type]
     "no function": (lambda: joined().process(len), "needs a ProcessJoinFunction"),  # type: ignore[arg-type]

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
 from netstack.gate.channels.partition_state_checker import ProducerState
@@ -331,28 +330,6 @@ def test_a_reordered_buffer_is_the_error_of_the_next_poll(it: Fixture) -> None:
     assert (first.lease.count, second.lease.count) == (1, 0)
     channel.release()
     assert first.lease.count == 0
-
-
-def test_buffers_in_use_are_those_queued_here_and_there() -> None:
-    """RemoteInputChannelTest: testBuffersInUseCount: 2, 5, then 4, 3, 3 as they are polled."""
-    network = NetworkBufferPool(16, SEGMENT)
-    channel = remote_channel(RecordingGate(), RecordingClient(), network, num_segments=2)
-    seen = []
-    held: list[NetworkBuffer] = []
-    for number, backlog in ((0, 1), (1, 3)):
-        channel.receiver.on_response(data(channel, number, b"x", backlog=backlog))
-        seen.append(channel.num_buffers_in_use)
-    for _ in range(3):
-        found = channel.next_buffer()
-        if found is not None:
-            held.append(found.buffer)
-        seen.append(channel.num_buffers_in_use)
-
-    assert seen == [2, 5, 4, 3, 3]
-    for buffer in held:
-        buffer.recycle()
-    channel.release()
-    network.destroy()
 
 
 def test_a_channel_describes_itself_in_one_row() -> None:
