@@ -13,6 +13,7 @@ Source:     Flink ``RocksDBValueState``, ``RocksDBListState``, ``RocksDBMapState
 """
 
 from collections.abc import Iterable, Iterator
+from sys import getsizeof
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +37,9 @@ _SMALL: Final = frozenset({float, bool, NoneType})
 _SMALL_BYTES: Final = 128
 _MAX_SMALL_INT: Final = (1 << 63) - 1
 _MAX_SMALL_TEXT: Final = 16  # characters, of at most 4 bytes
+# A container that replaces one of the same length is looked into once in so many updates: each look costs as much as some updates.  So what
+# grows inside of it is seen some updates late, or when the row is written.
+_LOOK_EVERY: Final = 16
 _MISSING: Final = object()
 _UNSET: Final = object()
 
@@ -112,7 +116,7 @@ class StateKeys:
 class RowCacheOfKeys:
     """One row per key of the stream."""
 
-    __slots__ = ("_changed", "_keys", "_sizes", "_small", "entries")
+    __slots__ = ("_changed", "_keys", "_shallow", "_sizes", "_small", "_until_look", "entries")
 
     def __init__(self, keys: StateKeys) -> None:
         self._keys = keys
@@ -120,6 +124,8 @@ class RowCacheOfKeys:
         self._sizes: dict[Any, int] = {}  # Of the entries: what was charged.
         self._changed: dict[Any, Any] = {}  # Keys as the user knows them, by exact key.
         self._small: set[Any] = set()  # Of the changed entries those that are charged as small: they need no more charge for a small value.
+        self._shallow: dict[Any, int] = {}  # Of the changed entries that are not small: their sizes without what they refer to.
+        self._until_look = _LOOK_EVERY
         keys.store.caches.append(self)
 
     def load(self, key: Any, exact: Any) -> Any:
@@ -142,8 +148,16 @@ class RowCacheOfKeys:
             is_small = -_MAX_SMALL_INT <= value <= _MAX_SMALL_INT
         else:
             is_small = kind in _SMALL or (kind is str and len(value) <= _MAX_SMALL_TEXT)
-        if not is_small or exact not in self._small:
-            self._charge(key, exact, value, num_added, is_small=is_small)
+        if is_small:
+            if exact not in self._small:
+                self._charge(key, exact, value, num_added, is_small=True)
+        elif self._shallow.get(exact) != getsizeof(value, 0) or num_added is not None:
+            self._charge(key, exact, value, num_added, is_small=False)
+        elif kind is not str and kind is not bytes:
+            self._until_look -= 1
+            if not self._until_look:
+                self._until_look = _LOOK_EVERY
+                self._charge(key, exact, value, None, is_small=False)
         self.entries[exact] = value
 
     def _charge(self, key: Any, exact: Any, value: Any, num_added: int | None, *, is_small: bool) -> None:
@@ -159,8 +173,11 @@ class RowCacheOfKeys:
         self._changed[exact] = key
         if is_small:
             self._small.add(exact)
+            self._shallow.pop(exact, None)
         else:
             self._small.discard(exact)
+            if num_added is None:
+                self._shallow[exact] = getsizeof(value, 0)
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
         """See ``RowCache``."""
@@ -178,6 +195,7 @@ class RowCacheOfKeys:
                 sizes[exact] = len(row) + _ENTRY_BYTES
         self._changed.clear()
         self._small.clear()
+        self._shallow.clear()
 
     def forget(self) -> None:
         """See ``RowCache``."""
