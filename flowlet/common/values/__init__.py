@@ -1,0 +1,1 @@
+"""Values of declared types: checked, and as texts and back."""
