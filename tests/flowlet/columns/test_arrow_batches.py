@@ -2,7 +2,6 @@ import datetime
 from typing import Any
 
 import numpy as np
-import pandas
 import pyarrow as pa
 import pytest
 
@@ -10,6 +9,7 @@ from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Columns, Cons
 from flowlet.columns.arrow_batches import array_of_column, batch_of_columns, columns_of_batch, columns_of_records
 from flowlet.columns.inspection import column_of
 from flowlet.common.types import Row
+from tests.pandas_values import FINE, NA, NAT
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 EVERY_TYPE = pa.table(
@@ -213,9 +213,9 @@ def test_nested_rows_count_by_name_and_other_names_are_refused() -> None:
     ("value", "kind", "message"),
     [
         (datetime.time(1, tzinfo=BERLIN), pa.time64("us"), "got a time with a time zone"),
-        (pandas.NaT, pa.timestamp("us"), "got pandas.NaT: use None"),
-        (pandas.NA, pa.int64(), "got a NAType"),
-        (pandas.Timestamp(5), pa.timestamp("us"), "got a timestamp with nanoseconds"),
+        (NAT, pa.timestamp("us"), "got pandas.NaT: use None"),
+        (NA, pa.int64(), "got a NAType"),
+        (FINE, pa.timestamp("us"), "got a timestamp with nanoseconds"),
         ({"a": 1.5}, pa.map_(pa.string(), pa.int64()), "got a float"),
         ([("a", 2**31)], pa.map_(pa.string(), pa.int32()), "declared as int32"),
     ],

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas
 import pytest
 
 from flowlet.common import Instant, Row
@@ -24,6 +23,7 @@ from flowlet.testing.input_harnesses import OneInputOperatorHarness
 from tests.attack.tcp_proxy import TcpProxy
 from tests.databases import Database, EmptyPostgres, SqliteFile
 from tests.flowlet.connectors.commit_requests import NoTimeContext
+from tests.pandas_values import NA, NAT
 from tests.postgres_server import PostgresServer
 
 on_postgresql = pytest.mark.parametrize("server", [pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
@@ -160,8 +160,8 @@ AWARE = datetime.datetime(2024, 7, 1, 12, tzinfo=datetime.timezone(datetime.time
         ("sqlite", Types.BIG_DEC(), decimal.Decimal("1E+400"), "keeps 15 digits of the decimal"),
         ("sqlite", Types.BIG_DEC(), decimal.Decimal("NaN"), "no number for the decimal NaN"),
         ("sqlite", Types.BIG_INT(), 2**64, "SQLite has integers of 64 bits"),
-        ("sqlite", Types.STRING(), pandas.NaT, "no column for a NaTType"),
-        ("sqlite", Types.STRING(), pandas.NA, "no column for a NAType"),
+        ("sqlite", Types.STRING(), NAT, "no column for a NaTType"),
+        ("sqlite", Types.STRING(), NA, "no column for a NAType"),
         ("sqlite", Types.INSTANT(), Instant(5, 1), "a fraction of a millisecond, which would be lost"),
         ("sqlite", Types.INT(), 2**31, "2147483648 does not fit into its declared type"),
         ("sqlite", Types.SQL_TIMESTAMP(), AWARE, "has a time zone.*: declare the field as INSTANT"),
@@ -170,7 +170,7 @@ AWARE = datetime.datetime(2024, 7, 1, 12, tzinfo=datetime.timezone(datetime.time
         ("postgresql", Types.SQL_DATE(), AWARE.replace(tzinfo=None), "has a time or a zone, which a date cannot hold"),
         ("postgresql", Types.INSTANT(), AWARE.replace(tzinfo=None), "has no time zone, so that it is no point in time"),
         ("postgresql", Types.INSTANT(), Instant(5, 1), "a fraction of a microsecond, which would be lost"),
-        ("postgresql", Types.SQL_TIMESTAMP(), pandas.NaT, "no value of PostgreSQL for NaT"),
+        ("postgresql", Types.SQL_TIMESTAMP(), NAT, "no value of PostgreSQL for NaT"),
         ("postgresql", Types.BYTE(), 300, "300 does not fit into its declared type"),
     ],
 )

@@ -7,12 +7,12 @@ import pickle
 from decimal import Decimal
 from typing import Any
 
-import pandas
 import pytest
 
 from flowlet.common import Row, Types
 from flowlet.datastream.formats.csv import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from flowlet.errors import JobGraphError
+from tests.pandas_values import NA, NAT
 
 ALL = Types.ROW_NAMED(
     ["text", "whole", "part", "flag", "price", "day", "list"],
@@ -26,6 +26,7 @@ ALL = Types.ROW_NAMED(
         Types.BASIC_ARRAY(Types.INT()),
     ],
 )
+
 PAIR = Types.ROW([Types.STRING(), Types.INT()])
 Reader, Writer = CsvRowDeserializationSchema.Builder, CsvRowSerializationSchema.Builder
 
@@ -172,8 +173,8 @@ def test_what_does_not_fit_its_type_is_an_error_that_names_the_field(type_info: 
         (Types.BASIC_ARRAY(Types.STRING()), [], "would be read as None"),
         (Types.PRIMITIVE_ARRAY(Types.INT()), [1, None], "is no element of an array of primitives"),
         (Types.STRING(), b"ab", "b'ab' of type bytes is no STRING"),
-        (Types.STRING(), pandas.NA, "NAType is no STRING"),
-        (Types.SQL_TIMESTAMP(), pandas.NaT, "NaTType is no timestamp"),
+        (Types.STRING(), NA, "NAType is no STRING"),
+        (Types.SQL_TIMESTAMP(), NAT, "NaTType is no timestamp"),
     ],
 )
 def test_what_csv_cannot_tell_from_another_value_is_not_written(type_info: Any, value: Any, reason: str) -> None:

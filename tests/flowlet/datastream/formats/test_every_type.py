@@ -168,7 +168,7 @@ def test_json_is_read_as_it_was_written(typed: tuple[str, Any]) -> None:
 
 def is_empty(value: Any) -> bool:
     """Whether CSV has no form for it: it would be read as None."""
-    return value == b"" or (isinstance(value, list) and value in ([], [""]))
+    return value == b"" or (isinstance(value, list) and value in ([], [""], [None]))
 
 
 CSV_TYPES: Final = [*PLAIN, "PRIMITIVE_ARRAY", "BASIC_ARRAY", "LIST"]

@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 
 from flowlet.common import Instant, Row, TypeInformation, Types
@@ -15,6 +14,7 @@ from flowlet.common.typeinfo import LocalTimeTypeInfo
 from flowlet.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
 from flowlet.datastream.formats.json_lines import JsonLinesEncoder
 from flowlet.errors import JobGraphError
+from tests.pandas_values import FINE, NA, NAT
 
 PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
 VALUES: list[tuple[TypeInformation, str, Any]] = [
@@ -80,9 +80,9 @@ def test_what_does_not_fit_its_type_is_an_error_that_names_the_field(type_info: 
     [
         (Types.INT(), 2**31, "2147483648 does not fit into the 32 bits of INT"),
         (Types.STRING(), 5, "5 of type int is no STRING"),
-        (Types.SQL_TIMESTAMP(), pandas.NaT, "NaT of type NaTType is no timestamp"),
-        (Types.SQL_TIMESTAMP(), pandas.Timestamp(5), "has nanoseconds"),
-        (Types.STRING(), pandas.NA, "NAType is no STRING"),
+        (Types.SQL_TIMESTAMP(), NAT, "NaT of type NaTType is no timestamp"),
+        (Types.SQL_TIMESTAMP(), FINE, "has nanoseconds"),
+        (Types.STRING(), NA, "NAType is no STRING"),
         (Types.BIG_DEC(), Decimal("NaN"), "is no number"),
         (Types.DOUBLE(), 2**53 + 1, "without being rounded"),
         (Types.ROW_NAMED(["a"], [Types.INT()]), Row(b=1), "a row without the field 'a'"),
