@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from pyspark.sql import types as st
 
-from flowlet.common.conversion import to_declared_shape
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
     BasicArrayTypeInfo,
@@ -28,6 +27,7 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.common.types import Row, fields_by_name
+from flowlet.common.values.conversion import to_declared_shape
 from flowlet.serde.types.row_fields import are_positions, fields_in_order
 from flowlet.serde.types.type_serializer import ValueMismatchError
 from flowlet.spark.gate_schema import spark_type_of

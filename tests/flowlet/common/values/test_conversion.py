@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Row, RowKind, TypeInformation, Types
-from flowlet.common.conversion import to_declared_element, to_declared_shape
+from flowlet.common.values.conversion import to_declared_element, to_declared_shape
 
 PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
 
