@@ -9,14 +9,16 @@ Invariants: values do not change, except that floats are rounded to a narrower t
 
 import datetime
 import itertools
+import math
 import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ColumnVisitor, ConstantColumn, Shape
-from flowlet.common.types import Row, field_names_of
+from flowlet.common.types import Row, fields_by_name, fields_of_record
 
 
 def _is_text(kind: Any) -> bool:
@@ -58,10 +60,10 @@ def batch_of_columns(columns: Columns, schema: Any) -> Any:
     """
     if len(columns.fields) != len(schema):
         raise TypeError(f"records of {len(columns.fields)} fields, the schema has {len(schema)}: {schema.names}")
-    names = columns.field_names
-    if names and names != tuple(schema.names):
-        raise _other_names(names, schema.names)
-    arrays = [array_of_column(column, field) for column, field in zip(columns.fields, schema, strict=True)]
+    fields: Sequence[Column] = columns.fields
+    if columns.field_names:
+        fields = fields_by_name(columns.field_names, fields, tuple(schema.names))
+    arrays = [array_of_column(column, field) for column, field in zip(fields, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -131,9 +133,12 @@ class _Typed(ColumnVisitor[Any]):
             if not _are_alike(found.type, field.type):
                 return self.visit_any(column)
             try:
-                found = found.cast(field.type)
+                cast = found.cast(field.type)
             except pa.ArrowException as error:
                 raise TypeError(f"field {field.name!r} is declared as {field.type}, got {found.type}: {error}") from error
+            if _is_short_float(field.type) and (value := _first_overflow(found, cast)) is not None:
+                raise TypeError(f"field {field.name!r} is declared as {field.type}, which {value!r} does not fit into")
+            found = cast
         return _with_nulls_as_declared(found, field)
 
 
@@ -149,11 +154,44 @@ def _are_alike(found: Any, wanted: Any) -> bool:
 
 def _array(values: list[Any], field: Any) -> Any:
     try:
-        _check_types(values, field.type)
-        array = _uncut(values, field.type)
+        array = _nested(values, field.type)
+        if array is None:
+            _check_types(values, field.type)
+            array = _uncut(values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"field {field.name!r} is declared as {field.type}: {error}") from error
     return _with_nulls_as_declared(array, field)
+
+
+def _nested(values: list[Any], kind: Any) -> Any:
+    """The array of rows, lists or maps, whose parts are columns of their own; None: it is of another type."""
+    if not (pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_map(kind)):
+        return None
+    is_null = pa.array([value is None for value in values], pa.bool_())
+    if pa.types.is_struct(kind):
+        names = [each.name for each in kind]
+        rows = [[None] * len(names) if value is None else _fields(value, names) for value in values]
+        columns = list(zip(*rows, strict=True)) or [()] * len(names)
+        # Where the row itself is missing there is a null in every field, also where it may have none.
+        parts = [_array(list(column), each.with_nullable(True)) for column, each in zip(columns, kind, strict=True)]  # noqa: FBT003
+        for part, each in zip(parts, kind, strict=True):
+            if not each.nullable and part.null_count > values.count(None):
+                raise TypeError(f"field {each.name!r} is declared as {each.type} without nulls, got None")
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=is_null)
+    allowed = (dict, list) if pa.types.is_map(kind) else (list, tuple, np.ndarray)
+    items: list[Any] = []
+    offsets = [0]
+    for value in values:
+        if value is not None and not isinstance(value, allowed):
+            raise TypeError(f"got a {type(value).__name__}")
+        if value is not None:
+            items.extend(value.items() if isinstance(value, dict) else value)
+        offsets.append(len(items))
+    ends = pa.array(offsets, pa.int32())
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(ends, _array(items, kind.value_field), type=kind, mask=is_null)
+    keys, found = _array([key for key, _ in items], kind.key_field), _array([item for _, item in items], kind.item_field)
+    return pa.MapArray.from_arrays(ends, keys, found, type=kind, mask=is_null)
 
 
 def _uncut(values: list[Any], kind: Any) -> Any:
@@ -166,7 +204,22 @@ def _uncut(values: list[Any], kind: Any) -> Any:
     elif pa.types.is_duration(kind) and kind.unit != "ns":
         finest = pa.duration("us")
     array = pa.array(values, finest)
+    if _is_short_float(kind) and (value := _first_overflow(values, array)) is not None:
+        raise TypeError(f"{value!r} does not fit")
     return array if finest == kind else array.cast(kind)
+
+
+def _is_short_float(kind: Any) -> bool:
+    return bool(pa.types.is_float32(kind) or pa.types.is_float16(kind))
+
+
+def _first_overflow(values: Any, array: Any) -> Any:
+    """The first finite float that is infinite in an array of fewer bits; None: there is none.  ``values``: a list or an Arrow array."""
+    infinite = np.flatnonzero(np.isinf(array.to_numpy(zero_copy_only=False).astype(np.float32)))
+    if not len(infinite):
+        return None
+    given = values if isinstance(values, list) else values.to_pylist()
+    return next((given[place] for place in infinite.tolist() if given[place] is not None and math.isfinite(given[place])), None)
 
 
 def _with_nulls_as_declared(array: Any, field: Any) -> Any:
@@ -186,22 +239,22 @@ def _check_types(values: Iterable[Any], kind: Any) -> None:
     for found in set(map(type, present)):
         if not issubclass(found, allowed) or issubclass(found, refused):
             raise TypeError(f"got a {found.__name__}")
+    if any(found.__name__ == "NaTType" for found in set(map(type, present))):
+        raise TypeError("got pandas.NaT: use None")
+    if pa.types.is_time(kind) and any(value.tzinfo is not None for value in present):
+        raise TypeError("got a time with a time zone")
+    if pa.types.is_timestamp(kind) and kind.unit != "ns" and any(getattr(value, "nanosecond", 0) for value in present):
+        raise TypeError("got a timestamp with nanoseconds")
     if pa.types.is_timestamp(kind) and any((value.tzinfo is None) is not (kind.tz is None) for value in present):
         raise TypeError(f"got a datetime with{'' if kind.tz is None else 'out'} a time zone")
 
 
-def _fields(value: Any, names: list[str]) -> list[Any]:
+def _fields(value: Any, names: list[str]) -> Sequence[Any]:
     if isinstance(value, dict):
         return [value[name] for name in names] if value.keys() == set(names) else _refuse(value, names)
-    if isinstance(value, Row) and (found := field_names_of(value)) is not None and found != names:
-        raise _other_names(found, names)
     if isinstance(value, tuple | list | Row):
-        return list(value) if len(value) == len(names) else _refuse(value, names)
+        return fields_of_record(value, names)
     return [value] if len(names) == 1 else _refuse(value, names)
-
-
-def _other_names(found: Iterable[str], names: list[str]) -> TypeError:
-    return TypeError(f"records with the fields {list(found)}, the schema has {names}")
 
 
 def _refuse(value: Any, names: list[str]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 Side:       pure.
 Invariants: type information is immutable, comparable and hashable.  It converts nothing, except that ``from_collection`` brings its
-            elements into the declared shape (``flowlet.common.conversion``).
+            elements into the declared shape (``flowlet.common.values.conversion``).
 Source:     PyFlink ``pyflink.common.typeinfo``.
 Absent:     ``ExternalTypeInfo``, and what only a JVM needs (``get_java_type_info``, ``to_internal_type``, ``from_internal_type``).
 """

@@ -211,6 +211,69 @@ def parts_of(rows: Sequence[Row]) -> tuple[tuple[str, ...] | None, list[list[Any
     return (None if names is None else tuple(names)), values
 
 
+class RowFieldsError(TypeError):
+    """A record is no row of the declared fields: it lacks one, or has another one; the text names it."""
+
+
+def fields_by_name(found: Sequence[str] | None, values: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
+    """The values of a row in the order of the declared names.
+
+    The one rule for a row that becomes a declared row: its names count if it has any, and must be the declared ones, in any order.  A row
+    without names counts by position, and so does one with names where the type gives none (f0, f1, ...) and the row has none of these.
+
+    Args:
+        found: the names of the row's fields; None: it has none.
+        values: of these fields.
+        names: the declared ones, each once.
+
+    Raises:
+        RowFieldsError: the row lacks a field, or has another one.
+    """
+    if found is None or found == names:
+        if len(values) == len(names):
+            return values
+        raise RowFieldsError(f"a row of {len(values)} fields, declared are {len(names)}: {', '.join(names)}")
+    by_name = dict(zip(found, values, strict=True))
+    missing = [name for name in names if name not in by_name]
+    if not missing and len(found) == len(names):
+        return [by_name[name] for name in names]
+    if len(missing) == len(found) == len(names) and are_positions(names):
+        return values
+    if missing:
+        raise RowFieldsError(f"a row without the field {missing[0]!r}, its fields are {', '.join(map(repr, found))}")
+    strange = next((name for name in found if name not in names), None)
+    if strange is None:
+        raise RowFieldsError(f"a row that has a field twice: {', '.join(map(repr, found))}")
+    raise RowFieldsError(f"a row with the field {strange!r}, which is not declared: declared are {', '.join(map(repr, names))}")
+
+
+def are_positions(names: Sequence[str]) -> bool:
+    """Whether these are the names of fields that nobody named."""
+    return list(names) == [f"f{index}" for index in range(len(names))]
+
+
+def fields_of_record(record: Any, names: Sequence[str]) -> Sequence[Any]:
+    """The fields of a row as ``fields_by_name``, of a tuple or list by position.  Raises RowFieldsError: it has other fields."""
+    if isinstance(record, Row):
+        return fields_by_name(record._fields, record._values, names)
+    if not isinstance(record, tuple | list):
+        raise RowFieldsError(f"no row of the fields {', '.join(names)}, but a {type(record).__name__}: use rows or tuples")
+    return fields_by_name(None, record, names)
+
+
+def fields_of_records(records: Sequence[Any], names: list[str]) -> Sequence[Sequence[Any]]:
+    """``fields_of_record`` for each; tuples and lists are the same objects.  Raises RowFieldsError, without the record."""
+    kinds = set(map(type, records))
+    if kinds <= {tuple, list}:
+        if set(map(len, records)) <= {len(names)}:
+            return records
+    elif kinds == {Row} and [row._fields for row in records].count(names) == len(records):
+        values = [row._values for row in records]
+        if set(map(len, values)) <= {len(names)}:
+            return values
+    return [fields_of_record(record, names) for record in records]
+
+
 def unnamed_rows_of(records: Iterable[Sequence[Any]]) -> list[Row]:
     """A row without names for each record."""
     return [_restore(None, list(record), RowKind.INSERT) for record in records]

@@ -120,8 +120,9 @@ class RowConverter:
             instants = _instants(values)
             if instants is not None:
                 return instants
-        if isinstance(column.type_info, TimestampTypeInfo) and not self._clock_is_utc:
-            values = [in_utc(value, clock_is_utc=False) if type(value) is datetime else value for value in values]
+        if isinstance(column.type_info, TimestampTypeInfo):
+            is_utc = self._clock_is_utc
+            values = [in_utc(value, clock_is_utc=is_utc) if type(value) is datetime else value for value in values]
         try:
             return exact_array(values, column.arrow_type)
         except ValueMismatchError as error:

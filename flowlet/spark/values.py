@@ -7,13 +7,12 @@ Source:     the Python values of ``pyspark.sql.types`` (``fromInternal``) and of
 
 import datetime
 import decimal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import types as st
 
-from flowlet.common.conversion import to_declared_shape
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
     BasicArrayTypeInfo,
@@ -27,8 +26,10 @@ from flowlet.common.typeinfo import (
     TypeInformation,
     Types,
 )
-from flowlet.common.types import Row
+from flowlet.common.types import Row, fields_by_name
+from flowlet.common.values.conversion import to_declared_shape
 from flowlet.serde.types.row_fields import are_positions, fields_in_order
+from flowlet.serde.types.type_serializer import ValueMismatchError
 from flowlet.spark.gate_schema import spark_type_of
 
 Convert = Callable[[Any], Any]
@@ -134,20 +135,18 @@ def _row_converter(names: list[str], converters: list[Convert]) -> Convert:
     make = Row(*names)
 
     def converted(value: Any) -> Row:
-        values = _values_of_dict(value, names) if isinstance(value, dict) else fields_in_order(value, names)  # Arrow gives a dict
-        if values is None:
-            raise TypeError(f"{value!r} does not have the fields {', '.join(names)}")
-        if len(values) != len(names):
-            raise TypeError(f"{value!r} has {len(values)} fields, not {len(names)}")
+        try:
+            values = _values_of_dict(value, names) if isinstance(value, dict) else fields_in_order(value, names)  # Arrow gives a dict
+        except ValueMismatchError as error:
+            raise TypeError(str(error)) from error
         return make(*(convert(item) for convert, item in zip(converters, values, strict=True)))
 
     return converted
 
 
-def _values_of_dict(value: dict[str, Any], names: list[str]) -> tuple[Any, ...] | None:
-    if are_positions(names):
-        return tuple(value.values())
-    return tuple([value[name] for name in names]) if value.keys() == set(names) else None
+def _values_of_dict(value: dict[str, Any], names: list[str]) -> Sequence[Any]:
+    values = list(value.values())
+    return values if are_positions(names) and len(values) == len(names) else fields_by_name(list(value), values, names)
 
 
 def _instant(value: datetime.datetime) -> Instant:

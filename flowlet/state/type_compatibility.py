@@ -22,7 +22,7 @@ from flowlet.common.typeinfo import (
     TupleTypeInfo,
     TypeInformation,
 )
-from flowlet.common.types import Row
+from flowlet.common.types import Row, fields_of_record
 from flowlet.errors import StateRestoreError
 from flowlet.state.keyed_state_snapshot import TypeForm
 
@@ -112,6 +112,7 @@ def _fields_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
     if not num_new and not any(converters):
         return None
     new_fields = (None,) * num_new
+    old_names = list(written.fields) or [f"f{index}" for index in range(num_written)]
 
     def values(of: Any) -> list[Any]:
         found = [value if convert is None else convert(value) for value, convert in zip(of, converters, strict=True)]
@@ -120,7 +121,7 @@ def _fields_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
     def row(of: Any) -> Any:
         if of is None:
             return None
-        converted = Row(*values(of))
+        converted = Row(*values(fields_of_record(of, old_names)))
         converted.set_row_kind(of.get_row_kind())
         if _has_names(of):
             converted.set_field_names(list(names))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flowlet.common.types import Row
+from flowlet.common.types import Row, fields_of_record
 from flowlet.state.keyed_state_snapshot import TypeForm
 
 _BASIC: Final = {
@@ -65,7 +65,9 @@ def _plain(value: Any, form: TypeForm | None) -> Any:
     parts = () if form is None else form.parts
     match value:
         case Row():
-            return _fields(list(value), _row_names(value) if form is None else form.fields, parts)
+            if form is None:
+                return _fields(list(value), _row_names(value), parts)
+            return _fields(fields_of_record(value, _names(form.fields, len(parts))), form.fields, parts)
         case tuple():
             return _fields(value, () if form is None else form.fields, parts)
         case list():

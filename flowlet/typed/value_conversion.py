@@ -36,7 +36,7 @@ from flowlet.common.typeinfo import (
     TupleTypeInfo,
     TypeInformation,
 )
-from flowlet.common.types import Row, field_names_of, restored_row
+from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
 
 Convert = Callable[[Any], Any]
 
@@ -497,18 +497,11 @@ def _compiled(known: dict[str, Any], lines: list[str]) -> Convert:
     return convert
 
 
-def _in_order(row: Row, names: list[str]) -> list[Any]:
-    """The values of the named fields; of a row without names the first ones."""
-    fields = field_names_of(row)
-    values = list(row)
-    if fields is None or fields == names:
-        if len(values) < len(names):
-            raise TypeMismatchError(f"{described(row)} has {len(values)} fields, not {len(names)}")
-        return values
-    missing = [name for name in names if name not in fields]
-    if missing:
-        raise TypeMismatchError(f"{described(row)} has no field {missing[0]!r}, only {', '.join(map(repr, fields))}")
-    return [values[fields.index(name)] for name in names]
+def _in_order(row: Row, names: list[str]) -> Sequence[Any]:
+    try:
+        return fields_of_record(row, names)
+    except RowFieldsError as error:
+        raise TypeMismatchError(f"{described(row)} is {error}") from None
 
 
 def _converted(values: Sequence[Any], converters: list[Convert | None], places: list[str], *, allows_none: bool) -> list[Any]:

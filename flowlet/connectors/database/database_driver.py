@@ -66,12 +66,14 @@ class DatabaseDriver(ABC):
         style: how placeholders are written.
         plain: types of values that the driver takes as they are.
         max_int: the largest integer; None: there is none.
+        holds_nan: whether a float that is no number stays one.
         markers: see there.
     """
 
     style: ClassVar[Style]
     plain: ClassVar[frozenset[type]]
     max_int: ClassVar[int | None] = None
+    holds_nan: ClassVar[bool] = True
     markers: ClassVar[MarkerStatements]
     errors: tuple[type[Exception], ...]  # raised by the driver on purpose
 

@@ -32,7 +32,14 @@ def driver_of(statement: DatabaseStatement) -> DatabaseDriver:
 def row_values_of(statement: DatabaseStatement) -> RowValues:
     """What makes rows of records.  Raises DatabaseError: the driver is not installed."""
     driver = driver_of(statement)
-    return RowValues(statement.field_names, driver.plain, driver.converted, driver.max_int)
+    return RowValues(
+        statement.field_names,
+        driver.plain,
+        driver.converted,
+        driver.max_int,
+        types=statement.field_types,
+        holds_nan=driver.holds_nan,
+    )
 
 
 def writer_of(statement: DatabaseStatement, context: WriterInitContext) -> DatabaseWriter:

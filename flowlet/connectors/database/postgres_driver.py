@@ -12,6 +12,7 @@ import uuid
 from typing import Any, ClassVar, Final
 
 from flowlet.common.time import Instant
+from flowlet.common.values.field_values import is_missing
 from flowlet.connectors.database.database_driver import HINTS, DatabaseDriver, MarkerStatements, Trouble, marker_statements
 from flowlet.connectors.database.database_errors import DatabaseError
 from flowlet.datastream.connectors.database_url import DatabaseUrl
@@ -29,6 +30,7 @@ _CONNECTION: Final = {
 # Begin of SQLSTATEs: connection lost; not enough resources (too many connections); the operator stopped it.
 _CONNECTION_STATES: Final = ("08", "53", "57")
 _RETRY_STATES: Final = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock not available
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _FULL_DISK: Final = "53100"
 # What PREPARE may say and still be right later: types of parameters that it cannot guess.
 _CHECKED_STATES: Final = ("42P01", "42703", "42601", "42883", "3F000", "42P02")  # table, column, syntax, function, schema, parameter
@@ -106,11 +108,16 @@ class PostgresDriver(DatabaseDriver):
             return value
         match value:
             case Instant():
-                return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=value.to_epoch_milli())
+                micros, rest = divmod(value.nanos, 1000)
+                if rest:
+                    raise ValueError(f"{value!r} has a fraction of a microsecond, which would be lost: round it in map()")
+                return _EPOCH + datetime.timedelta(seconds=value.seconds, microseconds=micros)
             case list():
                 return [each if each is None or type(each) in self.plain else self.converted(each) for each in value]
             case bytearray():
                 return bytes(value)
+            case _ if is_missing(value) or bool(getattr(value, "nanosecond", False)):
+                raise TypeError(f"there is no value of PostgreSQL for {value!r} of type {type(value).__name__}")
             case _ if any(kind in self.plain for kind in type(value).__mro__):
                 return value
             case _:

@@ -5,12 +5,19 @@ Hot path, per chunk: C calls per column; a call per value only in columns with v
 Side:   pure.
 """
 
+import datetime
+import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 from flowlet.chain.preview import preview
-from flowlet.common.types import Row
+from flowlet.common.typeinfo import InstantTypeInfo, TypeInformation
+from flowlet.common.types import RowFieldsError, fields_of_record, fields_of_records
+from flowlet.common.values.field_values import field_form, integer_limits, is_missing, is_time
 from flowlet.connectors.database.database_errors import RefusedRowError
+
+_WHOLE: Final = frozenset({int, type(None)})
+_REALS: Final = frozenset({float, int, type(None)})
 
 
 class RowValues:
@@ -21,14 +28,27 @@ class RowValues:
         plain: types of values that need no conversion.
         converted: from any value to one that the driver takes; raises TypeError or ValueError if there is none.
         max_int: larger integers need a look; None: there is no such limit.
+        types: the declared types of the fields, of which integers, dates, times and points in time are checked; None: unknown.
+        holds_nan: whether the database keeps a float that is no number.
     """
 
-    def __init__(self, names: Sequence[str], plain: Collection[type], converted: Callable[[Any], Any], max_int: int | None = None) -> None:
-        self._names = tuple(names)
-        self._known = set(names)
+    def __init__(
+        self,
+        names: Sequence[str],
+        plain: Collection[type],
+        converted: Callable[[Any], Any],
+        max_int: int | None = None,
+        *,
+        types: Sequence[TypeInformation] | None = None,
+        holds_nan: bool = True,
+    ) -> None:
+        self._names = list(names)
         self._plain = frozenset(plain)
         self._converted = converted
-        self._max_int = max_int
+        everywhere = None if max_int is None else (~max_int, max_int)
+        self._limits = [integer_limits(each) or everywhere for each in types or ()] or [everywhere] * len(self._names)
+        self._checks = [_time_check(each) for each in types or ()] or [None] * len(self._names)
+        self._holds_nan = holds_nan
 
     def of(self, records: Sequence[Any]) -> list[tuple[Any, ...]]:
         """A tuple for each record.  Raises RefusedRowError: a record is no row of these fields, or a value has no type of the database."""
@@ -36,45 +56,73 @@ class RowValues:
         if set(map(type, records)) == {tuple} and set(map(len, records)) == {width}:
             rows: list[tuple[Any, ...]] = list(records)
         else:
-            rows = [self._row_of(record) for record in records]
+            try:
+                rows = list(map(tuple, fields_of_records(records, self._names)))
+            except RowFieldsError as error:
+                raise self._first_refusal(records, error) from None
         columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
-        odd = [place for place, column in enumerate(columns) if not self._are_plain(column)]
+        odd = [place for place, column in enumerate(columns) if not self._are_plain(place, column)]
         if not odd:
             return rows
         for place in odd:
-            columns[place] = self._converted_column(self._names[place], columns[place], records)
+            columns[place] = self._converted_column(place, columns[place], records)
         return list(zip(*columns, strict=True))
 
-    def _are_plain(self, column: Sequence[Any]) -> bool:
+    def _are_plain(self, place: int, column: Sequence[Any]) -> bool:
         kinds = set(map(type, column))
-        if not kinds <= self._plain:
+        if not kinds <= self._plain or self._checks[place] is not None:
             return False
-        if self._max_int is None or int not in kinds:
+        if float in kinds and not self._holds_nan and not (kinds <= _REALS and not any(map(math.isnan, filter(None, column)))):
+            return False
+        limits = self._limits[place]
+        if limits is None or int not in kinds:
             return True
-        return kinds == {int} and max(column) <= self._max_int and min(column) >= ~self._max_int
+        if not kinds <= _WHOLE:
+            return False
+        present = column if len(kinds) == 1 else [each for each in column if each is not None]
+        return bool(max(present) <= limits[1] and min(present) >= limits[0])
 
-    def _row_of(self, record: Any) -> tuple[Any, ...]:
-        width = len(self._names)
-        if not isinstance(record, Row | tuple | list):
-            raise RefusedRowError(
-                f"the record {preview(record)} is no row of the fields {', '.join(self._names)}: give the sink rows or tuples"
-            )
-        if len(record) != width:
-            raise RefusedRowError(f"the record {preview(record)} has {len(record)} fields, the type of the sink has {width}")
-        return self._by_name(record) if isinstance(record, Row) else tuple(record)
+    def _first_refusal(self, records: Sequence[Any], error: RowFieldsError) -> RefusedRowError:
+        for record in records:
+            try:
+                fields_of_record(record, self._names)
+            except RowFieldsError as its_error:
+                return RefusedRowError(f"the record {preview(record)} is {its_error}")
+        raise error
 
-    def _by_name(self, row: Row) -> tuple[Any, ...]:
-        try:
-            fields = row.as_dict()
-        except TypeError:  # it has no names
-            return tuple(row)
-        return tuple(fields[name] for name in self._names) if fields.keys() == self._known else tuple(row)
-
-    def _converted_column(self, name: str, column: Sequence[Any], records: Sequence[Any]) -> list[Any]:
-        convert, values = self._converted, []
+    def _converted_column(self, place: int, column: Sequence[Any], records: Sequence[Any]) -> list[Any]:
+        convert, check, limits, values = self._converted, self._checks[place], self._limits[place], []
         for value, record in zip(column, records, strict=True):
             try:
-                values.append(convert(value))
+                if check is not None:
+                    check(value)
+                converted = convert(value)
+                if limits is not None and type(converted) is int and type(value) is int and not limits[0] <= value <= limits[1]:
+                    raise ValueError(f"{value} does not fit into its declared type, from {limits[0]} to {limits[1]}")
+                values.append(converted)
             except (TypeError, ValueError, OverflowError) as error:
+                name = self._names[place]
                 raise RefusedRowError(f"field {name!r} of the record {preview(record)} cannot be written: {error}") from error
         return values
+
+
+def _time_check(type_info: TypeInformation) -> Callable[[Any], None] | None:
+    """The function that refuses a date or time which the declared type does not hold; None: it is no type of dates and times."""
+    if isinstance(type_info, InstantTypeInfo):
+        return _check_point
+    form = field_form(type_info) if is_time(type_info) else None
+    if form is None:
+        return None
+
+    def check(value: Any) -> None:
+        if isinstance(value, datetime.datetime | datetime.time) and value.tzinfo is not None:
+            raise ValueError(f"{value.isoformat()} has a time zone, which {type_info!r} does not have: declare the field as INSTANT")
+        if isinstance(value, datetime.datetime) and not is_missing(value):
+            form.checked(value)
+
+    return check
+
+
+def _check_point(value: Any) -> None:
+    if isinstance(value, datetime.datetime) and value.tzinfo is None and not is_missing(value):
+        raise ValueError(f"{value.isoformat()} has no time zone, so that it is no point in time")

@@ -8,14 +8,20 @@ Source: Flink ``BulkWriter``, ``RowWisePartWriter``, ``CsvBulkWriter``.
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 from flowlet.common.serialization import Encoder
-from flowlet.common.types import Row
+from flowlet.common.types import fields_of_records
+from flowlet.common.values.field_values import is_missing
 from flowlet.datastream.formats.csv import CsvColumn, CsvSchema
 from flowlet.records import Chunk
 from flowlet.sinks.bad_record import BadRecordError
+
+_BOOLEANS: Final = {True: "true", False: "false"}  # 1 and 0 are equal to them
+_OTHER_ENDS: Final = {"\n": "\r", "\r": "\n"}
+_NAT: Final = re.compile("NaT").search  # faster than ``in``
 
 
 class FormatWriter(Protocol):
@@ -49,7 +55,7 @@ class EncodedWriter:
         try:
             data = self._encoder.encode_all(values)
         except Exception as error:  # noqa: BLE001 - a user's code
-            raise _blamed(values, self._encoder.encode, error)  # noqa: B904 - it has its cause
+            raise blamed(values, self._encoder.encode, error)  # noqa: B904 - it has its cause
         self._file.write(data)
         self.num_bytes += len(data)
 
@@ -68,6 +74,9 @@ class CsvWriter:
     def __init__(self, schema: CsvSchema, file: BinaryIO) -> None:
         self._schema = schema
         self._file = file
+        self._names = [each.name for each in schema.columns]
+        self._bytes = re.compile(f"b{re.escape(schema.escape_char or '')}['\"]").search
+        self._null_is_number = _is_number(schema.null_value)
         self._is_plain = not schema.null_value and not any(each.is_boolean or each.separator is not None for each in schema.columns)
         if schema.uses_header:
             file.write(self._lines([[each.name for each in schema.columns]]))
@@ -78,7 +87,7 @@ class CsvWriter:
         try:
             data = self._lines(self._fields_of(values))
         except Exception as error:  # noqa: BLE001 - ``str`` of a user's object
-            raise _blamed(values, lambda value: self._lines(self._fields_of([value])), error)  # noqa: B904 - as above
+            raise blamed(values, lambda value: self._lines(self._fields_of([value])), error)  # noqa: B904 - as above
         self._file.write(data)
 
     def end(self) -> None:
@@ -88,39 +97,104 @@ class CsvWriter:
         """Nothing is held."""
 
     def _fields_of(self, records: Sequence[Any]) -> Iterable[Iterable[Any]]:
-        width = len(self._schema)
-        kinds = set(map(type, records))
-        if not all(issubclass(kind, Row | tuple | list) for kind in kinds) or set(map(len, records)) != {width}:
-            names = ", ".join(each.name for each in self._schema.columns)
-            raise TypeError(f"it is no row of the columns {names}")
+        fields = fields_of_records(records, self._names)
         if self._is_plain:
-            return records
-        columns = zip(*records, strict=True)
+            return fields
+        columns = zip(*fields, strict=True)
         return zip(*map(self._texts, self._schema.columns, columns), strict=True)
 
     def _texts(self, column: CsvColumn, values: Sequence[Any]) -> list[Any]:
         null = self._schema.null_value
         if column.is_boolean:
-            return [null if each is None else "true" if each else "false" for each in values]
+            return [null if each is None else _boolean(each, column.name) for each in values]
         if column.separator is not None:
-            return [null if each is None else column.separator.join(map(str, each)) for each in values]
+            return [null if each is None else _joined(each, column, null) for each in values]
+        if null and (null in (map(str, values) if self._null_is_number else values)):
+            raise ValueError(f"column {column.name!r}: a value is {null!r}, which stands for None: use another set_null_value()")
         return [null if each is None else each for each in values]
 
     def _lines(self, rows: Iterable[Iterable[Any]]) -> bytes:
-        schema, text = self._schema, io.StringIO(newline="")
-        csv.writer(
-            text,
+        end, text = self._schema.line_separator, io.StringIO(newline="")
+        rows = rows if isinstance(rows, Sequence) else list(rows)
+        self._csv_writer(text, end).writerows(rows)
+        data = text.getvalue()
+        other = _OTHER_ENDS.get(end)
+        if other is not None and other in data:  # before Python 3.13 only the characters of the line end are quoted, so both are given
+            lines: list[str] = []
+            self._csv_writer(_Lines(lines), "\r\n").writerows(rows)
+            data = "".join([line[:-2] + end for line in lines])
+        if self._may_be_no_text(data):
+            self._check_values(rows)
+        return data.encode()
+
+    def _may_be_no_text(self, data: str) -> bool:
+        """Whether parts of the lines look like ``str`` of a value without a text; looks for single characters first, which is fast."""
+        has_quotes = "'" in data or '"' in data
+        return (has_quotes and self._bytes(data) is not None) or "<" in data or _NAT(data) is not None
+
+    def _csv_writer(self, file: Any, line_end: str) -> Any:
+        schema = self._schema
+        return csv.writer(
+            file,
             delimiter=schema.column_separator,
-            lineterminator=schema.line_separator,
+            lineterminator=line_end,
             quotechar=schema.quote_char,
             quoting=csv.QUOTE_NONE if schema.quote_char is None else csv.QUOTE_MINIMAL,
             escapechar=schema.escape_char,
             doublequote=schema.escape_char is None,
-        ).writerows(rows)
-        return text.getvalue().encode()
+        )
+
+    def _check_values(self, rows: Iterable[Iterable[Any]]) -> None:
+        for row in rows:
+            for name, value in zip(self._names, row, strict=True):
+                check_has_text(value, name)
 
 
-def _blamed(values: Sequence[Any], write_one: Any, error: Exception) -> Exception:
+class _Lines:
+    """The file of a ``csv.writer``, which writes once per line."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.write = lines.append
+
+
+def check_has_text(value: Any, name: str) -> None:
+    """Refuse a value whose ``str`` is no text of it: bytes, and what pandas has for a missing value."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise ValueError(f"column {name!r}: CSV has no form for bytes: decode them in map(), or use their base64")
+    if is_missing(value):
+        raise ValueError(f"column {name!r}: {value!r} of type {type(value).__name__} is no value: use None")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _boolean(value: Any, name: str) -> str:
+    try:
+        return _BOOLEANS[value]
+    except (KeyError, TypeError):
+        raise ValueError(f"column {name!r}: {value!r} of type {type(value).__name__} is no boolean") from None
+
+
+def _joined(values: Iterable[Any], column: CsvColumn, null: str) -> str:
+    """The elements of an array as one field, which can be split again."""
+    separator = column.separator or ""
+    texts = []
+    for each in values:
+        check_has_text(each, column.name)
+        is_boolean = type(each).__name__ in {"bool", "bool_"}  # of Python or numpy
+        texts.append(null if each is None else _BOOLEANS[each] if is_boolean else str(each))
+    text = separator.join(texts)
+    if texts and text.split(separator) != texts:
+        raise ValueError(f"column {column.name!r}: {values!r} has {separator!r} in an element: give add_array_column() another separator")
+    return text
+
+
+def blamed(values: Sequence[Any], write_one: Any, error: Exception) -> Exception:
     """The error about the first record that cannot be written alone; if each can, the one that all of them gave."""
     for value in values:
         try:

@@ -14,8 +14,9 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flowlet.columns import Column, Shape
-from flowlet.common.types import Row
+from flowlet.columns import Column, Columns, Shape
+from flowlet.common.types import RowFieldsError, fields_by_name, fields_of_record, fields_of_records
+from flowlet.connectors.files.format_writers import blamed
 from flowlet.datastream.formats.parquet import ParquetWriterFactory
 from flowlet.records import Chunk
 from flowlet.serde.types.arrow_types import arrow_type_of, exact_array
@@ -23,6 +24,8 @@ from flowlet.serde.types.type_serializer import ValueMismatchError
 from flowlet.sinks.bad_record import BadRecordError
 
 ROWS_PER_GROUP: Final = 65_536
+_LOCAL: Final = pa.timestamp("us")
+_UTC: Final = pa.timestamp("us", "UTC")
 
 
 class ParquetFormatWriter:
@@ -37,9 +40,10 @@ class ParquetFormatWriter:
 
     def __init__(self, factory: ParquetWriterFactory, file: BinaryIO) -> None:
         names, types = factory.row_type.get_field_names(), factory.row_type.get_field_types()
-        self._declared = pa.schema([(name, arrow_type_of(each)) for name, each in zip(names, types, strict=True)])
-        self._written = pa.schema([(each.name, _in_utc(each.type) if factory.utc_timestamp else each.type) for each in self._declared])
-        self._writer = pq.ParquetWriter(file, self._written)
+        self._names = names
+        kinds = [_in_utc(arrow_type_of(each)) if factory.utc_timestamp else arrow_type_of(each) for each in types]
+        self._declared = pa.schema(list(zip(names, kinds, strict=True)))
+        self._writer = pq.ParquetWriter(file, self._declared)
         self._waiting: list[pa.RecordBatch] = []
         self._num_waiting = 0
 
@@ -71,12 +75,14 @@ class ParquetFormatWriter:
     def _write(self) -> None:
         batches, self._waiting, self._num_waiting = self._waiting, [], 0
         if batches:
-            self._writer.write_table(pa.Table.from_batches(batches).cast(self._written))
+            self._writer.write_table(pa.Table.from_batches(batches))
 
     def _batch(self, chunk: Chunk) -> pa.RecordBatch:
         columns = chunk.columns
         if columns is not None and columns.shape is not Shape.SCALAR and len(columns.fields) == len(self._declared):
             fields: Sequence[Any] = columns.fields
+            if columns.field_names:
+                fields = self._named(columns, chunk)
         else:
             fields = self._transposed(chunk.values)
         arrays = [self._array(field, each) for field, each in zip(self._declared, fields, strict=True)]
@@ -90,13 +96,17 @@ class ParquetFormatWriter:
                 return record, its_error
         return records[0], error
 
+    def _named(self, columns: Columns, chunk: Chunk) -> Sequence[Column]:
+        try:
+            return fields_by_name(columns.field_names, columns.fields, tuple(self._names))
+        except RowFieldsError as error:
+            raise BadRecordError(chunk.values[0]) from error
+
     def _transposed(self, records: list[Any]) -> list[tuple[Any, ...]]:
-        width = len(self._declared)
-        if not all(issubclass(kind, Row | tuple | list) for kind in set(map(type, records))) or set(map(len, records)) != {width}:
-            odd = next(each for each in records if not isinstance(each, Row | tuple | list) or len(each) != width)
-            names = ", ".join(self._declared.names)
-            raise BadRecordError(odd) from ValueMismatchError(f"it is no row of the fields {names}")
-        return list(zip(*records, strict=True))
+        try:
+            return list(zip(*fields_of_records(records, self._names), strict=True))
+        except RowFieldsError as error:
+            raise blamed(records, lambda record: fields_of_record(record, self._names), error)  # noqa: B904 - it has its cause
 
     def _array(self, field: Any, column: Column | Sequence[Any]) -> pa.Array:
         values: Sequence[Any]
@@ -104,6 +114,8 @@ class ParquetFormatWriter:
             array = column.arrow_array()
             if array is not None and array.type == field.type:
                 return array
+            if array is not None and array.type == _LOCAL and field.type == _UTC:
+                return array.cast(_UTC)
             values = column.to_list()
         else:  # values transposed
             values = column
@@ -114,4 +126,4 @@ class ParquetFormatWriter:
 
 
 def _in_utc(arrow_type: pa.DataType) -> pa.DataType:
-    return pa.timestamp("us", "UTC") if arrow_type == pa.timestamp("us") else arrow_type
+    return _UTC if arrow_type == _LOCAL else arrow_type

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from flowlet.common.checks import is_name, is_whole_number
-from flowlet.common.typeinfo import RowTypeInfo, TupleTypeInfo, TypeInformation
+from flowlet.common.typeinfo import (
+    BasicArrayTypeInfo,
+    ListTypeInfo,
+    ObjectArrayTypeInfo,
+    PickledBytesTypeInfo,
+    PrimitiveArrayTypeInfo,
+    RowTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+)
+from flowlet.common.values.field_values import field_form
 from flowlet.datastream.connectors.base import Sink
 from flowlet.datastream.connectors.database_url import DatabaseKind, DatabaseUrl, parse_database_url
 from flowlet.datastream.connectors.placeholders import Statement, parse_statement
@@ -23,6 +33,7 @@ from flowlet.errors import JobGraphError
 __all__ = ["JdbcConnectionOptions", "JdbcExactlyOnceSink", "JdbcExecutionOptions", "JdbcSink"]
 
 _MAX_COMMIT_RETRIES: Final = 10  # of a sink operator
+_ARRAYS: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, PrimitiveArrayTypeInfo)
 _PARTS_MODULE: Final = "flowlet.connectors.database.database_parts"
 _DRIVERS: Final = {
     DatabaseKind.SQLITE: ("sqlite3", "org.sqlite.JDBC"),
@@ -176,6 +187,7 @@ class DatabaseStatement:
 
     parsed: Statement
     field_names: tuple[str, ...]
+    field_types: tuple[TypeInformation, ...]
     connection: JdbcConnectionOptions
     execution: JdbcExecutionOptions
 
@@ -286,4 +298,16 @@ def _checked_statement(
     parsed = parse_statement(sql, has_nested_comments=connection.database.kind is DatabaseKind.POSTGRESQL)
     if parsed.num_fields != len(names):
         raise JobGraphError(f"{method}: the statement has {parsed.num_fields} placeholders (?), the type has {len(names)} fields: {names}")
-    return DatabaseStatement(parsed, tuple(names), connection, execution or JdbcExecutionOptions())
+    types = tuple(type_info.get_field_types())
+    for name, each in zip(names, types, strict=True):
+        if not _has_column(each, has_arrays=connection.database.kind is DatabaseKind.POSTGRESQL):
+            raise JobGraphError(
+                f"{method}: {connection.database.text} has no column for the field {name!r} of {each!r}: write it as a text, or in fields"
+            )
+    return DatabaseStatement(parsed, tuple(names), types, connection, execution or JdbcExecutionOptions())
+
+
+def _has_column(type_info: TypeInformation, *, has_arrays: bool) -> bool:
+    if isinstance(type_info, PickledBytesTypeInfo) or field_form(type_info) is not None:
+        return True
+    return has_arrays and isinstance(type_info, _ARRAYS) and _has_column(type_info.elem_type, has_arrays=True)

@@ -2,7 +2,8 @@
 
 Side:   pure.  It describes; the task that runs it opens files.
 Rules:  as RFC 4180, with a line feed at the end of a line: a field is in quotes if it holds a separator, a quote or a line end, and a quote
-        inside is doubled.  Booleans are true and false, None is an empty field.
+        inside is doubled.  Booleans are true and false, None is an empty field.  A field that would be read as another value is refused: a
+        value that is the null value, a separator in an element of an array, bytes.
 Source: PyFlink ``pyflink.datastream.formats.csv``.
 Absent: readers of files; what a schema says only of reading (comments, the first row, strict headers, properties).
 """
@@ -98,7 +99,7 @@ class CsvSchemaBuilder:
 
     def add_array_column(self, name: str, separator: str = ";", element_type: Any = None) -> Self:
         """Lists, with ``separator`` between the elements; ``element_type`` is for readers."""
-        return self._add(CsvColumn(name, separator=_text(separator, "add_array_column")))
+        return self._add(CsvColumn(name, separator=_text(separator, "add_array_column", may_be_empty=False)))
 
     def add_columns_from(self, schema: CsvSchema) -> Self:
         """The columns of another schema."""
@@ -182,8 +183,8 @@ class CsvBulkWriters:
         return CsvWriterFactory(schema)
 
 
-def _text(text: Any, method: str) -> str:
-    if not isinstance(text, str):
+def _text(text: Any, method: str, *, may_be_empty: bool = True) -> str:
+    if not isinstance(text, str) or not (text or may_be_empty):
         raise JobGraphError(f"{method}() needs a text, got {text!r}")
     return text
 

@@ -2,52 +2,41 @@
 
 Side:   pure.  They are pickled with the job, and called on the thread of one task.
 Rules:  fields stand in the order of the type.  An array is one field, with a character of its own between the elements.  Dates and times
-        are texts in ISO 8601, booleans are true and false.  An empty field that is no text is None, and so is the null literal.
+        are texts in ISO 8601, booleans are true and false, bytes are in base64.  An empty field that is no text is None, and so is the null
+        literal.  Values that do not fit into their type are errors, in both directions (``field_values``).  What was written is read equal,
+        but for the kind of a row: what CSV cannot tell from another value is refused, such as None in a text, unless there is a null
+        literal, and an array that is empty.
 Source: PyFlink ``pyflink.datastream.formats.csv``; Flink ``CsvRowDeserializationSchema``, ``CsvRowSerializationSchema``.
 Absent: rows inside rows.
 """
 
 import csv
-import datetime
-import decimal
-import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Self
 
-from flowlet.common.conversion import to_declared_element
 from flowlet.common.serialization import DeserializationSchema, SerializationSchema
 from flowlet.common.typeinfo import (
     BasicArrayTypeInfo,
-    BasicType,
-    BasicTypeInfo,
-    DateTypeInfo,
     ListTypeInfo,
     ObjectArrayTypeInfo,
     PrimitiveArrayTypeInfo,
     RowTypeInfo,
-    TimestampTypeInfo,
-    TimeTypeInfo,
     TypeInformation,
 )
-from flowlet.common.types import Row
+from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
+from flowlet.common.values.field_values import Convert, FieldForm, field_form, misfit
 from flowlet.errors import JobGraphError
 
 __all__ = ["CsvRowDeserializationSchema", "CsvRowSerializationSchema"]
 
 _ARRAYS: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, PrimitiveArrayTypeInfo)
-_WHOLE: Final = (BasicType.BYTE, BasicType.SHORT, BasicType.INT, BasicType.LONG, BasicType.BIG_INT)
-_FRACTIONS: Final = (BasicType.FLOAT, BasicType.DOUBLE)
-_TEXTS: Final = (BasicType.STRING, BasicType.CHAR)
+_INSERT: Final = Row().get_row_kind()
+_LINE_END: Final = "\r\n"  # part of the writer's, so that it quotes both: before Python 3.13 it quotes only the characters of its own
 # Python's csv refuses longer fields than 131,072 characters unless it is told otherwise, for the whole process; we set one limit only, so
 # that tasks do not undo each other's.
 _MAX_FIELD_CHARS: Final = 2**31 - 1
-_BOOLEANS: Final = {"true": True, "false": False}
-_DATES: Final[dict[type[TypeInformation], Callable[[str], Any]]] = {
-    DateTypeInfo: datetime.date.fromisoformat,
-    TimeTypeInfo: datetime.time.fromisoformat,
-    TimestampTypeInfo: datetime.datetime.fromisoformat,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +76,11 @@ class CsvRowDeserializationSchema(DeserializationSchema):
         self._characters = characters
         self._allows_comments = allows_comments
         self._ignores_parse_errors = ignores_parse_errors
+        self._parts = [(name, self._lenient(_reader(kind, characters, self._lenient))) for name, kind in _named(type_info)]
+        self._dialect = csv.reader([], **characters.dialect()).dialect  # made once: it costs more than reading a line
+
+    def __reduce__(self) -> Any:
+        return _restored_reader, (self._type_info, self._characters, self._allows_comments, self._ignores_parse_errors)
 
     def deserialize(self, message: bytes) -> Row | None:
         """The row; None for a message without one, and for a comment.  ValueError: it does not fit."""
@@ -95,7 +89,7 @@ class CsvRowDeserializationSchema(DeserializationSchema):
         try:
             text = bytes(message).decode()
             return None if self._allows_comments and text.startswith("#") else self._row(text)
-        except (ValueError, TypeError, csv.Error, decimal.InvalidOperation) as error:
+        except (ValueError, TypeError, csv.Error) as error:
             if self._ignores_parse_errors:
                 self.num_unparsable_records += 1
                 return None
@@ -108,41 +102,35 @@ class CsvRowDeserializationSchema(DeserializationSchema):
     def _row(self, text: str) -> Row:
         if len(text) > csv.field_size_limit():
             csv.field_size_limit(_MAX_FIELD_CHARS)
-        fields = next(csv.reader([text.rstrip("\r\n")], **self._characters.dialect()), [])
-        names, kinds = self._type_info.get_field_names(), self._type_info.get_field_types()
-        if self._ignores_parse_errors and 0 < len(fields) < len(kinds):
-            self.num_unparsable_fields += len(kinds) - len(fields)
-            return self._named([*map(self._value, fields, kinds), *[None] * (len(kinds) - len(fields))], names)
-        if len(fields) != len(kinds):
-            raise ValueError(f"{len(kinds)} fields are expected, got {len(fields)}")
-        return self._named(map(self._value, fields, kinds), names)
-
-    @staticmethod
-    def _named(values: Iterable[Any], names: list[str]) -> Row:
-        row = Row(*values)
-        row.set_field_names(names)
-        return row
-
-    def _value(self, text: str, wanted: TypeInformation) -> Any:
+        # With a line end of its own: behind an escaped one Python would wait for another line.
+        fields = next(csv.reader([_without_line_end(text) + "\n"], self._dialect), [])
+        num_missing = len(self._parts) - len(fields)
+        if num_missing and not (self._ignores_parse_errors and fields and num_missing > 0):
+            raise ValueError(f"{len(self._parts)} fields are expected, got {len(fields)}")
+        values, name = [], ""
         try:
-            return self._exact_value(text, wanted)
-        except (ValueError, TypeError, decimal.InvalidOperation):
-            if not self._ignores_parse_errors:
-                raise
-            self.num_unparsable_fields += 1
-            return None
+            for (name, read), field in zip(self._parts, fields, strict=False):  # noqa: B007 - read below
+                values.append(read(field))
+        except ValueError as error:
+            raise ValueError(f"field {name!r}: {error}") from error
+        if num_missing:
+            self.num_unparsable_fields += num_missing
+            values += [None] * num_missing
+        return restored_row(self._type_info.get_field_names(), values, _INSERT)
 
-    def _exact_value(self, text: str, wanted: TypeInformation) -> Any:
-        if text == self._characters.null:
-            return None
-        if isinstance(wanted, BasicTypeInfo) and wanted.basic_type in _TEXTS:
-            return text
-        if not text.strip():
-            return None
-        if isinstance(wanted, _ARRAYS):
-            return [self._value(each, wanted.elem_type) for each in text.split(self._characters.array_delimiter)]
-        parse = _DATES.get(type(wanted))
-        return parse(text.strip()) if parse is not None else _basic(text.strip(), wanted)
+    def _lenient(self, read: Callable[[str], Any]) -> Callable[[str], Any]:
+        """The same function; if parse errors are ignored, one that gives None for a text that does not fit."""
+        if not self._ignores_parse_errors:
+            return read
+
+        def read_or_none(text: str) -> Any:
+            try:
+                return read(text)
+            except ValueError:
+                self.num_unparsable_fields += 1
+                return None
+
+        return read_or_none
 
     class Builder:
         """Builds a ``CsvRowDeserializationSchema``."""
@@ -164,7 +152,7 @@ class CsvRowDeserializationSchema(DeserializationSchema):
 
         def set_array_element_delimiter(self, delimiter: str) -> Self:
             """Between the elements of an array; a semicolon by default."""
-            return self._set(array_delimiter=_text(delimiter, "set_array_element_delimiter"))
+            return self._set(array_delimiter=_text(delimiter, "set_array_element_delimiter", may_be_empty=False))
 
         def set_quote_character(self, c: str) -> Self:
             """Around fields that need it; a double quote by default."""
@@ -201,31 +189,35 @@ class CsvRowSerializationSchema(SerializationSchema):
     """Rows or tuples as lines; made by ``CsvRowSerializationSchema.Builder(type_info)``."""
 
     def __init__(self, type_info: RowTypeInfo, characters: _Characters) -> None:
-        self._num_fields = len(type_info.get_field_types())
+        self._type_info = type_info
         self._characters = characters
+        self._names = type_info.get_field_names()
+        self._parts = [(name, _writer(kind, characters)) for name, kind in _named(type_info)]
+        self._end = _LINE_END + characters.line_end
+        self._lines: list[str] = []  # one at most, while it is written
+        self._write = csv.writer(_Lines(self._lines), lineterminator=self._end, **characters.dialect()).writerow
+
+    def __reduce__(self) -> Any:
+        return CsvRowSerializationSchema, (self._type_info, self._characters)
 
     def serialize(self, element: Any) -> bytes | None:
-        """The line.  ValueError: it has not as many fields as the type, or needs quotes, which are disabled."""
+        """The line.
+
+        Raises:
+            ValueError: it is no row of the type, CSV cannot hold a value, or a field needs quotes, which are disabled; names the field.
+        """
         if element is None:
             return None
-        fields = [self._text(each) for each in element]
-        if len(fields) != self._num_fields:
-            raise ValueError(f"a row of {self._num_fields} fields is expected, got {element!r}")
-        line = io.StringIO()
+        texts, name = [], ""
         try:
-            csv.writer(line, lineterminator=self._characters.line_end, **self._characters.dialect()).writerow(fields)
-        except csv.Error as error:
-            raise ValueError(f"{element!r} cannot be written as a line: {error}") from error
-        return line.getvalue().encode()
-
-    def _text(self, value: Any) -> str:
-        if value is None:
-            return self._characters.null or ""
-        if isinstance(value, bool):
-            return str(value).lower()
-        if isinstance(value, (list, tuple)):
-            return self._characters.array_delimiter.join(map(self._text, value))
-        return str(value)
+            for (name, write), value in zip(self._parts, fields_of_record(element, self._names), strict=True):  # noqa: B007 - read below
+                texts.append(write(value))
+            name = ""
+            self._write(texts)
+        except (ValueError, RowFieldsError, csv.Error) as error:
+            place = f"field {name!r}: " if name else ""
+            raise ValueError(f"{element!r} cannot be written as a line: {place}{error}") from error
+        return (self._lines.pop().removesuffix(self._end) + self._characters.line_end).encode()
 
     class Builder:
         """Builds a ``CsvRowSerializationSchema``."""
@@ -244,7 +236,7 @@ class CsvRowSerializationSchema(SerializationSchema):
 
         def set_array_element_delimiter(self, delimiter: str) -> Self:
             """Between the elements of an array; a semicolon by default."""
-            return self._set(array_delimiter=_text(delimiter, "set_array_element_delimiter"))
+            return self._set(array_delimiter=_text(delimiter, "set_array_element_delimiter", may_be_empty=False))
 
         def disable_quote_character(self) -> Self:
             """No quotes; a field that would need them fails the job, unless there is an escape character."""
@@ -271,32 +263,117 @@ class CsvRowSerializationSchema(SerializationSchema):
             return self
 
 
-def _basic(text: str, wanted: TypeInformation) -> Any:
-    assert isinstance(wanted, BasicTypeInfo), "the builder refuses other types"
-    kind = wanted.basic_type
-    if kind in _WHOLE:
-        return to_declared_element(int(text), wanted)
-    if kind in _FRACTIONS:
-        return to_declared_element(float(text), wanted)
-    if kind is BasicType.BOOLEAN:
-        if text.lower() not in _BOOLEANS:
-            raise ValueError(f"true or false is expected, got {text!r}")
-        return _BOOLEANS[text.lower()]
-    return decimal.Decimal(text)
+class _Lines:
+    """The file of a ``csv.writer``, which writes once per line."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.write = lines.append
+
+
+def _restored_reader(type_info: RowTypeInfo, characters: _Characters, *flags: bool) -> CsvRowDeserializationSchema:
+    return CsvRowDeserializationSchema(type_info, characters, allows_comments=flags[0], ignores_parse_errors=flags[1])
+
+
+def _without_line_end(text: str) -> str:
+    """The text without one line end: a second one belongs to its last field."""
+    for end in ("\r\n", "\n", "\r"):
+        if text.endswith(end):
+            return text[: -len(end)]
+    return text
+
+
+def _named(type_info: RowTypeInfo) -> list[tuple[str, TypeInformation]]:
+    return list(zip(type_info.get_field_names(), type_info.get_field_types(), strict=True))
+
+
+# ---------------------------------------------------------------- fields as values, and back
+
+
+def _reader(type_info: TypeInformation, characters: _Characters, lenient: Convert) -> Callable[[str], Any]:
+    """The function that makes a value of a field; ``lenient``: around that of elements.  By the function: ValueError: it does not fit."""
+    form = field_form(type_info)
+    if form is not None:
+        return partial(_read, form, characters.null)
+    assert isinstance(type_info, _ARRAYS), "the builder refuses other types"
+    inner = _form(type_info.elem_type)
+    return partial(_read_array, inner.is_text, characters, lenient(partial(_read, inner, characters.null)))
+
+
+def _read(form: FieldForm, null: str | None, text: str) -> Any:
+    if text == null:
+        return None
+    if form.is_text:
+        return form.parsed(text)
+    plain = text.strip()
+    return form.parsed(plain) if plain else None
+
+
+def _read_array(of_texts: bool, characters: _Characters, read: Callable[[str], Any], text: str) -> list[Any] | None:  # noqa: FBT001  # of partial
+    if text == characters.null or not (text if of_texts else text.strip()):
+        return None
+    return [read(each) for each in text.split(characters.array_delimiter)]
+
+
+def _writer(type_info: TypeInformation, characters: _Characters) -> Callable[[Any], str]:
+    """The function that makes a field of a value.  By the function: ValueError: it is not of the type, or would be read as another one."""
+    form = field_form(type_info)
+    if form is not None:
+        return partial(_written, form, characters.null)
+    assert isinstance(type_info, _ARRAYS), "the builder refuses other types"
+    allows_none = not isinstance(type_info, PrimitiveArrayTypeInfo)
+    return partial(_written_array, characters, partial(_written, _form(type_info.elem_type), characters.null), allows_none)
+
+
+def _written(form: FieldForm, null: str | None, value: Any) -> str:
+    if value is None:
+        if null is not None:
+            return null
+        if form.is_text:
+            raise ValueError("None in a text, which would be read as an empty one: set_null_literal() for writer and reader")
+        return ""
+    text = form.text(form.checked(value))
+    if text == null:
+        raise ValueError(f"{value!r} is the null literal, so that it would be read as None: use another literal")
+    if not (text or form.is_text):
+        raise ValueError(f"{value!r} is an empty field, so that it would be read as None")
+    return text
+
+
+def _written_array(characters: _Characters, write: Callable[[Any], str], allows_none: bool, value: Any) -> str:  # noqa: FBT001  # of partial
+    if value is None:
+        return characters.null or ""
+    plain: Sequence[Any] = value.tolist() if hasattr(value, "tolist") else value  # of array.array and numpy
+    if not isinstance(plain, list | tuple):
+        raise misfit(value, "list")
+    if not allows_none and None in plain:
+        raise misfit(None, "element of an array of primitives")
+    texts = [write(each) for each in plain]
+    text = characters.array_delimiter.join(texts)
+    if not text or text == characters.null:
+        raise ValueError(f"{value!r} is an empty field or the null literal, so that it would be read as None")
+    if text.split(characters.array_delimiter) != texts:
+        raise ValueError(f"{value!r} has {characters.array_delimiter!r} in an element: set_array_element_delimiter() for writer and reader")
+    return text
+
+
+def _form(type_info: TypeInformation) -> FieldForm:
+    form = field_form(type_info)
+    assert form is not None, "the builder refuses other types"
+    return form
 
 
 def _checked_type(type_info: Any) -> RowTypeInfo:
     if not isinstance(type_info, RowTypeInfo):
         raise JobGraphError(f"a schema of CSV needs the type of a row, such as Types.ROW_NAMED([...], [...]), got {type_info!r}")
     for name, kind in zip(type_info.get_field_names(), type_info.get_field_types(), strict=True):
-        inner = kind.elem_type if isinstance(kind, _ARRAYS) else kind
-        if type(inner) not in _DATES and (not isinstance(inner, BasicTypeInfo) or inner.basic_type is BasicType.INSTANT):
+        inner = kind.elem_type if isinstance(kind, _ARRAYS) and field_form(kind) is None else kind
+        if field_form(inner) is None:
             raise JobGraphError(f"a schema of CSV cannot hold the field {name!r} of {kind!r}: use plain values, dates and arrays of these")
     return type_info
 
 
-def _text(text: Any, method: str) -> str:
-    if not isinstance(text, str):
+def _text(text: Any, method: str, *, may_be_empty: bool = True) -> str:
+    if not isinstance(text, str) or not (text or may_be_empty):
         raise JobGraphError(f"{method}() needs a text, got {text!r}")
     return text
 

@@ -7,8 +7,8 @@ Rules: every function raises JobGraphError if its demands are not met.  The mess
 import inspect
 from typing import Any
 
-from flowlet.common.conversion import to_declared_element
 from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
+from flowlet.common.values.conversion import to_declared_element
 from flowlet.datastream.user_functions.annotations import annotated_result, contradiction, inferred_type
 from flowlet.datastream.user_functions.function import Function
 from flowlet.datastream.user_functions.record_functions import FlatMapFunction

@@ -175,10 +175,7 @@ class RowColumn(FieldsColumn):
             return [value[name] for name in self.names]
         if len(value) != len(self.names):
             raise self._arity(value)
-        fields = fields_in_order(value, list(self.names))
-        if fields is None:
-            raise ValueMismatchError(f"{preview(value)} does not have the fields {', '.join(self.names)}")
-        return fields
+        return fields_in_order(value, list(self.names))
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
         fields = super()._encode(values, kinds, cells)

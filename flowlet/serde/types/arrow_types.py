@@ -1,16 +1,22 @@
 """Maps declared types to Arrow types, and makes Arrow arrays of exactly the given values.
 
 Side:       pure.
-Invariants: nothing is rounded, widened or cut off: a value of another class, or out of the range of its type, is refused.
+Invariants: nothing is rounded, widened or cut off, but floats to their 32 bits: a value of another class, or out of the range of its
+            type, is refused, and so is a time whose offset is not that of UTC in a column without a time zone.
 Units:      dates in days, times in microseconds; in a column with a time zone, a ``datetime`` without one means UTC.
 Absent:     arrays of ``Instant``, decimals, maps, and of pickled values.
 """
 
 import datetime
 import decimal
+import math
+from array import array
 from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter, sub
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from flowlet.common.typeinfo import (
@@ -60,6 +66,11 @@ _CLASSES: Final[Mapping[int, frozenset[type]]] = {
     pa.timestamp("us").id: frozenset({datetime.datetime}),
     pa.decimal128(38, 18).id: frozenset({decimal.Decimal}),
 }
+_TIMESTAMP: Final = pa.timestamp("us")
+_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - as in the columns
+_UNZONED: Final = frozenset({pa.time64("us").id, pa.timestamp("us").id})
+_ZONE: Final = attrgetter("tzinfo")
+_NO_OFFSET: Final = datetime.timedelta(0)
 _NONE: Final = frozenset({type(None)})
 
 
@@ -83,10 +94,48 @@ def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
         return _composite_array(values, arrow_type)
     if not set(map(type, values)) - _NONE <= allowed:
         raise _mismatch(next(value for value in values if value is not None and type(value) not in allowed), arrow_type)
+    if arrow_type.id in _UNZONED and getattr(arrow_type, "tz", None) is None:
+        if arrow_type == _TIMESTAMP and (instants := _instants(values)) is not None:
+            return instants
+        values = _unzoned(values, arrow_type)
     try:
-        return pa.array(values, type=arrow_type, from_pandas=False)
+        found = pa.array(values, type=arrow_type, from_pandas=False)
     except (pa.ArrowException, OverflowError, UnicodeError):
         raise _mismatch(next(value for value in values if not _fits(value, arrow_type)), arrow_type) from None
+    if arrow_type == pa.float32() and (place := _first_overflow(values, found)) is not None:
+        raise _mismatch(values[place], arrow_type)
+    return found
+
+
+def _first_overflow(values: Sequence[Any], found: pa.Array) -> int | None:
+    """The first finite float that is infinite in an array of fewer bits; None: there is none."""
+    infinite = np.flatnonzero(np.isinf(found.to_numpy(zero_copy_only=False).astype(np.float32)))
+    return next((place for place in infinite.tolist() if values[place] is not None and math.isfinite(values[place])), None)
+
+
+def _instants(values: Sequence[Any]) -> pa.Array | None:
+    """As ``pa.array`` of datetimes without a zone, in less than half the time; None: one has a zone, or is None."""
+    try:
+        return pa.array(list(map(sub, values, repeat(_EPOCH))), pa.duration("us")).view(_TIMESTAMP)
+    except TypeError:
+        return None
+
+
+def _unzoned(values: Sequence[Any], arrow_type: pa.DataType) -> Sequence[Any]:
+    """The times without zone; those in UTC lose it.  Raises ValueMismatchError: one has another offset."""
+    if not any(map(_ZONE, filter(None, values))):
+        return values
+    found = []
+    for value in values:
+        plain = value
+        if value is not None and value.tzinfo is not None:
+            if value.utcoffset() != _NO_OFFSET:
+                raise ValueMismatchError(
+                    f"{preview(value)} has an offset from UTC, which a {arrow_type} cannot hold: convert it, or use a column in UTC"
+                )
+            plain = value.replace(tzinfo=None)
+        found.append(plain)
+    return found
 
 
 def _composite_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
@@ -99,7 +148,9 @@ def _composite_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array
     items: list[Any] = []
     for value in values:
         if value is not None:
-            if not isinstance(value, list | tuple):
+            if isinstance(value, bytes) and arrow_type.value_type == pa.int8():  # a list of BYTE
+                value = array("b", value)  # the same bytes with a sign
+            elif not isinstance(value, list | tuple):
                 raise _mismatch(value, arrow_type)
             items.extend(value)
         offsets.append(len(items))
@@ -114,12 +165,9 @@ def _struct_array(values: Sequence[Any], arrow_type: pa.StructType) -> pa.Array:
     empty = (None,) * width
     rows = []
     for value in values:
-        if value is not None and not (isinstance(value, Row | tuple | list) and len(value) == width):
+        if value is not None and not isinstance(value, Row | tuple | list):
             raise _mismatch(value, arrow_type)
-        row = empty if value is None else fields_in_order(value, names)
-        if row is None:
-            raise _mismatch(value, arrow_type)
-        rows.append(row)
+        rows.append(empty if value is None else fields_in_order(value, names))
     columns = list(zip(*rows, strict=True)) or [()] * width
     arrays = [exact_array(column, each.type) for column, each in zip(columns, fields, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array([value is None for value in values], pa.bool_()))

@@ -15,6 +15,7 @@ from flowlet.common.types import Row, RowKind, field_names_of
 from flowlet.errors import SerdeError
 from flowlet.serde.types.basic_serializers import StringSerializer
 from flowlet.serde.types.data_view import DataInput, DataOutput
+from flowlet.serde.types.row_fields import fields_in_order
 from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
 
 _ROW_KIND_BITS: Final = 2
@@ -64,7 +65,7 @@ class TupleSerializer(TypeSerializer):
 class RowSerializer(TypeSerializer):
     """``Row``: a bit mask (2 bits row kind, then one bit per field, set if it is None), then the fields that are not None.
 
-    Deserialized rows have the declared names.  A row with names must have just these, in order.
+    Deserialized rows have the declared names.  A row with names must have just these, in any order.
     """
 
     __slots__ = ("_fields", "_mask_bytes", "_names")
@@ -81,8 +82,7 @@ class RowSerializer(TypeSerializer):
 
     def serialize(self, value: Any, output: DataOutput) -> None:
         """The mask, then the fields."""
-        self._check(value)
-        items = list(value)
+        items = self._items(value)
         output.write(self._mask(value.get_row_kind(), items))
         index = 0
         try:
@@ -114,9 +114,8 @@ class RowSerializer(TypeSerializer):
         return mask.to_bytes(self._mask_bytes, "big")
 
     def _copy(self, value: Any) -> Row:
-        self._check(value)
-        items = [field.copy(item) for field, item in zip(self._fields, value, strict=True)]
-        return self._row(items, value.get_row_kind(), field_names_of(value))
+        items = [field.copy(item) for field, item in zip(self._fields, self._items(value), strict=True)]
+        return self._row(items, value.get_row_kind(), None if field_names_of(value) is None else self._names)
 
     def _row(self, items: Sequence[Any], kind: RowKind, names: list[str] | None) -> Row:
         row = Row.of_kind(kind, *items)
@@ -124,14 +123,10 @@ class RowSerializer(TypeSerializer):
             row.set_field_names(names)
         return row
 
-    def _check(self, value: Any) -> None:
+    def _items(self, value: Any) -> Sequence[Any]:
         if not isinstance(value, Row):
             raise mismatch(value, f"a Row of {len(self._fields)} fields")
-        if len(value) != len(self._fields):
-            raise ValueMismatchError(f"{preview(value)} has {len(value)} fields, declared are {len(self._fields)}: {self._names!r}")
-        names = field_names_of(value)
-        if names is not None and names != self._names:
-            raise ValueMismatchError(f"{preview(value)} has the fields {names!r}, declared are {self._names!r}")
+        return fields_in_order(value, self._names)
 
     def __repr__(self) -> str:
         fields = (f"{name}: {field!r}" for name, field in zip(self._names, self._fields, strict=True))

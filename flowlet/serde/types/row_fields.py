@@ -6,24 +6,23 @@ Side: pure.
 from collections.abc import Sequence
 from typing import Any
 
-from flowlet.common.types import Row, field_names_of
+from flowlet.common.types import Row, RowFieldsError, are_positions, field_names_of, fields_by_name
+from flowlet.serde.types.type_serializer import ValueMismatchError, preview
+
+__all__ = ["are_positions", "fields_in_order"]
 
 
-def fields_in_order(value: Any, names: list[str]) -> tuple[Any, ...] | None:
-    """The fields of a row in the order of these names; None if it has others.
+def fields_in_order(value: Any, names: list[str]) -> Sequence[Any]:
+    """The fields of a row in the order of these names, as ``fields_by_name``: a ``Row`` of ours or of Spark's has names of its own.
 
-    A ``Row`` of ours or of Spark's has names of its own.  Anything else counts by position, and so does everything where the names are
-    but positions (f0, f1, ...).
+    Where the names are but positions (f0, f1, ...), those of Spark do not count.
+
+    Raises:
+        ValueMismatchError: it lacks one, or has another one; names it.
     """
-    found = field_names_of(value) if isinstance(value, Row) else getattr(value, "__fields__", None)
-    if found is None or found == names or are_positions(names):
-        return tuple(value)
-    if len(set(found)) != len(names) or set(found) != set(names):
-        return None
-    by_name = dict(zip(found, value, strict=True))
-    return tuple([by_name[name] for name in names])
-
-
-def are_positions(names: Sequence[str]) -> bool:
-    """Whether these are the names of fields that nobody named."""
-    return list(names) == [f"f{index}" for index in range(len(names))]
+    try:
+        if isinstance(value, Row):
+            return fields_by_name(field_names_of(value), list(value), names)
+        return fields_by_name(None if are_positions(names) else getattr(value, "__fields__", None), value, names)
+    except RowFieldsError as error:
+        raise ValueMismatchError(f"{preview(value)} is {error}") from None

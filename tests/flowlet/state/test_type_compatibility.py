@@ -108,6 +108,7 @@ def test_a_row_may_get_fields_at_its_end_and_keeps_kind_and_names() -> None:
     assert repr(grown) == repr(Row(name="Ann", age=3, city=None))
     assert grown.get_row_kind() is RowKind.DELETE
     assert without_names == Row("Ann", 3, None)
+    assert repr(converted(NAME_AND_AGE, declared, Row(age=3, name="Ann"))) == repr(Row(name="Ann", age=3, city=None))
     assert person == Row.of_kind(RowKind.DELETE, name="Ann", age=3)
     assert converted(NAME_AND_AGE, declared, None) is None
 

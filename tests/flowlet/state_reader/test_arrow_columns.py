@@ -51,6 +51,8 @@ def test_rows_and_tuples_inside_of_others() -> None:
 
 def test_without_a_declared_type_it_is_what_arrow_finds() -> None:
     assert arrow_column([1, 2]).type == pa.int64()
+    form = type_form(PERSON)
+    assert arrow_column([Row(age=7, name="Ann")], form).to_pylist() == [{"name": "Ann", "age": 7}]
     assert arrow_column([Row(name="Ann")]).to_pylist() == [{"name": "Ann"}]
     assert arrow_column([Row(1, "b")]).to_pylist() == [{"f0": 1, "f1": "b"}]
 

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 
 from flowlet.common import Instant, Row
-from flowlet.common.typeinfo import Types
+from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.connectors.database.database_parts import driver_of, row_values_of, writer_of
 from flowlet.connectors.database.database_session import DatabaseSession
 from flowlet.connectors.database.database_writer import DatabaseWriter
 from flowlet.datastream.connectors.jdbc import DatabaseStatement, JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
-from flowlet.errors import FlowletError
+from flowlet.errors import FlowletError, JobGraphError
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.testing.input_harnesses import OneInputOperatorHarness
 from tests.attack.tcp_proxy import TcpProxy
 from tests.databases import Database, EmptyPostgres, SqliteFile
 from tests.flowlet.connectors.commit_requests import NoTimeContext
+from tests.pandas_values import NA, NAT
 from tests.postgres_server import PostgresServer
 
 on_postgresql = pytest.mark.parametrize("server", [pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
@@ -115,7 +116,7 @@ def test_rows_tuples_and_names_in_another_order(table: Database) -> None:
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ((1,), r"the record \(1,\) has 1 fields, the type of the sink has 2"),
+        ((1,), r"the record \(1,\) is a row of 1 fields, declared are 2: id, name"),
         ("ab", "the record 'ab' is no row of the fields id, name"),
         ((1, {"a": 2}), r"field 'name' of the record \(1, {'a': 2}\) cannot be written: "),
         ((7, "twice"), r"refused the row \(7, 'twice'\): .*after a restart rows come again: use an upsert"),
@@ -146,6 +147,63 @@ def test_numbers_beyond_64_bits_and_dates_in_sqlite(table: Database) -> None:
             kept.write((2**63, None, None, None), CONTEXT)
 
     assert table.execute("SELECT * FROM t") == [(1, "2024-07-01", "2024-07-01 12:00:00", "1.50"), (2, "12:00:00", 5001, 1)]
+
+
+AWARE = datetime.datetime(2024, 7, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+
+
+@pytest.mark.parametrize(
+    ("url", "type_info", "value", "reason"),
+    [
+        ("sqlite", Types.DOUBLE(), float("nan"), "SQLite has no NaN, it would become NULL"),
+        ("sqlite", Types.BIG_DEC(), decimal.Decimal("1234567890123456.5"), "keeps 15 digits of the decimal"),
+        ("sqlite", Types.BIG_DEC(), decimal.Decimal("1E+400"), "keeps 15 digits of the decimal"),
+        ("sqlite", Types.BIG_DEC(), decimal.Decimal("NaN"), "no number for the decimal NaN"),
+        ("sqlite", Types.BIG_INT(), 2**64, "SQLite has integers of 64 bits"),
+        ("sqlite", Types.STRING(), NAT, "no column for a NaTType"),
+        ("sqlite", Types.STRING(), NA, "no column for a NAType"),
+        ("sqlite", Types.INSTANT(), Instant(5, 1), "a fraction of a millisecond, which would be lost"),
+        ("sqlite", Types.INT(), 2**31, "2147483648 does not fit into its declared type"),
+        ("sqlite", Types.SQL_TIMESTAMP(), AWARE, "has a time zone.*: declare the field as INSTANT"),
+        ("postgresql", Types.SQL_TIMESTAMP(), AWARE, "has a time zone.*: declare the field as INSTANT"),
+        ("postgresql", Types.SQL_TIME(), AWARE.timetz(), "has a time zone"),
+        ("postgresql", Types.SQL_DATE(), AWARE.replace(tzinfo=None), "has a time or a zone, which a date cannot hold"),
+        ("postgresql", Types.INSTANT(), AWARE.replace(tzinfo=None), "has no time zone, so that it is no point in time"),
+        ("postgresql", Types.INSTANT(), Instant(5, 1), "a fraction of a microsecond, which would be lost"),
+        ("postgresql", Types.SQL_TIMESTAMP(), NAT, "no value of PostgreSQL for NaT"),
+        ("postgresql", Types.BYTE(), 300, "300 does not fit into its declared type"),
+    ],
+)
+def test_a_value_that_would_come_out_as_another_is_refused(url: str, type_info: TypeInformation, value: Any, reason: str) -> None:
+    """Before a statement runs, so that no server is needed."""
+    row = Types.ROW_NAMED(["id", "name"], [Types.LONG(), type_info])
+    values = row_values_of(sink({"sqlite": "sqlite:////none.db", "postgresql": "postgresql://a@127.0.0.1/none"}[url], row=row).statement)
+
+    assert values.of([(1, None)]) == [(1, None)]
+    with pytest.raises(FlowletError, match=rf"field 'name' of the record \(1, .* cannot be written: .*{reason}"):
+        values.of([(0, None), (1, value)])
+
+
+@on_sqlite
+def test_sqlite_keeps_what_it_takes(table: Database) -> None:
+    table.execute("DROP TABLE t")
+    table.execute("CREATE TABLE t (id BIGINT, name DECIMAL(38, 18))")
+    values = [decimal.Decimal("123456789012.345"), decimal.Decimal("-0.000000000001"), float("inf"), 2**63 - 1, -(2**63), -1.5, 0.1]
+    kept = writer(sink(table.url, row=Types.ROW([Types.LONG(), Types.PICKLED_BYTE_ARRAY()])).statement, no_pause)
+
+    with contextlib.closing(kept):
+        write(kept, *[(0, each) for each in values])
+
+    found = [name for _, name in table.execute("SELECT * FROM t")]
+    assert [decimal.Decimal(repr(each)) for each in found] == [decimal.Decimal(str(each)) for each in values]
+
+
+@pytest.mark.parametrize("url", ["sqlite:////none.db", "postgresql://a@127.0.0.1/none"])
+def test_a_type_without_a_column_is_refused_when_the_sink_is_built(url: str) -> None:
+    row = Types.ROW_NAMED(["id", "name"], [Types.LONG(), Types.MAP(Types.STRING(), Types.INT())])
+
+    with pytest.raises(JobGraphError, match="has no column for the field 'name' of MapTypeInfo"):
+        sink(url, row=row)
 
 
 @on_postgresql

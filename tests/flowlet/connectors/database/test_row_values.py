@@ -27,7 +27,7 @@ def test_plain_tuples_stay_the_same_objects() -> None:
 
 
 def test_rows_and_lists_become_tuples_and_names_count() -> None:
-    assert values().of([Row(1, "x"), [2, "y"], Row(b="z", a=3), Row(c=4, d="w")]) == [(1, "x"), (2, "y"), (3, "z"), (4, "w")]
+    assert values().of([Row(1, "x"), [2, "y"], Row(b="z", a=3)]) == [(1, "x"), (2, "y"), (3, "z")]
 
 
 def test_one_column_is_converted_and_the_other_stays() -> None:
@@ -50,8 +50,10 @@ def test_no_records_are_no_rows() -> None:
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ((1,), r"the record \(1,\) has 1 fields, the type of the sink has 2"),
+        ((1,), r"the record \(1,\) is a row of 1 fields, declared are 2"),
         (5, "the record 5 is no row of the fields a, b"),
+        (Row(c=4, b="w"), "without the field 'a', its fields are 'c', 'b'"),
+        (Row(a=4, b="w", c=1), "with the field 'c', which is not declared"),
         ((1, []), r"field 'b' of the record \(1, \[\]\) cannot be written: no column for a list"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import datetime
 import io
+import re
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,44 @@ def test_timestamps_are_points_in_time_if_wanted(utc_timestamp: bool, wanted: pa
     assert column.cast(pa.timestamp("us")).to_pylist() == [NOON]
 
 
+def test_rows_and_columns_go_by_the_names_of_their_fields() -> None:
+    writing = Writing()
+    fields = (ArrayColumn(np.array([2.5])), ArrayColumn(np.array([2])))
+
+    writing.write(Row(amount=0.5, user=1), (3, 3.5))
+    writing.writer.write(Chunk.of_columns(Columns(1, fields, Shape.ROW, ("amount", "user"))))
+
+    assert writing.ended().read().to_pydict() == {"user": [1, 3, 2], "amount": [0.5, 3.5, 2.5]}
+
+
+@pytest.mark.parametrize("wrong", [Row(user=1, total=0.5), Row(user=1, amount=0.5, total=1)], ids=repr)
+def test_a_row_with_other_fields_is_refused_by_name(wrong: Row) -> None:
+    writing = Writing()
+
+    with pytest.raises(BadRecordError) as caught:
+        writing.write((1, 0.5), wrong)
+    writing.writer.drop()
+
+    assert caught.value.record == wrong
+    assert re.search("'amount'|'total'", str(caught.value.__cause__))
+
+
+def test_a_time_with_a_zone_is_a_point_in_time_or_refused() -> None:
+    aware = NOON.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+    kind = Types.ROW_NAMED(["at"], [Types.SQL_TIMESTAMP()])
+    points, local = Writing(kind, utc_timestamp=True), Writing(kind)
+
+    points.write((aware,))
+    local.write((NOON.replace(tzinfo=datetime.UTC),), (None,))
+    with pytest.raises(BadRecordError) as caught:
+        local.write((NOON,), (None,), (aware,))
+
+    assert caught.value.record == (aware,)
+    assert "field 'at': .* has an offset from UTC" in str(caught.value.__cause__) or "has an offset" in str(caught.value.__cause__)
+    assert points.ended().read().column("at").to_pylist() == [aware]
+    assert local.ended().read().column("at").to_pylist() == [NOON, None]
+
+
 def test_a_value_of_another_type_is_refused_with_its_record_and_field() -> None:
     """1.5 is not cut to 1."""
     writing = Writing()
@@ -102,4 +141,4 @@ def test_a_record_that_is_no_row_of_the_type_is_shown(wrong: Any) -> None:
     writing.writer.drop()
 
     assert caught.value.record == wrong
-    assert "no row of the fields user, amount" in str(caught.value.__cause__)
+    assert "user, amount" in str(caught.value.__cause__)

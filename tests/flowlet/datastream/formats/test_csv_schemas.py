@@ -1,6 +1,8 @@
 """A message is one line of comma-separated values."""
 
+import csv
 import datetime
+import io
 import pickle
 from decimal import Decimal
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from flowlet.common import Row, Types
 from flowlet.datastream.formats.csv import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from flowlet.errors import JobGraphError
+from tests.pandas_values import NA, NAT
 
 ALL = Types.ROW_NAMED(
     ["text", "whole", "part", "flag", "price", "day", "list"],
@@ -23,6 +26,7 @@ ALL = Types.ROW_NAMED(
         Types.BASIC_ARRAY(Types.INT()),
     ],
 )
+
 PAIR = Types.ROW([Types.STRING(), Types.INT()])
 Reader, Writer = CsvRowDeserializationSchema.Builder, CsvRowSerializationSchema.Builder
 
@@ -134,7 +138,79 @@ def test_a_wrong_argument_is_refused(call: Any, reason: str) -> None:
         call()
 
 
+@pytest.mark.parametrize(
+    ("type_info", "text", "reason"),
+    [
+        (Types.INT(), "2147483648", "2147483648 does not fit into the 32 bits of INT"),
+        (Types.BYTE(), "300", "300 does not fit into the 8 bits of BYTE"),
+        (Types.INT(), "1_000", "a number is expected, got '1_000'"),
+        (Types.LONG(), "\u0661\u0662", "a number is expected"),
+        (Types.DOUBLE(), "1_0.5", "a number is expected"),
+        (Types.DOUBLE(), "1e400", "does not fit into DOUBLE"),
+        (Types.FLOAT(), "1e300", "does not fit into the 32 bits of FLOAT"),
+        (Types.BIG_DEC(), "1_0", "a number is expected"),
+        (Types.BIG_DEC(), "NaN", "is no number"),
+        (Types.BASIC_ARRAY(Types.BYTE()), "1;300", "300 does not fit into the 8 bits of BYTE"),
+        (Types.PRIMITIVE_ARRAY(Types.BYTE()), "1;300", "bytes in base64 are expected"),
+        (Types.CHAR(), "ab", "is no CHAR"),
+        (Types.SQL_TIMESTAMP(), "2026-06-25T09:15:00+02:00", "has an offset from UTC"),
+        (Types.SQL_TIME(), "09:15+02:00", "has an offset from UTC"),
+    ],
+)
+def test_what_does_not_fit_its_type_is_an_error_that_names_the_field(type_info: Any, text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"does not fit RowTypeInfo.*: field 'x': .*{reason}"):
+        Reader(Types.ROW_NAMED(["x"], [type_info])).build().deserialize(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("type_info", "value", "reason"),
+    [
+        (Types.INT(), 2**31, "2147483648 does not fit into the 32 bits of INT"),
+        (Types.FLOAT(), 1e300, "does not fit into the 32 bits of FLOAT"),
+        (Types.STRING(), None, "None in a text, which would be read as an empty one: set_null_literal"),
+        (Types.BASIC_ARRAY(Types.STRING()), ["a", None], "None in a text"),
+        (Types.BASIC_ARRAY(Types.STRING()), ["a;b", "c"], "has ';' in an element: set_array_element_delimiter"),
+        (Types.BASIC_ARRAY(Types.STRING()), [], "would be read as None"),
+        (Types.PRIMITIVE_ARRAY(Types.INT()), [1, None], "is no element of an array of primitives"),
+        (Types.STRING(), b"ab", "b'ab' of type bytes is no STRING"),
+        (Types.STRING(), NA, "NAType is no STRING"),
+        (Types.SQL_TIMESTAMP(), NAT, "NaTType is no timestamp"),
+    ],
+)
+def test_what_csv_cannot_tell_from_another_value_is_not_written(type_info: Any, value: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"cannot be written as a line: field 'x': .*{reason}"):
+        Writer(Types.ROW_NAMED(["x", "y"], [type_info, Types.INT()])).build().serialize(Row(y=1, x=value))
+
+
+def test_a_text_that_is_the_null_literal_is_not_written() -> None:
+    with pytest.raises(ValueError, match="'-' is the null literal, so that it would be read as None"):
+        Writer(PAIR).set_null_literal("-").build().serialize(("-", 1))
+
+
+@pytest.mark.parametrize("text", ["a\rb", "a\nb", "\r", "a\r\n", 'a"', '"', "a,b\r"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "", ";"])
+def test_ends_of_lines_in_a_text_are_quoted(text: str, end: str) -> None:
+    """The line is one for Python's ``csv``, too."""
+    line = Writer(PAIR).set_line_delimiter(end).build().serialize((text, 1))
+
+    assert line is not None
+    assert line.endswith(end.encode())
+    whole = line.decode().removesuffix(end)
+    assert list(csv.reader(io.StringIO(whole, newline=""))) == [[text, "1"]]
+    assert Reader(PAIR).build().deserialize(whole.encode()) == Row(f0=text, f1=1)
+
+
+def test_a_line_end_at_the_end_of_a_text_belongs_to_it() -> None:
+    types = Types.ROW([Types.INT(), Types.STRING()])
+    writer = Writer(types).disable_quote_character().set_escape_character("\\").build()
+
+    line = writer.serialize((1, "a\n"))
+
+    assert line == b"1,a\\\n\n"
+    assert Reader(types).set_escape_character("\\").build().deserialize(line) == Row(f0=1, f1="a\n")
+
+
 def test_a_row_of_another_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="a row of 2 fields is expected"):
+    with pytest.raises(ValueError, match="a row of 1 fields, declared are 2"):
         Writer(PAIR).build().serialize(("a",))
     assert Writer(PAIR).build().serialize(None) is None

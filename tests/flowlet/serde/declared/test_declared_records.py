@@ -133,7 +133,7 @@ WRONG: Final[list[tuple[TypeInformation, Any, Any, str]]] = [
     (Types.SQL_TIMESTAMP(), None, datetime.datetime.now(datetime.UTC), "has a time zone, which TimestampTypeInfo does not keep"),
     (Types.BIG_DEC(), None, 1.5, "1.5 is of type float, not BigDecimal"),
     (ROW, Row(user="a", home=None), Row(user="a", home=Row(city="x", zip="y")), "field 'home.zip': 'y' is of type str, not Integer"),
-    (ROW, Row(user="a", home=None), Row(user="a", town=None), "does not have the fields user, home"),
+    (ROW, Row(user="a", home=None), Row(user="a", town=None), "a row without the field 'home', its fields are 'user', 'town'"),
     (ROW, Row(user="a", home=None), Row(user="a", home=Row(1)), "field 'home': .* has 1 fields, .* has 2"),
     (ROW, Row(user="a", home=None), None, "None is of type NoneType, not RowTypeInfo"),
     (ROW, Row(user="a", home=None), {"user": "a"}, "does not have the keys user, home"),

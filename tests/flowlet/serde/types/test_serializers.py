@@ -267,8 +267,8 @@ MISMATCHES: list[tuple[TypeInformation, Any, str]] = [
     (Types.TUPLE([Types.INT()]), [1], r"\[1\] is of type list, not a tuple of 1 fields"),
     (Types.TUPLE([Types.INT()]), (1, 2), r"\(1, 2\) has 2 fields, declared are 1"),
     (PERSON, ("a", 1), "of type tuple, not a Row"),
-    (PERSON, Row("a"), "has 1 fields, declared are 2"),
-    (PERSON, Row(age=1, name="a"), r"has the fields \['age', 'name'\], declared are \['name', 'age'\]"),
+    (PERSON, Row("a"), "is a row of 1 fields, declared are 2"),
+    (PERSON, Row(age=1, nom="a"), "is a row without the field 'name', its fields are 'age', 'nom'"),
     (Types.LIST(Types.INT()), (1,), "of type tuple, not a list"),
     (Types.MAP(Types.INT(), Types.INT()), [], "of type list, not a dict"),
     (Types.PRIMITIVE_ARRAY(Types.BYTE()), [1], "of type list, not bytes"),
@@ -406,6 +406,8 @@ def test_a_row_without_names_gets_the_declared_ones() -> None:
     serializer = serializer_for(PERSON)
 
     assert serializer.from_bytes(serializer.to_bytes(Row("a", 1))) == Row(name="a", age=1)
+    assert serializer.to_bytes(Row(age=1, name="a")) == serializer.to_bytes(Row("a", 1))
+    assert list(serializer.copy(Row(age=1, name="a"))) == ["a", 1]
 
 
 def test_floats_are_rounded_to_their_declared_32_bits() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Row, RowKind, TypeInformation, Types
-from flowlet.common.conversion import to_declared_element, to_declared_shape
+from flowlet.common.values.conversion import to_declared_element, to_declared_shape
 
 PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
 
@@ -78,7 +78,7 @@ def test_a_leaf_of_its_type_is_kept_as_it_is(value: object, type_info: TypeInfor
         (1, Types.BOOLEAN(), "1 is of type int, not Boolean"),
         ("ab", Types.CHAR(), "'ab' is not one character"),
         (("Alice", "x"), PERSON, "'x' is of type str, not Integer"),
-        (("Alice",), PERSON, r"1 fields, RowTypeInfo\(name: String, age: Integer\) declares 2"),
+        (("Alice",), PERSON, r"is no RowTypeInfo\(name: String, age: Integer\): a row of 1 fields, declared are 2"),
         ({"name": "Alice"}, PERSON, "has no 'age'"),
         (7, PERSON, "7 is of type int"),
         ((1, 2), Types.TUPLE([Types.INT()]), "2 fields"),
@@ -119,8 +119,10 @@ def test_conversion_happens_once(values: list[tuple[str, int]]) -> None:
 
 def test_a_named_row_is_read_by_its_names() -> None:
     assert to_declared_shape(Row(age=11, name="Alice"), PERSON) == Row(name="Alice", age=11)
-    with pytest.raises(TypeError, match="has no 'age'"):
+    with pytest.raises(TypeError, match="a row without the field 'age'"):
         to_declared_shape(Row(name="Alice", years=11), PERSON)
+    with pytest.raises(TypeError, match="a row with the field 'years', which is not declared"):
+        to_declared_shape(Row(name="Alice", age=11, years=11), PERSON)
 
 
 @pytest.mark.parametrize(("make", "code"), [(Types.BYTE, "b"), (Types.SHORT, "h"), (Types.INT, "i")])

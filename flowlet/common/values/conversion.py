@@ -10,7 +10,7 @@ Source: what PyFlink's ``from_collection(..., type_info)`` does to elements on t
 import ctypes
 import datetime
 import decimal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowlet.common.typeinfo import (
@@ -27,7 +27,7 @@ from flowlet.common.typeinfo import (
     TupleTypeInfo,
     TypeInformation,
 )
-from flowlet.common.types import Row, field_names_of
+from flowlet.common.types import Row, RowFieldsError, fields_of_record
 
 _INTEGER_BITS = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
 _LEAF_CLASSES: dict[BasicType, tuple[type, ...]] = {
@@ -89,15 +89,16 @@ def _shaped(value: Any, type_info: TypeInformation, leaf: _Leaf) -> Any:
 def _to_row(value: Any, type_info: RowTypeInfo, leaf: _Leaf) -> Row:
     _require(value, (Row, tuple, list, dict), type_info)
     names, types = type_info.get_field_names(), type_info.get_field_types()
-    found = field_names_of(value) if isinstance(value, Row) else value if isinstance(value, dict) else None
-    if found is not None:
-        missing = [name for name in names if name not in found]
+    if isinstance(value, dict):
+        missing = [name for name in names if name not in value]
         if missing:
             raise TypeError(f"{value!r} has no {missing[0]!r}, which {type_info!r} declares")
-        values = [value[name] for name in names]
+        values: Sequence[Any] = [value[name] for name in names]
     else:
-        values = list(value)
-    _require_arity(values, len(types), type_info)
+        try:
+            values = fields_of_record(value, names)
+        except RowFieldsError as error:
+            raise TypeError(f"{value!r} is no {type_info!r}: {error}") from None
     row = Row(*(_shaped(item, field_type, leaf) for item, field_type in zip(values, types, strict=True)))
     row.set_field_names(names)
     if isinstance(value, Row):

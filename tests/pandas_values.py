@@ -1,0 +1,40 @@
+"""What pandas has for missing values, and a time finer than Python's; where pandas is not installed, doubles with the same names.
+
+Side:   any.
+"""
+
+import datetime
+from typing import Any
+
+
+class NaTType(datetime.datetime):
+    """As ``pandas.NaT``, a datetime that is none."""
+
+    def __repr__(self) -> str:
+        return "NaT"
+
+    __str__ = __repr__
+
+
+class NAType:
+    """As ``pandas.NA``."""
+
+    def __repr__(self) -> str:
+        return "<NA>"
+
+
+class Timestamp(datetime.datetime):
+    """As ``pandas.Timestamp``."""
+
+    nanosecond = 5
+
+
+NAT: Any
+NA: Any
+FINE: Any  # five nanoseconds after the begin of 1970
+try:
+    import pandas
+except ImportError:
+    NAT, NA, FINE = NaTType(1, 1, 1), NAType(), Timestamp(1970, 1, 1)
+else:
+    NAT, NA, FINE = pandas.NaT, pandas.NA, pandas.Timestamp(5)
