@@ -237,6 +237,11 @@ class _Way:
         self._loop.run(records, timestamps, num_records)
 
 
+def input_of(name: str, consumer: Consumer) -> Callable[[Chunk], None]:
+    """Gives records to one consumer of an operator alone, uncounted: the operator emitted them in the run before."""
+    return _Way(name, (consumer,), OperatorCounters()).collect
+
+
 class _SideTarget:
     """One side output of an ``Output`` that distributes by itself."""
 
