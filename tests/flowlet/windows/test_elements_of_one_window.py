@@ -42,6 +42,11 @@ def two_keys(value: Any) -> int:
     return key
 
 
+def own_of(*, copies: bool) -> Callable[[Any], Any]:
+    """Either a copy, or the very object."""
+    return copy.deepcopy if copies else lambda each: each
+
+
 class Copying:
     """Gives a function of two records copies of them."""
 
@@ -68,7 +73,7 @@ class Keeps(AggregateFunction):
     """Its accumulator holds records, and its result is the accumulator."""
 
     def __init__(self, *, copies: bool) -> None:
-        self._own = copy.deepcopy if copies else lambda each: each
+        self._own = own_of(copies=copies)
 
     def create_accumulator(self) -> list[Any]:
         return []
@@ -80,7 +85,8 @@ class Keeps(AggregateFunction):
         return accumulator
 
     def get_result(self, accumulator: list[Any]) -> list[Any]:
-        return self._own(accumulator)
+        own: list[Any] = self._own(accumulator)
+        return own
 
     def merge(self, acc_a: list[Any], acc_b: list[Any]) -> list[Any]:
         acc_a, acc_b = self._own((acc_a, acc_b))
@@ -92,7 +98,7 @@ class Numbers(ProcessWindowFunction[Any, Any, Any, Any]):
     """Numbers the records of a window, and empties the list that it is given."""
 
     def __init__(self, *, copies: bool) -> None:
-        self._own = copy.deepcopy if copies else lambda each: each
+        self._own = own_of(copies=copies)
 
     def process(self, key: Any, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]) -> Any:
         elements = self._own(elements)
@@ -131,7 +137,7 @@ def results_of(backend: str, program: Callable[[DataStream], DataStream]) -> lis
     records = env.from_collection([{"at": at, "n": 1, "parts": [at]} for at in range(NUM_RECORDS)])
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(At())
     results = program(records.assign_timestamps_and_watermarks(strategy)).execute_and_collect()
-    return sorted(map(repr, results))  # type: ignore[arg-type]  # an iterator
+    return sorted(map(repr, results))
 
 
 WINDOWS: dict[str, Callable[[DataStream], Any]] = {
@@ -193,7 +199,7 @@ def test_a_co_group_function_may_change_the_records_of_both_sides(backend: str) 
     """They are in two windows each."""
 
     def program(*, copies: bool) -> Callable[[DataStream], DataStream]:
-        own = copy.deepcopy if copies else lambda each: each
+        own = own_of(copies=copies)
 
         def number(first: list[Any], second: list[Any]) -> Any:
             first, second = own((first, second))
