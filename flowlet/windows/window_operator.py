@@ -10,7 +10,7 @@ Invariants: the state of a window is kept until its end and the allowed lateness
 Source:     Flink ``WindowOperator``, ``EvictingWindowOperator``; PyFlink ``WindowOperator``, whose timestamps of results these are.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby, repeat
 from typing import Any, Final
 
@@ -224,8 +224,8 @@ class WindowOperator(UserFunctionOperator):
             stamp = NO_TIMESTAMP if timestamp is None else timestamp
             if self._is_event_time:
                 check_has_timestamp(stamp)
-            found = self._assigner.assign_windows(value, stamp, self._assigner_context)
-            return found if isinstance(found, Sized) else list(found)
+            found: Iterable[Any] = self._assigner.assign_windows(value, stamp, self._assigner_context)
+            return found if isinstance(found, Collection) else list(found)
         except Exception as error:
             raise self._record_failure(value) from error
 
@@ -282,7 +282,7 @@ class WindowOperator(UserFunctionOperator):
 
     def _copied(self, window: Any, values: list[Any]) -> list[Any]:
         """The values, with copies of those that can change."""
-        return values if are_unchanging(values) else self._called(window, lambda: list(map(apart, values)))  # type: ignore[no-any-return]
+        return values if are_unchanging(values) else self._called(window, lambda: list(map(apart, values)))
 
     def _evaluate_evicting(self, window: Any, state_window: Any, elements: list[Any], timestamp: int | None) -> None:
         evictor, context, size = self._spec.evictor, self._evictor_context, len(elements)
