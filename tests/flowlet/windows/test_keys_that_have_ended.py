@@ -220,7 +220,7 @@ def interval_join() -> IntervalJoinOperator:
 def use_rocksdb(harness: OperatorHarness, folder: Path) -> None:
     rocksdb = pytest.importorskip("flowlet.state.rocksdb.rocksdb_keyed_state_backend")
     environment, place = harness.environment, harness.place
-    at = rocksdb.RocksDBPlace(str(folder), None, writes_shared_files=False, cache_bytes=1 << 16)
+    at = rocksdb.RocksDBPlace(str(folder), None, writes_shared_files=False, cache_bytes=1 << 18)
     context, now_ms = environment.ctx.key_context, environment.clock.current_time_ms
     backend = rocksdb.RocksDBKeyedStateBackend(context, now_ms, place.key_groups, place.max_parallelism, at)
     environment.keyed_state = backend
