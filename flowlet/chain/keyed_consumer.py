@@ -15,7 +15,7 @@ from typing import Any, Final
 from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.preview import preview
-from flowlet.chain.record_copies import copy_if_mutable, unpickled
+from flowlet.chain.record_copies import apart
 from flowlet.chain.record_loop import LoopEnd, write_conversion, write_into
 from flowlet.chain.record_shape import RecordShape, ShapeWatch
 from flowlet.chain.stream_operator import OperatorCounters, StreamOperator
@@ -125,4 +125,4 @@ class KeyedConsumer:
     def isolated(self, record: Any) -> Any:
         """The record if it cannot change, else an equal new one."""
         self._watch.note(record)
-        return record if type(record) in UNCHANGING else unpickled([copy_if_mutable(record)])[0]
+        return record if type(record) in UNCHANGING else apart(record)

@@ -15,7 +15,7 @@ from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.mark_valve import MarkValve
-from flowlet.chain.operator_output import ChainedConsumer, Consumer, OperatorOutput
+from flowlet.chain.operator_output import ChainedConsumer, Consumer, OperatorOutput, input_of
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
@@ -109,6 +109,7 @@ class OperatorChain:
         self._with_edges = sorted({index for index, _ in edge_outputs})
         self._opened: list[StreamOperator] = []
         self._outputs: dict[int, OperatorOutput] = {}
+        self._consumers: dict[int, Consumer] = {}  # by index of the operator behind the head
         for index in reversed(range(len(chained))):
             self._outputs[index] = self._output_of(index, edge_outputs)
             self.operators[index].setup(self.contexts[index], self._outputs[index])
@@ -134,7 +135,8 @@ class OperatorChain:
         by_tag: dict[str | None, list[Consumer]] = {None: []}
         for child, item in enumerate(self._chained):
             if child > 0 and item.parent == index:
-                by_tag.setdefault(item.tag, []).append(self._consumer(child))
+                consumer = self._consumers[child] = self._consumer(child)
+                by_tag.setdefault(item.tag, []).append(consumer)
         for (source, tag), outputs in edge_outputs.items():
             if source == index:
                 conversion = self._conversion(index, tag)
@@ -171,6 +173,10 @@ class OperatorChain:
     def head(self) -> StreamOperator:
         """The operator that reads the task's input, or that is its source."""
         return self.operators[0]
+
+    def input_of(self, index: int) -> Callable[[Chunk], None]:
+        """What gives records to an operator behind the head as if its parent emitted them."""
+        return input_of(self.operators[index].name, self._consumers[index])
 
     @property
     def num_records_in(self) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.record_copies import copy_if_mutable, unpickled
+from flowlet.chain.record_copies import apart
 from flowlet.chain.record_loop import LoopEnd, RecordLoop, write_conversion, write_into
 from flowlet.chain.stream_operator import EdgeOutput, OperatorCounters, Output, StreamOperator
 from flowlet.columns.unchanging import UNCHANGING
@@ -53,7 +53,7 @@ class ChainedConsumer:
     def write_apart(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """The same for a record that other consumers get, too: a copy, unless it cannot change."""
         own, unchanging = code.variable("v"), code.bind(UNCHANGING, "UNCHANGING")
-        code.line(f"{own} = {record} if type({record}) in {unchanging} else {code.bind(_apart, 'apart')}({record})")
+        code.line(f"{own} = {record} if type({record}) in {unchanging} else {code.bind(apart, 'apart')}({record})")
         self.write(code, own, timestamp)
 
     @property
@@ -239,9 +239,9 @@ class _Way:
         self._loop.run(records, timestamps, num_records)
 
 
-def _apart(record: Any) -> Any:
-    """The record if it cannot change, else an equal new one."""
-    return unpickled([copy_if_mutable(record)])[0]
+def input_of(name: str, consumer: Consumer) -> Callable[[Chunk], None]:
+    """Gives records to one consumer of an operator alone, uncounted: the operator emitted them in the run before."""
+    return _Way(name, (consumer,), OperatorCounters()).collect
 
 
 class _SideTarget:

@@ -36,6 +36,26 @@ def copy_if_mutable(record: Any) -> Any:
     return PickledRecord(dumps_record(record))
 
 
+def apart(record: Any) -> Any:
+    """The record if it cannot change, else an equal new one that shares nothing with it that can change."""
+    copy = copier_of(record)
+    return record if copy is None else copy(record)
+
+
+def copier_of(record: Any) -> Callable[[Any], Any] | None:
+    """Makes copies of this very record, as it is now or, if it is flat, when it is called; None: the record cannot change."""
+    kind = type(record)
+    if kind in UNCHANGING or (kind is tuple and UNCHANGING.issuperset(map(type, record))):
+        return None
+    holder = holder_of(kind)
+    if holder is not None and UNCHANGING.issuperset(map(type, holder.values(record))):
+        return holder.copy
+    if is_unchanging(record):
+        return None
+    data = dumps_record(record)
+    return lambda _: loads_record(data)
+
+
 def unpickled(records: list[Any]) -> list[Any]:
     """The records with every ``PickledRecord`` unpickled; the same list if there is none."""
     if PickledRecord not in set(map(type, records)):

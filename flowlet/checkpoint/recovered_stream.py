@@ -18,9 +18,11 @@ class RecoveredStream:
         channel: the index of the same channel in that gate; None: there is none any more, so only the records count.
         pieces: the serialized elements, cut anywhere.
         select: which of the records are this subtask's; None: all.
+        operator: the index of the operator in the chain that reads it; above 0, the gate is no more.
     """
 
     gate: int
     channel: int | None
     pieces: tuple[bytes, ...]
     select: Callable[[Chunk], Chunk] | None = None
+    operator: int = 0

@@ -194,7 +194,8 @@ class SingleCheckpointBarrierHandler:
         self._num_expected = self._num_open
         self._aligned.clear()
         if self._mode is BarrierMode.ALTERNATING and barrier.options.is_timeoutable:
-            delay_ms = max(0, barrier.options.aligned_timeout_ms - (now_ms - barrier.timestamp_ms))
+            # Never longer than the timeout: the clock of the JobManager, which made the barrier, may be ahead, or this one was put back.
+            delay_ms = max(0, barrier.options.aligned_timeout_ms - max(0, now_ms - barrier.timestamp_ms))
             orders.append(StartTimer(self._current, delay_ms))
         return orders
 

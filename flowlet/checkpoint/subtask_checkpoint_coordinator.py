@@ -260,7 +260,8 @@ class SubtaskCheckpointCoordinator:
             self._alignment_timer = None
             self._outputs.aligned_barrier_timeout(checkpoint_id)
 
-        delay_ms = max(0, options.aligned_timeout_ms - (self._wall_ms() - barrier.timestamp_ms))
+        # Never longer than the timeout: the clock of the JobManager, which made the barrier, may be ahead, or this one was put back.
+        delay_ms = max(0, options.aligned_timeout_ms - max(0, self._wall_ms() - barrier.timestamp_ms))
         self._alignment_timer = (checkpoint_id, self._timers.call_later(delay_ms, fire))
 
     def _stop_alignment_timer(self, checkpoint_id: int | None = None) -> None:

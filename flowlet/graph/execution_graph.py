@@ -161,6 +161,7 @@ class ExecutionGraph:
     _num_to_finish: list[int] = field(default_factory=list)  # by region: the newest attempts that have not finished
     _kept: dict[bytes, str] = field(default_factory=dict)  # by attempt whose results are kept: its TaskManager
     _now_ms: int = 0
+    _elapsed_ms: int = 0
     _effects: list[Effect] = field(default_factory=list)
 
     @classmethod
@@ -240,9 +241,13 @@ class ExecutionGraph:
         """The attempts of these regions, in the order of deployment."""
         return [execution for execution in self.executions.values() if self._region_of[execution.vertex.key] in regions]
 
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Apply one event; return the effects in order.  An event that does not fit only increments a counter."""
+    def handle(self, event: Event, now_ms: int, elapsed_ms: int | None = None) -> list[Effect]:
+        """Apply one event; return the effects in order.  An event that does not fit only increments a counter.
+
+        ``now_ms``: the wall clock, for people.  ``elapsed_ms``: a clock that nobody sets, by which restarts are decided; None: the same.
+        """
         self._now_ms = now_ms
+        self._elapsed_ms = now_ms if elapsed_ms is None else elapsed_ms
         match event:
             case SlotsAllocated(locations):
                 self._deploy(locations)
@@ -427,12 +432,12 @@ class ExecutionGraph:
 
     def _end_run(self, regions: Sequence[int], failure: "FailureInfo") -> None:
         """Restart the regions if that may help and the strategy allows it."""
-        delay_ms = None if failure.suppresses_restarts else self.strategy.decide(self._now_ms)
+        delay_ms = None if failure.suppresses_restarts else self.strategy.decide(self._elapsed_ms)
         if delay_ms is None:
             self.why_no_restart = _NO_USE if failure.suppresses_restarts and self.strategy.can_restart else self.strategy.why_no_restart
             self._end_as(JobStatus.FAILING)
             return
-        self._begin_restart(regions, self.failed_runs[-1], self._now_ms, delay_ms)
+        self._begin_restart(regions, self.failed_runs[-1], self._elapsed_ms, delay_ms)
         if _is_unreachable(failure):
             self._unreached |= {region: self._restarts[region] for region in regions if self.order.producers[region]}
 
@@ -447,8 +452,8 @@ class ExecutionGraph:
             if restart is not None and is_symptom(restart.run.root):
                 return restart
             restart = self._unreached.get(consumer) if is_loss or is_unreachable else None  # other failures have causes of their own
-            if restart is not None and is_symptom(restart.run.root) and self._now_ms - restart.failed_ms < _LOSS_KNOWN_AFTER_MS:
-                return replace(restart, failed_ms=self._now_ms)  # it has begun again meanwhile
+            if restart is not None and is_symptom(restart.run.root) and self._elapsed_ms - restart.failed_ms < _LOSS_KNOWN_AFTER_MS:
+                return replace(restart, failed_ms=self._elapsed_ms)  # it has begun again meanwhile
         return None
 
     def _begin_restart(self, regions: Sequence[int], run: FailedRun, failed_ms: int, delay_ms: int) -> None:
@@ -512,7 +517,7 @@ class ExecutionGraph:
         restart.is_scheduled = True
         if not self._num_unfinished:
             self._effects.append(ReleaseSlots())
-        passed_ms = max(0, self._now_ms - restart.failed_ms)  # the clock may have been set back
+        passed_ms = max(0, self._elapsed_ms - restart.failed_ms)  # an event may have the time of one before it
         self._effects.append(RestartAfter(max(0, restart.delay_ms - passed_ms), restart.regions))
 
     def _end_job_if_done(self) -> None:

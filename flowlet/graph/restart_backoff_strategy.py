@@ -2,7 +2,7 @@
 
 Side:       pure.
 Invariants: a strategy belongs to one job; ``decide`` counts the failure that it is asked about.
-Units:      milliseconds; ``now_ms`` never has to be exact, but must not run backwards between two failures of a job.
+Units:      milliseconds; ``now_ms`` is of a clock that nobody sets, which runs neither backwards nor ahead between two failures of a job.
 Source:     Flink ``RestartBackoffTimeStrategy`` and its classes, ``RestartBackoffTimeStrategyFactoryLoader``.
 Rules:      failures that belong together (the tasks of one run of a region fail one after the other) are one failure; ``ExecutionGraph``
             merges them.  All regions of a job count together.

@@ -14,6 +14,7 @@ from typing import Any, Final
 from flowlet.chain.record_copies import unpickled
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ColumnVisitor, ListColumn, OffsetColumn, ShortTextColumn
 from flowlet.records import Chunk, PickledRecord
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from flowlet.serde.element_serializer import StreamElementSerializer
 
 # Fewer records are serialized: sharing a buffer with others is cheaper than a buffer for them alone.  Not measured closely.
@@ -27,12 +28,16 @@ _FIELD_BYTES: Final = 16  # assumed for a value of unknown size
 
 
 class ChunkContent:
-    """A chunk in the place of its serialized bytes; owns the chunk until ``take`` gives it away."""
+    """A chunk in the place of its serialized bytes; owns the chunk until ``take`` gives it away.
 
-    __slots__ = ("_chunk", "size_bytes")
+    ``max_element_bytes``: the limit of whoever reads the bytes.
+    """
 
-    def __init__(self, chunk: Chunk, size_bytes: int) -> None:
+    __slots__ = ("_chunk", "_max_element_bytes", "size_bytes")
+
+    def __init__(self, chunk: Chunk, size_bytes: int, max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes) -> None:
         self._chunk = chunk
+        self._max_element_bytes = max_element_bytes
         self.size_bytes = size_bytes
 
     def __repr__(self) -> str:
@@ -42,8 +47,13 @@ class ChunkContent:
         return len(self._chunk)
 
     def to_bytes(self) -> bytes:
-        """The serialized elements: of a size that receivers accept, and without references to a dictionary."""
-        return b"".join(_elements(StreamElementSerializer(), self._chunk))
+        """The serialized elements: of a size that receivers accept, and without references to a dictionary.
+
+        Raises:
+            SerdeError: a record is too large on its own.
+        """
+        limit = self._max_element_bytes
+        return b"".join(_elements(StreamElementSerializer(max_element_bytes=limit), self._chunk, min(limit, MAX_ELEMENT_BYTES)))
 
     def take(self) -> Chunk:
         """The chunk; called once."""
@@ -53,8 +63,12 @@ class ChunkContent:
         return chunk
 
 
-def try_contents(chunk: Chunk) -> list[ChunkContent] | None:
+def try_contents(chunk: Chunk, max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes) -> list[ChunkContent] | None:
     """The chunk in contents of at most ``MAX_CONTENT_BYTES``, in order: columns are cut, lists are not.
+
+    Args:
+        chunk: given away.
+        max_element_bytes: the limit of readers of its bytes.
 
     Returns:
         None if it is better serialized as a whole: a list that is too large, or columns that stay too large in short parts, such as those
@@ -62,23 +76,23 @@ def try_contents(chunk: Chunk) -> list[ChunkContent] | None:
     """
     size = estimated_bytes(chunk)
     if size <= MAX_CONTENT_BYTES:
-        return [ChunkContent(chunk, size)]
+        return [ChunkContent(chunk, size, max_element_bytes)]
     half = len(chunk) // 2
     if chunk.columns is None or half < MIN_CONTENT_RECORDS:
         return None
-    first = try_contents(chunk.slice(0, half))
-    rest = None if first is None else try_contents(chunk.slice(half, len(chunk)))
+    first = try_contents(chunk.slice(0, half), max_element_bytes)
+    rest = None if first is None else try_contents(chunk.slice(half, len(chunk)), max_element_bytes)
     return None if first is None or rest is None else first + rest
 
 
-def _elements(serializer: StreamElementSerializer, chunk: Chunk) -> Iterator[bytes]:
+def _elements(serializer: StreamElementSerializer, chunk: Chunk, most_bytes: int) -> Iterator[bytes]:
     data = serializer.serialize_chunk(chunk)
-    if len(data) <= MAX_ELEMENT_BYTES or len(chunk) == 1:
+    if len(data) <= most_bytes or len(chunk) == 1:
         yield data
         return
     half = len(chunk) // 2
-    yield from _elements(serializer, chunk.slice(0, half))
-    yield from _elements(serializer, chunk.slice(half, len(chunk)))
+    yield from _elements(serializer, chunk.slice(0, half), most_bytes)
+    yield from _elements(serializer, chunk.slice(half, len(chunk)), most_bytes)
 
 
 def estimated_bytes(chunk: Chunk) -> int:

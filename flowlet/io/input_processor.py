@@ -173,6 +173,7 @@ class InputProcessor:
         self._are_checkpointed = are_checkpointed
         self._queued: deque[tuple[int, StreamElement]] | None = deque() if by_record else None
         self._slices = None if by_record else slices
+        self._max_element_bytes = limits.max_element_bytes
         self._serializer = StreamElementSerializer(max_element_bytes=limits.max_element_bytes)
         self._is_at_end_of_event_time = False
         self.stop_mode = StopMode.DRAIN  # what the ends of data so far ask for
@@ -293,7 +294,10 @@ class InputProcessor:
 
     def _pieces_of(self, element: StreamElement) -> Iterator[bytes]:
         """An element that was read already, serialized again, without references to the channel's dictionary."""
-        serialized = ChunkContent(element, 1).to_bytes() if isinstance(element, Chunk) else bytes(self._serializer.serialize(element))
+        if isinstance(element, Chunk):
+            serialized = ChunkContent(element, 1, self._max_element_bytes).to_bytes()
+        else:
+            serialized = bytes(self._serializer.serialize(element))
         for start in range(0, len(serialized), IN_FLIGHT_PIECE_BYTES):
             yield serialized[start : start + IN_FLIGHT_PIECE_BYTES]
 

@@ -11,6 +11,7 @@ Source:     Flink ``RecoveredInputChannel``, ``RescalingStreamTaskNetworkInput``
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.errors import StateRestoreError
@@ -26,6 +27,7 @@ class InputRecovery:
     Args:
         streams: in the order in which they are processed.
         target_of: by gate index the processor of the gate, and the gate's position there.
+        inner: by index in the chain, above 0, what gives records to an operator.
         name: the task's, for errors.
         limits: of the elements.
     """
@@ -36,9 +38,11 @@ class InputRecovery:
         target_of: Callable[[int], tuple[InputProcessor, int]],
         name: str,
         limits: ElementLimits,
+        inner: Callable[[int], Callable[[Chunk], None]] | None = None,
     ) -> None:
         self._streams = deque(streams)
         self._target_of = target_of
+        self._inner = inner
         self._name = name
         self._limits = limits
         self._pieces: deque[bytes] = deque()  # of the stream that is being processed
@@ -72,18 +76,28 @@ class InputRecovery:
         deserializer = self._deserializer
         if deserializer is None:
             self._pieces.extend(stream.pieces)
-            self._streams[0] = RecoveredStream(stream.gate, stream.channel, (), stream.select)  # each piece has one owner
+            self._streams[0] = replace(stream, pieces=())  # each piece has one owner
             name = f"{self._name}, data in flight of gate {stream.gate}, channel {stream.channel}"
             deserializer = self._deserializer = ElementDeserializer(name=name, limits=self._limits)
         if self._pieces:
             elements = deserializer.feed(memoryview(self._pieces.popleft()))
-            processor, position = self._target_of(stream.gate)
-            processor.process_recovered(position, stream.channel, _selected(elements, stream))
+            self._process_elements(stream, _selected(elements, stream))
         if not self._pieces:
             if deserializer.has_partial:
                 raise StateRestoreError(f"{deserializer!r}: the data in flight is cut off; restore another checkpoint")
             self._streams.popleft()
             self._end_stream()
+
+    def _process_elements(self, stream: RecoveredStream, elements: Sequence[StreamElement]) -> None:
+        if not stream.operator:
+            processor, position = self._target_of(stream.gate)
+            processor.process_recovered(position, stream.channel, elements)
+            return
+        assert self._inner is not None, "only chains have operators behind their head"
+        give = self._inner(stream.operator)
+        for each in elements:
+            if isinstance(each, Chunk):
+                give(each)
 
     def _end_stream(self) -> None:
         self._pieces.clear()

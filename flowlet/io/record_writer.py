@@ -280,7 +280,7 @@ class RecordWriter(ABC):
             data = None
         except SerdeError as error:
             raise self._unsendable(error) from error
-        if data is not None and (len(data) <= MAX_ELEMENT_BYTES or len(chunk) == 1):
+        if data is not None and (len(data) <= min(MAX_ELEMENT_BYTES, self._serializer.max_element_bytes) or len(chunk) == 1):
             self._mark_dirty()
             if codes is not None:
                 codes.commit()
@@ -296,7 +296,8 @@ class RecordWriter(ABC):
 
     def _hand_over(self, chunk: Chunk, lane: int) -> bool:
         """Hand the chunk itself to a consumer in this process, large columns in parts; False if it must be serialized."""
-        contents = try_contents(as_it_is(chunk)) if self._partition.takes_contents(lane) else None
+        takes_contents = self._partition.takes_contents(lane)
+        contents = try_contents(as_it_is(chunk), self._serializer.max_element_bytes) if takes_contents else None
         if contents is None:
             return False
         self._mark_dirty()

@@ -77,11 +77,11 @@ class DeploymentPlan:
         )
 
     def _with_partitioners(self, restored: RestoredState, parallelism: int) -> RestoredState:
-        """With what tells to which subtask a record in flight goes now, where the number of consumers has changed."""
-        if all(each.former_consumers == parallelism for each in restored.edges):
+        """With what tells to which subtask a record in flight goes now, where that may be another one."""
+        if all(each.former_consumers == parallelism and not each.is_by_key_now for each in restored.edges):
             return restored
         blobs = {edge.id: edge.partitioner for edge in self._job.edges}
-        edges = [msgspec.structs.replace(each, partitioner=blobs[each.edge_id]) for each in restored.edges]
+        edges = [msgspec.structs.replace(each, partitioner=blobs[each.edge_id]) if each.edge_id else each for each in restored.edges]
         return msgspec.structs.replace(restored, edges=edges)
 
     def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:

@@ -494,9 +494,13 @@ class JobMaster:
         vertex_id = self.graph.executions[attempt].vertex.vertex_id
         return next(vertex.name for vertex in self.job.vertices if vertex.id == vertex_id)
 
+    def _elapsed_ms(self) -> int:
+        """By a clock that nobody sets: how long a job ran without a failure does not depend on the wall clock."""
+        return round((time.monotonic() if self._timers is None else self._timers.time()) * 1000)
+
     def _handle(self, event: Event) -> None:
         """Apply an event; from within an effect, its own effects follow those that are still to be carried out."""
-        effects = [] if self._is_suspended else self.graph.handle(event, self._clock())
+        effects = [] if self._is_suspended else self.graph.handle(event, self._clock(), self._elapsed_ms())
         if effects:
             self._wake_waiters()
         self._effects.extend(effects)

@@ -49,20 +49,25 @@ class RestoredVertex(msgspec.Struct, frozen=True):
 
 
 class RestoredEdge(msgspec.Struct, frozen=True):
-    """Data in flight of one input of a vertex: what its former producers had in their partition ``output`` (an index), by subtask.
+    """Data in flight of one input of an operator: what its former producers had in their partition ``output`` (an index), by subtask.
 
-    What its former consumers had in their gate ``gate`` is in the ``channels`` of ``RestoredState.parts``.
+    What its former consumers had in their gate ``gate`` is in the ``channels`` of ``consumers`` or, if these are None, of
+    ``RestoredState.parts``.
     """
 
-    edge_id: str
-    gate: int  # the index of the edge among those that lead into the vertex
+    edge_id: str  # of the edge that leads to the operator now; empty: it is inside a chain
+    gate: int  # the index of the former edge among those that led into its vertex
     output: int
     producers: list[RestoredPart]  # only those with ``channels``
     former_producers: int  # the number of subtasks that the producers had
     former_consumers: int  # the number of subtasks that the vertex had
     num_producers: int  # their number now
     is_pointwise: bool = False
-    partitioner: bytes = b""  # cloudpickled; only if the number of consumers is another one now
+    partitioner: bytes = b""  # cloudpickled; only if the number of consumers is another one now, or ``is_by_key_now``
+    new_gate: int | None = None  # the index of the edge now; None: the same
+    operator: int = 0  # the index of the reader in its chain; above 0: there is no edge any more
+    consumers: list[RestoredPart] | None = None  # only those with ``channels``
+    is_by_key_now: bool = False  # and was not: each record in flight may be any subtask's
 
 
 class RestoredState(msgspec.Struct, frozen=True):

@@ -86,7 +86,7 @@ class StreamElementSerializer:
         declared: of chunks whose reader knows their type and unpickles nothing.  They are sent without keys.
     """
 
-    __slots__ = ("_declared", "_max_element_bytes", "_values")
+    __slots__ = ("_declared", "_values", "max_element_bytes")
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class StreamElementSerializer:
     ) -> None:
         self._values = values
         self._declared = declared
-        self._max_element_bytes = max_element_bytes
+        self.max_element_bytes = max_element_bytes
 
     def __repr__(self) -> str:
         return f"StreamElementSerializer({'' if self._values is None else repr(self._values)})"
@@ -162,7 +162,7 @@ class StreamElementSerializer:
         if timestamps:
             flags |= FLAG_TIMESTAMPS
         length = CHUNK_HEADER.size + len(timestamps) + len(keys) + sum(map(len, values))
-        if num_records == 1 and length > self._max_element_bytes:
+        if num_records == 1 and length > self.max_element_bytes:
             self._check_length(length)
         return b"".join((_FRAMED_CHUNK_HEADER.pack(length, TAG_CHUNK, CHUNK_VERSION, flags, num_records), timestamps, keys, *values))
 
@@ -186,9 +186,9 @@ class StreamElementSerializer:
         return bytes(output.buffer)
 
     def _check_length(self, length: int) -> None:
-        if length > self._max_element_bytes:
+        if length > self.max_element_bytes:
             raise SerdeError(
-                f"a record takes {length} bytes, the limit is {self._max_element_bytes}: split it up, or raise the job's option "
+                f"a record takes {length} bytes, the limit is {self.max_element_bytes}: split it up, or raise the job's option "
                 f"{MAX_RECORD_BYTES_OPTION!r}"
             )
 

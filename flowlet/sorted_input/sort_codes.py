@@ -7,7 +7,8 @@ Side:       pure.
 Invariants: two codes are equal exactly if their keys are the same (``flowlet.keys.exact_keys``); of a key longer than 60 bytes up to
             a collision of 128-bit hashes.  The order of codes is the same in every process, and whether they are numbers or bytes.
 Rules:      integers of 64 bits first, from 0 up, then the negative ones; then texts, then bytes, then other keys: shorter ones first.
-            So Flink's order comes out for keys of the types LONG and STRING, which sorts their serialized bytes.
+            So Flink's order comes out for keys of the types LONG and STRING, which sorts their serialized bytes; but keys of more than 60
+            bytes that have the same length and the same first 44 bytes are in the order of their hashes.
 """
 
 import datetime

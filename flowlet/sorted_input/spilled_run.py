@@ -88,7 +88,7 @@ class SpilledRun:
 
     def _write(self, block: Block) -> None:
         codes = codes_to_bytes(block.codes)
-        records = ChunkContent(_without_coded_keys(block), 1).to_bytes()
+        records = ChunkContent(_without_coded_keys(block), 1, self._limits.max_element_bytes).to_bytes()
         data = b"".join((_HEADER.pack(len(codes), len(records), len(block)), codes, records))
         with self._translated():
             view = memoryview(data)

@@ -40,6 +40,22 @@ class VertexEntry(msgspec.Struct, frozen=True):
     uids: dict[str, str] = {}  # by id, of those that have one
 
 
+class EdgeEntry(msgspec.Struct, frozen=True):
+    """One edge between vertices: partition ``output`` of ``source`` is gate ``gate`` of ``target``, whose id is that of its first operator.
+
+    ``source_operator``: the id of the operator that emits into it.  ``input_id``: of the reader, from 1.  ``tag``: the side output.
+    """
+
+    source: str
+    output: int
+    target: str
+    gate: int
+    source_operator: str
+    input_id: int = 1
+    tag: str | None = None
+    is_by_key: bool = False
+
+
 class CheckpointManifest(msgspec.Struct, frozen=True):
     """A complete checkpoint or savepoint; ``parallelisms`` by vertex id."""
 
@@ -52,3 +68,4 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
     sources: list[SourceEntry] = []
     vertices: list[VertexEntry] = []
     is_savepoint: bool = False
+    edges: list[EdgeEntry] = []  # those between vertices, in the order of the job; older manifests have none

@@ -127,7 +127,7 @@ class GateFedStreamTask(StreamTask):
     def _create_recovery(self, streams: Sequence[RecoveredStream]) -> InputRecovery:
         environment = self.environment
         targets = {environment.gates.index(gate): (reader, place) for reader, gates in self._readers for place, gate in enumerate(gates)}
-        return InputRecovery(streams, targets.__getitem__, self.name, environment.limits)
+        return InputRecovery(streams, targets.__getitem__, self.name, environment.limits, self._inner_input)
 
     def _watch(self, name_of: Callable[[int], str], valve: StatusWatermarkValve) -> None:
         self._watches.append((name_of, WatermarkWatch(valve, self._timings.now_ns)))

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum, auto
+from typing import NoReturn
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import EdgeOutput
@@ -29,6 +30,7 @@ from flowlet.mailbox.flushing_action_executor import FlushingActionExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.records import Chunk
 from flowlet.rpc.control_messages import TaskMetrics
 from flowlet.task.checkpoint_wiring import checkpoint_metrics, operator_snapshots, task_checkpoints
 from flowlet.task.edge_functions import EdgeFunctions
@@ -94,6 +96,7 @@ class StreamTask(ABC):
         self._phase = _Phase.PROCESSING  # Written by the task thread.
         self._has_reported_end = False  # Written by the task thread.
         self._recovery: InputRecovery | None = None  # Task thread only; what is left of the data in flight to begin with.
+        self._inner_inputs: dict[int, Callable[[Chunk], None]] = {}  # Task thread only; of operators with data in flight to begin with.
         self._is_closed = False  # Written by the task thread: whether operators were, or are being, closed.
         self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed)
         self.checkpoints = self._create_checkpoints()  # None: the job has no checkpoints
@@ -288,8 +291,16 @@ class StreamTask(ABC):
             self._start_running()
 
     def _create_recovery(self, streams: Sequence[RecoveredStream]) -> InputRecovery:
-        """What processes data in flight."""
-        raise FlowletError(f"{self.name}: {len(streams)} channels have data in flight, but the task has no inputs")
+        """What processes data in flight; here, of a task without inputs, those of operators behind its head."""
+        return InputRecovery(streams, self._no_gate, self.name, self.environment.limits, self._inner_input)
+
+    def _no_gate(self, gate: int) -> NoReturn:
+        raise FlowletError(f"{self.name}: a channel of gate {gate} has data in flight, but the task has no inputs")
+
+    def _inner_input(self, index: int) -> Callable[[Chunk], None]:
+        if index not in self._inner_inputs:
+            self._inner_inputs[index] = self._chain.input_of(index)
+        return self._inner_inputs[index]
 
     def _process(self, controller: MailboxController) -> None:
         if self._wait_for_output(controller):

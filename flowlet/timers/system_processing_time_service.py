@@ -5,8 +5,8 @@ Invariants: a callback runs on the task thread, never after its timer was cancel
             one mail in the mailbox, however slow the task is.  After ``quiesce`` no mail is put.
 Units:      processing time in milliseconds since the epoch, delays in milliseconds, the relative clock in nanoseconds.
 Source:     Flink ``SystemProcessingTimeService``, ``ProcessingTimeServiceImpl``, ``ProcessingTimeServiceUtil``, without a thread of its
-            own: the loop of the process runs all timers.  Delays use a monotonic clock: if the wall clock jumps, timers registered before
-            fire neither early nor late.
+            own: the loop of the process runs all timers.  Delays use a monotonic clock, as Flink's do: the time until a timestamp is taken
+            from the wall clock when the timer is registered, and a step of the wall clock afterwards moves it no more.
 """
 
 import threading
@@ -208,10 +208,13 @@ class SystemProcessingTimeService:
     def schedule_at_fixed_rate(self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int) -> ScheduledCallback:
         """Call ``callback(t)`` for t = now + initial delay, then every ``period_ms``; late calls follow each other at once."""
         _check_period(period_ms)
+        due_ns = self.clock_ns() + initial_delay_ms * _NS_PER_MS  # not by the wall clock: a step would stop the calls, or repeat them
 
         def next_delay_ms(timer: ScheduledCallback) -> int:
+            nonlocal due_ns
+            due_ns += period_ms * _NS_PER_MS
             timer.timestamp_ms += period_ms
-            return max(timer.timestamp_ms - self._now_ms(), 0)
+            return max(0, -(-(due_ns - self.clock_ns()) // _NS_PER_MS))
 
         return self._start(ScheduledCallback(self, callback, self._now_ms() + initial_delay_ms, next_delay_ms), initial_delay_ms)
 

@@ -8,17 +8,19 @@ Hot path, per record: one probe and one store, and the call of the function; the
 window of a key an access of the state and a timer (bench: windows).
 
 Side:       task.
-Invariants: what a cell holds is newer than the state.  A window of a key that keeps something has its timers.  There are at most
-            ``_MAX_KEPT`` cells, and records in lists.
+Invariants: what a cell holds is newer than the state.  No two cells share an object that can change.  A window of a key that keeps
+            something has its timers.  There are at most ``_MAX_KEPT`` cells, and records in lists.
 Source:     Flink ``WindowOperator.processElement``, for ``EventTimeTrigger``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.record_copies import copier_of
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext
+from flowlet.columns.unchanging import UNCHANGING, are_unchanging
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP, TimeWindow
 from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key
@@ -70,6 +72,7 @@ class AlignedWindows:
         self.watermark = MIN_TIMESTAMP  # Set by the operator: whether a record is newer, and cannot evaluate a window.
         self._windows: dict[int, tuple[TimeWindow, Any]] = {}  # By start, with their exact keys.
         self._loop = RecordLoop(ctx.operator_name, self._write_in_chunk, [])
+        self._copying_loop = RecordLoop(ctx.operator_name, self._write_copies_in_chunk, [])  # Records that can change, in several windows.
         self._common_starts: list[int] = []  # Of the windows of all records that a loop is given without timestamps.
         self._user_keys: _UserKeys | None = None  # Of the records in the loop; None: these are their exact keys.
 
@@ -93,7 +96,9 @@ class AlignedWindows:
         first, last = chunk.timestamp_bounds()
         self._common_starts = starts = [*self._starts(first)]
         are_common = bool(starts) and last - starts[0] < self._slide and last - starts[-1] < self._size
-        self._loop.run(chunk.records(), None if are_common else chunk.timestamps, len(keys), exact)
+        is_copied = self._slide < self._size and not are_unchanging(chunk.values)
+        loop = self._copying_loop if is_copied else self._loop
+        loop.run(chunk.records(), None if are_common else chunk.timestamps, len(keys), exact)
         self._user_keys = None
 
     def _starts(self, timestamp: int) -> range:
@@ -117,7 +122,8 @@ class AlignedWindows:
             code.line(
                 f"{exact} = {key} if type({key}) in {code.bind(PLAIN_TYPES, 'PLAIN')} else {code.bind(exact_key, 'exact_key')}({key})"
             )
-            end = self._write_windows(code, record, timestamp, exact, key)
+            own = self._write_own(code, record) if self._slide < self._size else None
+            end = self._write_windows(code, record, timestamp, exact, key, own)
         with code.block("else:"):
             code.line(process_late)
             if end is not None:
@@ -128,8 +134,18 @@ class AlignedWindows:
         assert key is not None, "the loop is given exact keys"
         self._write_windows(code, record, timestamp, key, None)
 
-    def _write_windows(self, code: LoopCode, record: str, timestamp: str | None, exact: str, key: str | None) -> str | None:
-        """The statements that put a record into its windows; the variable with the end of the last record's, if the loop knows it."""
+    def _write_copies_in_chunk(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """The same for a record that may be one that can change."""
+        assert key is not None, "the loop is given exact keys"
+        self._write_windows(code, record, timestamp, key, None, self._write_own(code, record))
+
+    def _write_windows(
+        self, code: LoopCode, record: str, timestamp: str | None, exact: str, key: str | None, own: Callable[[], str] | None = None
+    ) -> str | None:
+        """The statements that put a record into its windows; the variable with the end of the last record's, if the loop knows it.
+
+        ``own`` writes the statement that makes a record of a window's own, and returns its variable; None: no record can change.
+        """
         start, cells = code.variable("start"), code.variable("cells")
         if self._slide == self._size:
             end = self._write_window(code, timestamp, start, cells)
@@ -140,12 +156,31 @@ class AlignedWindows:
             windows = code.variable("windows")
             code.at_start(f"{windows} = [(start, {by_start}[start]) for start in {code.bind(self._starts_of_all, 'starts_of_all')}()]")
             with code.block(f"for {start}, {cells} in {windows}:"):
-                self._write_cell(code, record, exact, key, start, cells)
+                self._write_cell(code, record if own is None else own(), exact, key, start, cells)
             return None
         with code.block(f"for {start} in range({self._start_of(timestamp, self._slide)}, {timestamp} - {self._size}, -{self._slide}):"):
             code.line(f"{cells} = {by_start}[{start}]")
-            self._write_cell(code, record, exact, key, start, cells)
+            self._write_cell(code, record if own is None else own(), exact, key, start, cells)
         return None
+
+    def _write_own(self, code: LoopCode, record: str) -> Callable[[], str]:
+        """Generate the test whether a record of several windows can change; the result writes the statement that copies it for one of them.
+
+        Users' functions may change what a window keeps, and no other window may see that.
+        """
+        copy, unchanging = code.variable("copy"), code.bind(UNCHANGING, "UNCHANGING")
+        is_flat = (
+            f"type({record}) is {code.bind(tuple, 'tuple')} and {code.bind(UNCHANGING.issuperset, 'are_unchanging')}(map(type, {record}))"
+        )
+        is_fixed = f"type({record}) in {unchanging} or ({is_flat})"
+        code.line(f"{copy} = None if {is_fixed} else {code.bind(copier_of, 'copier_of')}({record})")
+
+        def write() -> str:
+            own = code.variable("own")
+            code.line(f"{own} = {record} if {copy} is None else {copy}({record})")
+            return own
+
+        return write
 
     def _write_window(self, code: LoopCode, timestamp: str | None, start: str, cells: str) -> str | None:
         """The statements that find the only window of a record, which is mostly that of the record before."""

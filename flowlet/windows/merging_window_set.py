@@ -33,11 +33,14 @@ class MergingWindowSet:
     Args:
         assigner: says which windows become one.
         mapping: from each window to its state window.
+
+    ``is_changed``: whether it is another mapping now, which its owner must write.
     """
 
     def __init__(self, assigner: MergingWindowAssigner[Any, Any], mapping: Mapping[Any, Any]) -> None:
         self._assigner = assigner
         self.mapping = dict(mapping)
+        self.is_changed = False
 
     def __repr__(self) -> str:
         return f"<MergingWindowSet of {list(self.mapping)}>"
@@ -48,7 +51,8 @@ class MergingWindowSet:
 
     def retire(self, window: Any) -> None:
         """The window is over."""
-        self.mapping.pop(window, None)
+        if self.mapping.pop(window, None) is not None:
+            self.is_changed = True
 
     def add(self, window: Any, merge: MergeFunction) -> Any:
         """Add a window; returns the window that it became a part of, or itself.  ``merge`` is told which windows became one.
@@ -65,7 +69,7 @@ class MergingWindowSet:
                 parts = [each for each in parts if each != window or each in self.mapping]
             self._merge(merged_window, parts, merge)
         if not is_merged and window not in self.mapping:
-            self.mapping[window] = window
+            self._set(window, window)
         return result
 
     def _merge(self, result: Any, parts: list[Any], merge: MergeFunction) -> None:
@@ -73,12 +77,17 @@ class MergingWindowSet:
         if unknown:
             raise FlowletError(f"merge_windows() of {self._assigner!r} merges {unknown}, which it was not given")
         if not parts:  # only the new window, which became another one
-            self.mapping[result] = result
+            self._set(result, result)
+            return
+        if parts == [result]:  # the new window lies in it
             return
         state_windows = [self.mapping.pop(each) for each in parts]
-        self.mapping[result] = state_windows[0]
-        if parts != [result]:
-            merge(result, parts, state_windows[0], state_windows[1:])
+        self._set(result, state_windows[0])
+        merge(result, parts, state_windows[0], state_windows[1:])
+
+    def _set(self, window: Any, state_window: Any) -> None:
+        self.mapping[window] = state_window
+        self.is_changed = True
 
     def check_invariants(self) -> None:
         """Assert the invariants of the module header."""

@@ -10,17 +10,24 @@ Invariants: the state of a window is kept until its end and the allowed lateness
 Source:     Flink ``WindowOperator``, ``EvictingWindowOperator``; PyFlink ``WindowOperator``, whose timestamps of results these are.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby, repeat
 from typing import Any, Final
 
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.preview import preview
+from flowlet.chain.record_copies import apart
 from flowlet.chain.stream_operator import OperatorContext, Output
+from flowlet.columns.unchanging import are_unchanging, is_unchanging
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.datastream.window.triggers import CountTrigger, PurgingTrigger, Trigger, TriggerResult
-from flowlet.datastream.window.window_assigners import NO_TIMESTAMP, CountSlidingWindowAssigner, CountTumblingWindowAssigner
+from flowlet.datastream.window.window_assigners import (
+    NO_TIMESTAMP,
+    CountSlidingWindowAssigner,
+    CountTumblingWindowAssigner,
+    check_has_timestamp,
+)
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP
 from flowlet.errors import FlowletError, UserFunctionError
@@ -176,12 +183,14 @@ class WindowOperator(UserFunctionOperator):
     def _process_single(self, value: Any, timestamp: int | None) -> None:
         """A record of windows that stay apart."""
         is_late = True
-        for window in self._assigned(value, timestamp):
+        windows = self._assigned(value, timestamp)
+        is_shared = len(windows) > 1 and not is_unchanging(value)
+        for window in windows:
             if not self._is_over(window):
                 is_late = False
                 if self._aligned is not None:
                     self._aligned.write(self.ctx.key_context.current_key, window)
-                self._add_to(window, window, value, timestamp)
+                self._add_to(window, window, apart(value) if is_shared else value, timestamp)
         if is_late:
             self._drop_late(value, timestamp)
 
@@ -189,13 +198,15 @@ class WindowOperator(UserFunctionOperator):
         """A record of windows that may become one."""
         is_late = True
         windows = self._window_set()
-        for new in self._assigned(value, timestamp):
+        assigned = self._assigned(value, timestamp)
+        is_shared = len(assigned) > 1 and not is_unchanging(value)
+        for new in assigned:
             window = self._joined(windows, new, value)
             if self._is_over(window):
                 windows.retire(window)
                 continue
             is_late = False
-            self._add_to(window, windows.state_window(window), value, timestamp)
+            self._add_to(window, windows.state_window(window), apart(value) if is_shared else value, timestamp)
         self._keep(windows)
         if is_late:
             self._drop_late(value, timestamp)
@@ -209,10 +220,14 @@ class WindowOperator(UserFunctionOperator):
         except Exception as error:
             raise self._record_failure(value) from error
 
-    def _assigned(self, value: Any, timestamp: int | None) -> Iterable[Any]:
+    def _assigned(self, value: Any, timestamp: int | None) -> Collection[Any]:
+        """The windows of a record; each of several needs a record of its own, if it can change."""
         try:
             stamp = NO_TIMESTAMP if timestamp is None else timestamp
-            return self._assigner.assign_windows(value, stamp, self._assigner_context)
+            if self._is_event_time:
+                check_has_timestamp(stamp)
+            found: Iterable[Any] = self._assigner.assign_windows(value, stamp, self._assigner_context)
+            return found if isinstance(found, Collection) else list(found)
         except Exception as error:
             raise self._record_failure(value) from error
 
@@ -229,9 +244,10 @@ class WindowOperator(UserFunctionOperator):
         if result is TriggerResult.CONTINUE or self._obey(result, window, state_window, timestamp):
             self._register_cleanup(window)
 
-    def _obey(self, result: TriggerResult, window: Any, state_window: Any, timestamp: int | None) -> bool:
-        """Evaluate and purge a window; False: it was to be evaluated, and there is nothing."""
-        has_contents = not result.is_fire() or self._evaluate(window, state_window, timestamp)
+    def _obey(self, result: TriggerResult, window: Any, state_window: Any, timestamp: int | None, *, is_end: bool = False) -> bool:
+        """Evaluate and purge a window; False: it was to be evaluated, and there is nothing.  ``is_end``: nothing of it will be kept."""
+        is_kept = not (is_end or result.is_purge())
+        has_contents = not result.is_fire() or self._evaluate(window, state_window, timestamp, is_kept=is_kept)
         if result.is_purge():
             self._states.enter(state_window)
             self._contents.clear()
@@ -250,25 +266,33 @@ class WindowOperator(UserFunctionOperator):
 
     # -- evaluation
 
-    def _evaluate(self, window: Any, state_window: Any, timestamp: int | None) -> bool:
-        """Call the window function and emit its results; False: the window is empty."""
+    def _evaluate(self, window: Any, state_window: Any, timestamp: int | None, *, is_kept: bool) -> bool:
+        """Call the window function and emit its results; False: the window is empty.
+
+        ``is_kept``: the window keeps what it has, so that functions, and whoever gets the results, are given copies of what can change.
+        """
         self._states.enter(state_window)
         contents = self._called(window, self._contents.get)
         if contents is None:
             return False
         self._function_context.current_window = window
-        if self._spec.evictor is None:
-            self._emit_each(window, contents, timestamp)
-        else:
+        if self._spec.evictor is not None:
             self._evaluate_evicting(window, state_window, contents, timestamp)
+        else:
+            self._emit_each(window, self._copied(window, contents) if is_kept else contents, timestamp)
         return True
+
+    def _copied(self, window: Any, values: list[Any]) -> list[Any]:
+        """The values, with copies of those that can change."""
+        return values if are_unchanging(values) else self._called(window, lambda: list(map(apart, values)))
 
     def _evaluate_evicting(self, window: Any, state_window: Any, elements: list[Any], timestamp: int | None) -> None:
         evictor, context, size = self._spec.evictor, self._evictor_context, len(elements)
         assert evictor is not None, "the caller checked that"
         assert isinstance(self._contents, TimestampedContents), "an evictor needs timestamps"
         self._called(window, lambda: evictor.evict_before(elements, size, window, context))
-        values = self._called(window, lambda: self._combined([each.value for each in elements]))
+        own = self._copied(window, [each.value for each in elements])  # The elements are kept, whatever the functions do.
+        values = self._called(window, lambda: self._combined(own))
         if values is not None:
             self._emit_each(window, values, timestamp)
         self._called(window, lambda: evictor.evict_after(elements, size, window, context))
@@ -356,9 +380,10 @@ class WindowOperator(UserFunctionOperator):
                 return  # A timer that the trigger did not delete when the window ended.
         self._trigger_context.window = window
         result = self._called(window, lambda: ask(timer.timestamp, window, self._trigger_context))
+        is_end = is_event_time is self._is_event_time and timer.timestamp == self._cleanup_time(window)
         if result is not TriggerResult.CONTINUE:
-            self._obey(result, window, state_window, timer.timestamp)
-        if is_event_time is self._is_event_time and timer.timestamp == self._cleanup_time(window):
+            self._obey(result, window, state_window, timer.timestamp, is_end=is_end)
+        if is_end:
             self._end(window, state_window)
             if windows is not None:
                 windows.retire(window)
@@ -438,8 +463,9 @@ class WindowOperator(UserFunctionOperator):
         return MergingWindowSet(self._spec.assigner, dict(self._merging_state.value() or ()))  # type: ignore[arg-type]  # checked by merges
 
     def _keep(self, windows: MergingWindowSet) -> None:
-        assert self._merging_state is not None, "only for an assigner that merges"
-        self._merging_state.update(tuple(windows.mapping.items()) or None)
+        if windows.is_changed:
+            assert self._merging_state is not None, "only for an assigner that merges"
+            self._merging_state.update(tuple(windows.mapping.items()) or None)
 
     def _on_merge(self, result: Any, merged: list[Any], state_window: Any, merged_states: list[Any]) -> None:
         self._check_merge(result)

@@ -4,6 +4,7 @@ Source: Flink ``UnalignedCheckpointITCase``, ``UnalignedCheckpointStressITCase``
 """
 
 import os
+import re
 import signal
 import sys
 import time
@@ -31,7 +32,9 @@ from flowlet.datastream import (
 )
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.datastream.state import ValueStateDescriptor
+from flowlet.errors import JobExecutionError
 from flowlet.graph.stream_graph import StreamGraph
+from flowlet.testing import MiniCluster
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -40,10 +43,24 @@ PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
 NUM_KEYS = 7
 
 
+def target_of(cluster: Cluster | MiniCluster) -> RemoteTarget:
+    if isinstance(cluster, MiniCluster):
+        return cluster.target
+    host, _, port = cluster.address.rpartition(":")
+    return RemoteTarget(host, int(port), secret_file=cluster.secret_file)
+
+
 class UnalignedJob:
     """One job on a cluster; ``results`` if the client reads them."""
 
-    def __init__(self, cluster: Cluster, folder: Path, timeout: str = "0 ms") -> None:
+    def __init__(
+        self,
+        cluster: Cluster | MiniCluster,
+        folder: Path,
+        timeout: str = "0 ms",
+        parallelism: int = 2,
+        more_options: dict[str, str] | None = None,
+    ) -> None:
         options = {
             "execution.checkpointing.dir": str(folder / "checkpoints"),
             "execution.checkpointing.interval": "500 ms",
@@ -52,10 +69,10 @@ class UnalignedJob:
             "restart-strategy.type": "fixed-delay",
             "restart-strategy.fixed-delay.attempts": "3",
             "restart-strategy.fixed-delay.delay": "50 ms",
+            **(more_options or {}),
         }
-        self.environment = StreamExecutionEnvironment(Configuration.from_dict(options), self._submit).set_parallelism(2)
-        host, _, port = cluster.address.rpartition(":")
-        self._target = RemoteTarget(host, int(port), secret_file=cluster.secret_file)
+        self.environment = StreamExecutionEnvironment(Configuration.from_dict(options), self._submit).set_parallelism(parallelism)
+        self._target = target_of(cluster)
 
     def _submit(self, stream_graph: StreamGraph, *_: object) -> SubmittedJob:
         job_graph = translate(stream_graph)
@@ -113,6 +130,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     folder = tmp_path / "cluster"
     folder.mkdir()
     with Cluster(folder, num_task_managers=3) as running:
+        yield running
+
+
+@pytest.fixture
+def four_slots() -> Iterator[MiniCluster]:
+    """On two TaskManagers in this process."""
+    with MiniCluster(num_task_managers=2, slots_per_task_manager=2) as running:
         yield running
 
 
@@ -208,3 +232,77 @@ def test_a_killed_taskmanager_costs_no_record_in_flight_and_repeats_none(cluster
     assert counting["persisted_data"], "nothing had reached the functions"
     assert unaligned_subtasks(restored)
     assert found == Counter((key, count) for key, size in sizes.items() for count in range(1, num_inputs * size + 1))
+
+
+AT_THE_END = 10**15  # event time
+TOTAL = Types.TUPLE([Types.LONG(), Types.LONG(), Types.LONG()])
+
+
+class Sums(KeyedProcessFunction):
+    """Counts and sums in state, slowly until a file exists; a timer emits both at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._gated = Gated(folder / "gate", 0.002)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.sums = runtime_context.get_state(ValueStateDescriptor("sums", Types.TUPLE([Types.LONG(), Types.LONG()])))
+
+    def process_element(self, value: tuple[int, int, str], ctx: KeyedProcessFunction.Context) -> None:
+        self._gated(value)
+        count, total = self.sums.value() or (0, 0)
+        if not count:
+            ctx.timer_service().register_event_time_timer(AT_THE_END)
+        self.sums.update((count + 1, total + value[1]))
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Any:
+        yield ctx.get_current_key(), *self.sums.value()
+
+
+def sums(job: UnalignedJob, folder: Path, num_records: int, *, added: bool = False) -> DataStream:
+    """From one subtask through a map of as many as there are, then by key; ``added``: with more steps on all sides."""
+    texts = job.environment.from_collection(range(num_records), Types.LONG()).uid("numbers")
+    texts = texts.map(lambda number: f"{number:300}", output_type=Types.STRING()).set_parallelism(1).uid("texts")
+    if added:
+        texts = texts.map(lambda text: text, output_type=Types.STRING()).set_parallelism(1)
+    triples = texts.map(lambda text: (int(text) % NUM_KEYS, int(text), text), output_type=TRIPLE).uid("triples")
+    if added:
+        triples = triples.filter(lambda _: True)
+    summed = triples.key_by(lambda triple: triple[0], Types.LONG()).process(Sums(folder), output_type=TOTAL).uid("sums")
+    return summed.map(lambda total: total, output_type=TOTAL) if added else summed
+
+
+def cancelled_in_flight(cluster: MiniCluster, folder: Path, parallelism: int, num_records: int) -> str:
+    """Run the job until a checkpoint holds records in flight of every task, and cancel it; the checkpoint's path."""
+    retained = {"execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION"}
+    job = UnalignedJob(cluster, folder, parallelism=parallelism, more_options=retained)
+    sums(job, folder, num_records).sink_to(DiscardingSink())
+    job.environment.execute_async("former")
+    try:
+        job.wait_for(is_full)
+        job.job.cancel()
+        with pytest.raises(JobExecutionError, match="was cancelled") as caught:
+            job.job.wait()
+    finally:
+        job.job.close()
+    (path,) = re.findall(r"stays at (\S+);", str(caught.value))
+    return str(path)
+
+
+@pytest.mark.parametrize("former", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)])
+def test_records_in_flight_go_on_with_any_parallelism_and_chains(four_slots: MiniCluster, tmp_path: Path, former: int) -> None:
+    """Where one subtask feeds one, edges become parts of chains: with parallelism 1 the first, without unaligned checkpoints both."""
+    num_records = 30_000
+    path = cancelled_in_flight(four_slots, tmp_path, former, num_records)
+    (tmp_path / "gate").touch()
+    numbers_of = {key: range(key, num_records, NUM_KEYS) for key in range(NUM_KEYS)}
+    aligned = {"execution.checkpointing.unaligned.enabled": "false"}
+
+    for parallelism, options, added in [(1, {}, False), (1, aligned, False), (2, {}, False), (3, {}, True), (4, {}, False), (1, {}, True)]:
+        more = {"execution.state-recovery.path": path, **options}
+        job = UnalignedJob(four_slots, tmp_path, parallelism=parallelism, more_options=more)
+        results = sums(job, tmp_path, num_records, added=added).execute_and_collect("later")
+        assert isinstance(results, CloseableIterator)
+        with results:
+            found = list(results)
+
+        assert sorted(found) == [(key, len(of), sum(of)) for key, of in numbers_of.items()], f"at parallelism {parallelism}, {added=}"

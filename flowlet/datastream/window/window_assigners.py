@@ -7,11 +7,12 @@ Source: PyFlink ``pyflink.datastream.window``; sessions: ``session_assigners``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from flowlet.common.serializer import TypeSerializer
 from flowlet.common.time import Length, millis_of
 from flowlet.datastream.states.state_descriptors import ValueStateDescriptor
+from flowlet.datastream.states.state_ttl_config import StateTtlConfig
 from flowlet.datastream.user_functions.type_variables import W2, T, W
 from flowlet.datastream.window.time_triggers import EventTimeTrigger, ProcessingTimeTrigger
 from flowlet.datastream.window.triggers import CountTrigger, NeverTrigger, Trigger
@@ -260,6 +261,11 @@ class _CountWindows(WindowAssigner[T, CountWindow]):
             raise JobGraphError(f"{type(self).__name__} needs a number of records above 0, got {window_size}")
         self._window_size = window_size
         self._count_descriptor = descriptor
+
+    def enable_time_to_live(self, ttl_config: StateTtlConfig) -> Self:
+        """Forget the number of records of a key that had none for a while, and begin it anew; PyFlink keeps it for ever."""
+        self._count_descriptor.enable_time_to_live(ttl_config)
+        return self
 
     def get_default_trigger(self, env: Any) -> Trigger[T, CountWindow]:
         """When the window is full."""

@@ -9,6 +9,7 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from flowlet.graph.partitioner import producers_of
+from flowlet.jm.checkpoints.restored_edges import edge_entries
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.storage.manifest import VertexEntry
 
@@ -44,6 +45,7 @@ class CheckpointTopology:
             )
             for each in job.vertices
         ]
+        self.edges = edge_entries(job)
         self._inputs: dict[str, list[_Input]] = {vertex.id: [] for vertex in job.vertices}
         for edge in job.edges:
             if edge.target is not None:

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, NoReturn
 from flowlet.common.options.known_options import IGNORES_UNCLAIMED_STATE
 from flowlet.common.paths import root_of
 from flowlet.errors import StateRestoreError, StorageError
-from flowlet.jm.checkpoints.restored_edges import in_flight_edges, restored_edges
+from flowlet.jm.checkpoints.restored_edges import MovedEdge, edge_entries, moved_edges
 from flowlet.keys.key_groups import key_group_range
-from flowlet.rpc.control_messages import JobGraphMessage, RestoredPart, RestoredState, RestoredVertex, VertexMessage
+from flowlet.rpc.control_messages import JobGraphMessage, RestoredEdge, RestoredPart, RestoredState, RestoredVertex, VertexMessage
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, VertexEntry
 
 _PLACE: Final = re.compile(r"(?P<root>.*)/(?P<job>[0-9a-f]{32})/chk-(?P<id>0|[1-9][0-9]{0,18})(/_metadata)?")
@@ -65,7 +65,6 @@ class FormerCheckpoint:
             raise StateRestoreError(f"checkpoint {place} names no operators: it is of an older flowlet; go on with that one")
         self.place = place
         self._manifest = manifest
-        self._edges = in_flight_edges(job)
         self._sources = {each.vertex_id: each.state for each in manifest.sources}
         self._former = {each.vertex_id: each for each in manifest.vertices}
         self._entries: dict[str, dict[int, SubtaskEntry]] = {each.vertex_id: {} for each in manifest.vertices}
@@ -87,7 +86,16 @@ class FormerCheckpoint:
             self._check_operators()
         for vertex in job.vertices:
             self._check_key_groups(vertex)
-        self._check_edges(job)
+        if not manifest.edges:
+            self._check_same_edges(job)
+        self._edges: dict[str, list[MovedEdge]] = {}  # those with data in flight, by the vertex that processes these
+        for edge in moved_edges(manifest.edges or edge_entries(job), job):
+            if not self._has_in_flight(edge):
+                continue
+            if edge.vertex_id is not None:
+                self._edges.setdefault(edge.vertex_id, []).append(edge)
+            elif not job.settings.ignores_unclaimed_state:
+                self._refuse_lost(edge)
 
     def __repr__(self) -> str:
         return f"<FormerCheckpoint {self.place.checkpoint_id} of job {self.place.job_id}>"
@@ -111,7 +119,7 @@ class FormerCheckpoint:
             [] if same is None else self._parts(same, new, subtask),
             is_finished,
             None if same is None else same.parallelism,
-            restored_edges(self._edges, self._manifest, self._entries, vertex_id),
+            [self._restored_edge(each) for each in self._edges.get(vertex_id, ())],
             former_job=self.place.job_id,
             former_directory=self.place.directory,
             former_savepoint=self.place.savepoint,
@@ -182,11 +190,44 @@ class FormerCheckpoint:
         names = {vertex.operators[operator] for operator, vertex in missing.items()}
         return name in names
 
-    def _check_edges(self, job: JobGraphMessage) -> None:
-        """Records in flight go where the edges of their vertices lead now, so these must begin and end where they did.
+    def _has_in_flight(self, edge: MovedEdge) -> bool:
+        """Whether the edge may have data in flight: its producers or consumers have some of any edge."""
+        return bool(self._with_channels(edge.former.source) or self._with_channels(edge.former.target))
 
-        Not noticed: an edge that is put between others of the same vertices, or taken away.
-        """
+    def _with_channels(self, vertex_id: str) -> list[RestoredPart]:
+        entries = sorted(self._entries.get(vertex_id, {}).items())
+        return [RestoredPart(subtask, channels=entry.channels) for subtask, entry in entries if entry.channels is not None]
+
+    def _restored_edge(self, moved: MovedEdge) -> RestoredEdge:
+        former, now = moved.former, moved.edge
+        widths = self._manifest.parallelisms
+        return RestoredEdge(
+            "" if now is None else now.edge_id,
+            former.gate,
+            former.output,
+            self._with_channels(former.source),
+            widths[former.source],
+            widths[former.target],
+            0 if now is None or not moved.is_same else now.num_producers,
+            now is not None and now.is_pointwise,
+            new_gate=None if now is None else now.gate,
+            operator=moved.operator,
+            consumers=None if former.target == moved.vertex_id else self._with_channels(former.target),
+            is_by_key_now=moved.is_by_key_now,
+        )
+
+    def _refuse_lost(self, edge: MovedEdge) -> NoReturn:
+        reader = self._former[edge.former.target]
+        operator = next(iter(reader.operators), reader.vertex_id)
+        name = _called(operator, reader) if operator in reader.operators else repr(reader.name)
+        raise StateRestoreError(
+            f"checkpoint {self} has records in flight to operator {name}, which this program does not have, or which has no input "
+            f"{edge.former.input_id} any more; give the operator that shall process them the uid() that it had, start from a checkpoint "
+            f"that is not unaligned, or set {IGNORES_UNCLAIMED_STATE.name} (flowlet run --allow-non-restored-state) to true to lose them"
+        )
+
+    def _check_same_edges(self, job: JobGraphMessage) -> None:
+        """An older manifest does not name its edges: those of the vertices with records in flight must begin and end where they did."""
         holding = {vertex_id for vertex_id, entries in self._entries.items() if any(each.channels is not None for each in entries.values())}
         if holding - self._new.keys():
             self._refuse_edge(self._former[min(holding - self._new.keys())].name)

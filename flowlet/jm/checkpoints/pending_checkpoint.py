@@ -129,6 +129,7 @@ class PendingCheckpoint:
             sources,
             topology.vertices,
             is_savepoint=self.savepoint is not None,
+            edges=topology.edges,
         )
 
     @property

@@ -223,6 +223,14 @@ def test_a_timer_runs_from_the_barriers_own_timestamp() -> None:
     assert gate.announce(1, timeoutable(1, 100), 0) == []
 
 
+def test_a_barrier_from_the_future_waits_for_no_longer_than_the_timeout() -> None:
+    """The clock was put back by an hour, or that of the JobManager is ahead."""
+    gate = alternating(2)
+    gate.now_ms = 100
+
+    assert gate.announce(0, timeoutable(1, 3_600_100), 0) == [StartTimer(1, TIMEOUT_MS)]
+
+
 def test_a_barrier_that_is_too_old_gets_a_timer_without_delay() -> None:
     gate = alternating(2)
     gate.now_ms = 1_000

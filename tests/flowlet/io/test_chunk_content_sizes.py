@@ -7,10 +7,12 @@ import pyarrow as pa
 import pytest
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, ListColumn, OffsetColumn, Shape
+from flowlet.errors import SerdeError
 from flowlet.io import chunk_content
 from flowlet.io.chunk_content import MAX_CONTENT_BYTES, ChunkContent, estimated_bytes
 from flowlet.records import Chunk, PickledRecord
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.pickles.record_pickle import dumps_record
 
 MAX_ELEMENT_BYTES = 10_000  # in the place of 16 MiB
@@ -131,3 +133,30 @@ def test_a_dictionary_counts_with_every_part_that_needs_it() -> None:
     column = ArrowColumn(pa.DictionaryArray.from_arrays(pa.array(range(1_000), pa.int16()), names))
 
     assert estimated_bytes(scalars(column.slice(0, 10))) >= names.nbytes
+
+
+@pytest.mark.slow
+def test_the_limit_of_the_reader_holds_above_the_default() -> None:
+    """For records in flight, sorted runs and exchanges of a job whose ``flowlet.max-record-bytes`` is larger."""
+    limits = ElementLimits(2 * DEFAULT_ELEMENT_LIMITS.max_element_bytes)
+    record = bytes(DEFAULT_ELEMENT_LIMITS.max_element_bytes + 1)
+
+    data = ChunkContent(Chunk([record]), 1, limits.max_element_bytes).to_bytes()
+
+    (chunk,) = ElementDeserializer(limits=limits).feed(memoryview(data))
+    assert isinstance(chunk, Chunk)
+    assert chunk.values == [record]
+    with pytest.raises(SerdeError, match=r"flowlet\.max-record-bytes"):
+        ChunkContent(Chunk([record]), 1).to_bytes()
+
+
+def test_the_limit_of_the_reader_holds_below_the_default() -> None:
+    """The content is cut until each element is small enough; a record that is not is refused where it is written."""
+    values = [f"{number:500}" for number in range(100)]
+
+    data = ChunkContent(Chunk(values), 1, 5_000).to_bytes()
+
+    chunks = ElementDeserializer(limits=ElementLimits(5_000)).feed(memoryview(data))
+    assert [value for chunk in chunks if isinstance(chunk, Chunk) for value in chunk.values] == values
+    with pytest.raises(SerdeError, match="the limit is 5000"):
+        ChunkContent(Chunk(["x" * 6_000]), 1, 5_000).to_bytes()

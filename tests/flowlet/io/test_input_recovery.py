@@ -56,6 +56,25 @@ def _even(chunk: Chunk) -> Chunk:
     return Chunk([value for value in chunk.values if value % 2 == 0])
 
 
+def test_records_of_an_operator_inside_the_chain_go_there(network: LocalNetwork) -> None:
+    """Watermarks of that edge do not: it is no more."""
+    rig = Rig(network, 1)
+    inner: dict[int, list[Chunk]] = {1: [], 2: []}
+    streams = [
+        RecoveredStream(0, None, stream(0, None, Chunk(["k"]), Watermark(5)).pieces, operator=2),
+        RecoveredStream(0, None, stream(0, None, Chunk([1, 2]), IDLE).pieces, _even, operator=1),
+        stream(0, 0, Chunk(["a"])),
+    ]
+    work = InputRecovery(
+        streams, lambda gate: (rig.processor, gate), "map (1/1)", DEFAULT_ELEMENT_LIMITS, lambda index: inner[index].append
+    )
+
+    assert not work.process(1_000, lambda: False)
+
+    assert inner == {1: [Chunk([2])], 2: [Chunk(["k"])]}
+    assert rig.head.seen == [Chunk(["a"])]
+
+
 def test_it_is_a_bounded_piece_of_work_each_time(network: LocalNetwork) -> None:
     rig = Rig(network, 1)
     work = recovery(rig.processor, stream(0, 0, *[Chunk([number]) for number in range(9)], piece_bytes=len(serialized(Chunk([0])))))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.sorted_input import external_sorter
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.key_runs import key_runs, open_runs
@@ -224,3 +225,31 @@ def test_open_runs_of_several_inputs_end_where_a_key_may_go_on(chunks: list[list
 def keys_of(inputs: list[list[Record]]) -> list[list[Any]]:
     """Of each record."""
     return [[key for key, _ in records] for records in inputs]
+
+
+@pytest.mark.slow
+def test_a_record_above_the_default_limit_goes_into_a_run_if_the_job_allows_it(tmp_path: Path) -> None:
+    """``flowlet.max-record-bytes`` is for the files of a sorted input, too."""
+    size = DEFAULT_ELEMENT_LIMITS.max_element_bytes + 1000
+    sorter = ExternalSorter(TINY, str(tmp_path), ElementLimits(2 * size))
+
+    for number in range(2):
+        chunk = Chunk([(1 - number, bytes(size))])
+        chunk.keys = [1 - number]
+        sorter.add(Block(chunk, list_codes(chunk.keys), None))
+
+    assert sorter.num_spilled_bytes > size
+    assert [(key, len(data)) for block in sorter.sorted_blocks() for key, data in block.chunk.values] == [(0, size), (1, size)]
+    sorter.close()
+
+
+def test_runs_keep_to_a_limit_below_the_default(tmp_path: Path) -> None:
+    """Their blocks are cut until each element is one that the job's limit allows to be read again."""
+    sorter = ExternalSorter(SMALL, str(tmp_path), ElementLimits(10_000))
+
+    for first in range(0, 400, 50):
+        sorter.add(block_of([f"{number:500}" for number in range(first, first + 50)], first))
+
+    assert sorter.num_spilled_bytes > 100_000
+    assert sorted(int(key) for key, _ in records_of(sorter.sorted_blocks())) == list(range(400))
+    sorter.close()

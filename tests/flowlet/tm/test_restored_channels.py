@@ -136,3 +136,73 @@ def test_operators_that_had_finished_read_nothing() -> None:
 
     for each in (descriptor, finished):
         assert restored_streams(each, Checkpoint(1, 1).read) == []
+
+
+def test_streams_inside_a_chain_come_before_those_of_its_gates_and_the_last_operators_first() -> None:
+    """What was further on is older.  A vertex that was in the middle has its inputs and its outputs in one file, which is read once."""
+    kept = {
+        handle("s"): ChannelStateSnapshot({}, {(0, 0): (b"s to m",)}),
+        handle("m"): ChannelStateSnapshot({(0, 0): (b"at m",)}, {(0, 0): (b"m to k",)}),
+        handle("k"): ChannelStateSnapshot({(0, 0): (b"at k",)}, {}),
+        handle("head"): ChannelStateSnapshot({(0, 0): (b"at the head",)}, {}),
+    }
+    num_reads: Counter[StateHandle] = Counter()
+
+    def read(of: StateHandle) -> ChannelStateSnapshot:
+        num_reads[of] += 1
+        return kept[of]
+
+    def part(name: str) -> list[RestoredPart]:
+        return [RestoredPart(0, channels=handle(name))]
+
+    edges = [
+        RestoredEdge("e", 0, 0, [], 1, 1, 1),
+        RestoredEdge("", 0, 0, part("s"), 1, 1, 0, operator=1, consumers=part("m")),
+        RestoredEdge("", 0, 0, part("m"), 1, 1, 0, operator=2, consumers=part("k")),
+    ]
+    descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", 0, 1, NUM_GROUPS, bytes(40), b"", [], [])
+
+    found = restored_streams(msgspec.structs.replace(descriptor, restored=RestoredState(3, part("head"), edges=edges)), read)
+
+    assert [(each.operator, each.channel, each.pieces) for each in found] == [
+        (2, None, (b"at k", b"m to k")),
+        (1, None, (b"at m", b"s to m")),
+        (0, 0, (b"at the head",)),
+    ]
+    assert set(num_reads.values()) == {1}
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_each_stream_of_an_edge_inside_a_chain_goes_to_one_subtask(parallelism: int) -> None:
+    former = 4
+    parts = [RestoredPart(each, channels=handle(f"{each}")) for each in range(former)]
+    edge = RestoredEdge("", 0, 0, [], 1, former, 0, operator=1, consumers=parts)
+    restored = RestoredState(3, edges=[edge])
+    found = []
+    for subtask in range(parallelism):
+        descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", subtask, parallelism, NUM_GROUPS, bytes(40), b"", [], [])
+        streams = restored_streams(
+            msgspec.structs.replace(descriptor, restored=restored),
+            lambda of: ChannelStateSnapshot({(0, 0): (of.sha256,)}, {}),
+        )
+        found += [piece for each in streams for piece in each.pieces]
+
+    assert sorted(found) == [b"0", b"1", b"2", b"3"]
+
+
+def test_where_records_have_a_key_now_and_had_none_each_subtask_takes_its_own_from_all_streams() -> None:
+    """With as many subtasks as before: the number of a stream says nothing about the keys in it."""
+    records = [(key, "text") for key in range(40)]
+    content = ChannelStateSnapshot({(0, 0): (serialized(Chunk(records)),)}, {})
+    edge = RestoredEdge("e", 0, 0, [], 1, 2, 1, partitioner=dump_partitioner(KEYS, "e"), new_gate=0, is_by_key_now=True)
+    restored = RestoredState(3, [RestoredPart(0, channels=handle("0"))], edges=[edge])
+    found = []
+    for subtask in range(2):
+        descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", subtask, 2, NUM_GROUPS, bytes(40), b"", [], [])
+        (stream,) = restored_streams(msgspec.structs.replace(descriptor, restored=restored), lambda _: content)
+        assert stream.select is not None
+        own = stream.select(Chunk(list(records))).values
+        assert {operator_index(key_group(key, NUM_GROUPS), NUM_GROUPS, 2) for key, _ in own} == {subtask}
+        found += own
+
+    assert sorted(found) == records

@@ -16,14 +16,18 @@ from flowlet.datastream.window import (
     EventTimeSessionWindows,
     EventTimeTrigger,
     PurgingTrigger,
+    SessionWindowTimeGapExtractor,
     SlidingEventTimeWindows,
     TimeWindow,
+    TimeWindowSerializer,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
+    WindowAssigner,
 )
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.records import Watermark
+from flowlet.state.heap_states import HeapValueState
 from flowlet.testing import OneInputOperatorHarness, StreamRecord
 from flowlet.windows import aligned_windows
 from flowlet.windows.window_operator import WindowOperator
@@ -201,6 +205,32 @@ def test_sessions_that_meet_become_one() -> None:
     harness.close()
 
 
+@pytest.mark.parametrize(
+    ("timestamps", "num_writes"),
+    [([10, 10, 10, 10], 1), ([10, 12, 14, 11, 13], 3), ([10, 30, 50, 30, 10], 3), ([10, 10, 18, 14, 2], 3)],
+)
+def test_the_set_of_sessions_is_written_when_it_changed(timestamps: list[int], num_writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for a record that lies within a session, which is every one of a source whose records share their timestamps."""
+    written: list[Any] = []
+    update = HeapValueState.update
+
+    def noted(state: HeapValueState, value: Any) -> None:
+        if "merging-window-set" in repr(state):
+            written.append(value)
+        update(state, value)
+
+    monkeypatch.setattr(HeapValueState, "update", noted)
+    harness = opened(WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(10)), EventTimeTrigger(), combine=summed))
+
+    harness.process_chunk([("a", 1)] * len(timestamps), timestamps)
+    assert len(written) == num_writes
+    harness.process_watermark(1000)
+
+    assert sum(value[1] for value in harness.values) == len(timestamps)
+    assert entries_of(harness, "merging-window-set") == []
+    harness.close()
+
+
 def test_a_session_that_grew_has_one_end() -> None:
     """Also if its state stays for a while: no timer of a former end is left."""
     gap = EventTimeSessionWindows.with_gap(Time.milliseconds(5))
@@ -246,13 +276,49 @@ def test_windows_of_the_clock_need_no_timestamps() -> None:
     harness.close()
 
 
-def test_windows_of_event_time_need_timestamps() -> None:
-    harness = opened(tumbling(combine=summed))
+class OneHour(WindowAssigner[Any, TimeWindow]):
+    """A user's windows of event time, which do not look at the timestamp."""
 
-    with pytest.raises(UserFunctionError) as raised:
-        harness.process_chunk([("a", 1)])
+    def assign_windows(self, element: Any, timestamp: int, context: Any) -> list[TimeWindow]:
+        return [TimeWindow(0, 3_600_000)]
+
+    def get_default_trigger(self, env: Any) -> EventTimeTrigger[Any]:
+        return EventTimeTrigger()
+
+    def get_window_serializer(self) -> TimeWindowSerializer:
+        return TimeWindowSerializer()
+
+    def is_event_time(self) -> bool:
+        return True
+
+
+class GapOfRecord(SessionWindowTimeGapExtractor):
+    def extract(self, element: Any) -> int:
+        gap: int = element[1]
+        return gap
+
+
+@pytest.mark.parametrize(
+    "assigner",
+    [
+        TumblingEventTimeWindows.of(Time.milliseconds(10)),
+        SlidingEventTimeWindows.of(Time.milliseconds(10), Time.milliseconds(5)),
+        EventTimeSessionWindows.with_gap(Time.milliseconds(10)),
+        EventTimeSessionWindows.with_dynamic_gap(GapOfRecord()),
+        OneHour(),
+    ],
+    ids=lambda assigner: type(assigner).__name__,
+)
+@pytest.mark.parametrize("timestamps", [None, [-(2**63)]], ids=["none", "the lowest"])
+def test_windows_of_event_time_need_timestamps(assigner: Any, timestamps: list[int] | None) -> None:
+    """The error says which call is missing; no window at the beginning of all time takes the records."""
+    harness = opened(WindowSpec(assigner, EventTimeTrigger(), combine=summed))
+
+    with pytest.raises(UserFunctionError, match="'a', 1") as raised:
+        harness.process_chunk([("a", 1)], timestamps)
 
     assert "assign_timestamps_and_watermarks" in str(raised.value.__cause__)
+    assert entries_of(harness, "window-contents") == []
     harness.close()
 
 

@@ -8,11 +8,12 @@ from msgspec import structs
 
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
+from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, place_of
 from flowlet.jm.checkpoints.read_former_checkpoint import read_former_checkpoint
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RestoredPart, RestoredVertex, StateHandle, VertexMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry, VertexEntry
+from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, SourceEntry, SubtaskEntry, VertexEntry
 
 FORMER_JOB = f"{7:032x}"
 KEY = b"key"
@@ -226,3 +227,93 @@ def test_records_in_flight_go_on_if_only_what_is_behind_the_chain_changes() -> N
 
     (edge,) = taken.restored_state(op("k"), 0).edges
     assert [each.subtask for each in edge.producers] == [0]
+
+
+def edges_of(message: JobGraphMessage) -> list[EdgeEntry]:
+    """As a checkpoint of this job names them."""
+    return CheckpointTopology(message).edges
+
+
+def taken_over(former_job: JobGraphMessage, holds: str, now: JobGraphMessage, parallelism: int = 1) -> FormerCheckpoint:
+    """From a checkpoint of a job, in which the vertices that begin with these operators have records in flight."""
+    chains = ["".join(chr(int(each, 16)) for each in of.operator_ids) for of in former_job.vertices]
+    entries = [
+        entry(chain[0], subtask, channels=handle(f"{chain[0]}{subtask} in flight") if chain[0] in holds else None)
+        for chain in chains
+        for subtask in range(parallelism)
+    ]
+    written = structs.replace(manifest([vertex(chain, parallelism) for chain in chains], entries), edges=edges_of(former_job))
+    return FormerCheckpoint(CheckpointPlace("/dir", FORMER_JOB, 5), written, now)
+
+
+def test_records_in_flight_follow_their_operator_into_a_chain() -> None:
+    """The edges from s to m and from m to k are inside of the only chain now; each goes to its own reader, from all of their tasks."""
+    before = linked(("s", "m", 0), ("m", "k", 0), chains=("s", "m", "k"))
+
+    taken = taken_over(before, "smk", linked(chains=("smk",)), parallelism=2)
+
+    to_m, to_k = taken.restored_state(op("s"), 0).edges
+    assert [(each.operator, each.edge_id, each.gate, each.output) for each in (to_m, to_k)] == [(1, "", 0, 0), (2, "", 0, 0)]
+    assert [each.channels for each in to_m.producers] == [handle("s0 in flight"), handle("s1 in flight")]
+    assert to_m.consumers is not None
+    assert [each.channels for each in to_m.consumers] == [handle("m0 in flight"), handle("m1 in flight")]
+    assert to_k.consumers is not None
+    assert [each.channels for each in to_k.consumers] == [handle("k0 in flight"), handle("k1 in flight")]
+
+
+def test_records_in_flight_stay_with_their_reader_whatever_is_added_or_removed_beside_its_edge() -> None:
+    """Before the reader, behind it, and as other edges of the same vertices, whose gates and outputs are counted anew."""
+    before = linked(("s", "k", 1), chains=("sa", "k"))
+    now = linked(("s", "x", 0), ("s", "k", 1), ("y", "k", 0), chains=("sb", "x", "y", "kw"))
+
+    taken = taken_over(before, "sk", now)
+
+    (edge,) = taken.restored_state(op("k"), 0).edges
+    assert (edge.edge_id, edge.gate, edge.output, edge.new_gate) == (f"{1:032x}", 0, 0, 0)
+    assert edge.consumers is None, "the reader's own part has them"
+    assert edge.num_producers == 0, "another operator feeds the edge: its channels are not those of before"
+    assert not taken.restored_state(op("x"), 0).edges
+
+
+def test_each_of_several_edges_between_two_operators_goes_on_as_itself() -> None:
+    before = linked(("s", "k", 0), ("s", "k", 0), chains=("s", "k"))
+
+    taken = taken_over(before, "k", linked(("t", "k", 0), ("s", "k", 0), ("s", "k", 0), chains=("s", "t", "k")))
+
+    first, second = taken.restored_state(op("k"), 0).edges
+    assert [(each.gate, each.new_gate, each.edge_id, each.num_producers) for each in (first, second)] == [
+        (0, 1, f"{1:032x}", 1),
+        (1, 2, f"{2:032x}", 1),
+    ]
+
+
+def test_records_that_were_dealt_out_are_dealt_by_key_where_the_edge_has_one_now() -> None:
+    """Those of each former consumer may be of any subtask."""
+    before = linked(("s", "k", 0), chains=("s", "k"))
+    before = structs.replace(before, edges=[structs.replace(each, ship_strategy="REBALANCE") for each in before.edges])
+
+    (edge,) = taken_over(before, "k", linked(("s", "k", 0), chains=("s", "k"))).restored_state(op("k"), 0).edges
+
+    assert edge.is_by_key_now
+
+
+def test_records_in_flight_to_an_operator_that_is_gone_are_refused_unless_that_is_wanted() -> None:
+    """They would be lost; the error names the operator."""
+    before, now = linked(("s", "m", 0), ("m", "k", 0), chains=("s", "m", "k")), linked(("s", "k", 0), chains=("s", "k"))
+    wanted = structs.replace(now, settings=JobSettings(ignores_unclaimed_state=True))
+    lost = structs.replace(now, settings=JobSettings())
+
+    with pytest.raises(StateRestoreError, match=r"records in flight to operator 'm' .*uid\(\).*allow-non-restored-state"):
+        taken_over_without_state(before, "m", lost)
+    (edge,) = taken_over_without_state(before, "sk", wanted).restored_state(op("k"), 0).edges
+    assert edge.new_gate == 0
+
+
+def taken_over_without_state(former_job: JobGraphMessage, holds: str, now: JobGraphMessage) -> FormerCheckpoint:
+    vertices = [vertex("".join(chr(int(each, 16)) for each in of.operator_ids), 1) for of in former_job.vertices]
+    entries = [
+        SubtaskEntry(each.vertex_id, 0, channels=handle("in flight") if chr(int(each.vertex_id, 16)) in holds else None)
+        for each in vertices
+    ]
+    written = structs.replace(manifest(vertices, entries), edges=edges_of(former_job))
+    return FormerCheckpoint(CheckpointPlace("/dir", FORMER_JOB, 5), written, now)
