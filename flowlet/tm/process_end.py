@@ -106,8 +106,8 @@ def _processes() -> list[tuple[int, int, int]]:
 def keep_apart(numbers: Sequence[signal.Signals]) -> None:
     """From now on these signals have their default effect in every forked child, and the parent does not hear of them.
 
-    Else ``multiprocessing.Process.terminate`` in a function ends the TaskManager instead of the child: it inherits the handlers of the event
-    loop, and the socket through which Python tells the loop the number of a signal.
+    Else ``multiprocessing.Process.terminate`` in a function ends the TaskManager instead of the child: it inherits the handlers of the
+    event loop, and the socket through which Python tells the loop the number of a signal.
     """
     masks: dict[int, set[signal.Signals | int]] = {}  # by thread that forks: its signal mask before
 
