@@ -8,6 +8,7 @@ Invariants: one line per event, on standard error.  A line from a task thread ca
 import contextlib
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Final, TextIO
 
 import structlog
@@ -17,8 +18,8 @@ from flowlet.errors import ConfigError
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 FORMATS: Final = ("auto", "console", "json")
-# The only loggers changed in a program that embeds a cluster.
-_OUR_LOGGERS: Final = ("flowlet", "netstack", "aiohttp")
+# The only loggers that get a handler in a program that embeds a cluster.
+_OUR_LOGGERS: Final = ("flowlet", "netstack")
 
 
 def configure_logging(level: str = "info", log_format: str = "auto", stream: TextIO | None = None) -> None:
@@ -29,19 +30,63 @@ def configure_logging(level: str = "info", log_format: str = "auto", stream: Tex
     Raises:
         ConfigError: ``level`` or ``log_format`` is not one of ``LEVELS`` or ``FORMATS``.
     """
-    _configure(level, log_format, stream, ("",))
+    if level not in LEVELS:
+        raise ConfigError(f"log level {level!r} does not exist; choose one of {', '.join(LEVELS)}")
+    if log_format not in FORMATS:
+        raise ConfigError(f"log format {log_format!r} does not exist; choose one of {', '.join(FORMATS)}")
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[*_shared_processors(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = _StandardErrorHandler() if stream is None else logging.StreamHandler(stream)
+    logging.root.handlers[:] = [_formatted(handler, log_format, is_terminal=_is_terminal(sys.stderr if stream is None else stream))]
+    logging.root.setLevel(number)
 
 
-def configure_embedded_logging(level: str = "warning", log_format: str = "console") -> None:
-    """As ``configure_logging``, for a user's program with an embedded cluster: changes only flowlet's loggers.
+def configure_embedded_logging() -> None:
+    """Write the warnings of flowlet to standard error in a user's program, in our format, while the program has set up nothing for them.
 
-    Does nothing if the program configured structlog itself.
-
-    Raises:
-        ConfigError: as ``configure_logging``.
+    Changes no level, no logger of other libraries and not structlog: lines go to the handlers that the program sets, at any time.
     """
-    if not structlog.is_configured():
-        _configure(level, log_format, None, _OUR_LOGGERS)
+    if structlog.is_configured():
+        return  # our lines go there
+    for name in _OUR_LOGGERS:
+        logger = logging.getLogger(name)
+        if not any(isinstance(each, _StandInHandler) for each in logger.handlers):
+            logger.addHandler(_StandInHandler())
+
+
+def program_loggers() -> dict[str, tuple[int, int | None, bool]]:
+    """What this program has set up, by the name of the logger: level, the least level of its handlers (None: it has none), propagation."""
+    found = {}
+    named = [each for each in list(logging.root.manager.loggerDict.values()) if isinstance(each, logging.Logger)]
+    for logger in [logging.root, *named]:
+        levels = [each.level for each in logger.handlers if not isinstance(each, logging.NullHandler | _StandInHandler)]
+        name = "" if logger is logging.root else logger.name
+        if levels or logger.level != logging.NOTSET or not logger.propagate:
+            found[name] = logger.level, min(levels, default=None), logger.propagate
+    return found
+
+
+def configure_program_logging(loggers: Mapping[str, tuple[int, int | None, bool]], disabled: int) -> None:
+    """Write the lines that the program which has started this process would write, to standard error; see ``program_loggers``.
+
+    structlog is left alone, as in the program.
+    """
+    for name, (level, least_level, propagates) in loggers.items():
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        logger.propagate = propagates
+        if least_level is not None:
+            logger.addHandler(_formatted(_StandardErrorHandler(), "console", is_terminal=_is_terminal(sys.stderr)))
+            logger.handlers[-1].setLevel(least_level)
+    last_resort = _formatted(_StandardErrorHandler(), "console", is_terminal=_is_terminal(sys.stderr))
+    last_resort.setLevel(logging.WARNING)
+    logging.lastResort = last_resort  # no handler of the root: a function that calls logging.basicConfig() gets what it asks for
+    logging.disable(disabled)
 
 
 def bind_task(job: str, task: str, subtask: int) -> None:
@@ -49,27 +94,16 @@ def bind_task(job: str, task: str, subtask: int) -> None:
     structlog.contextvars.bind_contextvars(job=job, task=task, subtask=subtask)
 
 
-def _configure(level: str, log_format: str, stream: TextIO | None, logger_names: tuple[str, ...]) -> None:
-    if level not in LEVELS:
-        raise ConfigError(f"log level {level!r} does not exist; choose one of {', '.join(LEVELS)}")
-    if log_format not in FORMATS:
-        raise ConfigError(f"log format {log_format!r} does not exist; choose one of {', '.join(FORMATS)}")
-    number = logging.getLevelNamesMapping()[level.upper()]
-    output = sys.stderr if stream is None else stream
-    is_terminal = output is not None and output.isatty()  # it is None in a process that was started without one
-    shared = _shared_processors()
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=False,
-    )
-    handler = _StandardErrorHandler() if stream is None else logging.StreamHandler(stream)
+def _formatted(handler: logging.Handler, log_format: str, *, is_terminal: bool) -> logging.Handler:
     as_console = log_format == "console" or (log_format == "auto" and is_terminal)
     renderers = _console_renderers(colors=is_terminal) if as_console else _json_renderers()
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=renderers))
-    for name in logger_names:
-        _replace_handlers(logging.getLogger(name), handler, number)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_shared_processors(), processors=renderers))
+    return handler
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person reads it; None: the process was started with a closed descriptor."""
+    return stream is not None and not stream.closed and stream.isatty()
 
 
 def _shared_processors() -> list[Processor]:
@@ -118,10 +152,19 @@ class _StandardErrorHandler(logging.StreamHandler[TextIO]):
             super().emit(record)
 
 
-def _replace_handlers(logger: logging.Logger, handler: logging.Handler, level: int) -> None:
-    for old in list(logger.handlers):
-        logger.removeHandler(old)
-    logger.addHandler(handler)
-    logger.setLevel(level)
-    if logger.name != "root":
-        logger.propagate = False
+class _StandInHandler(_StandardErrorHandler):
+    """Does what Python's ``logging.lastResort`` does, in our format: it writes warnings that no other handler gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setLevel(logging.WARNING)
+        _formatted(self, "console", is_terminal=_is_terminal(sys.stderr))
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the program has no handler for the line, by now."""
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(not isinstance(each, _StandInHandler) for each in logger.handlers):
+                return False
+            logger = logger.parent if logger.propagate else None
+        return bool(super().filter(record))

@@ -66,6 +66,7 @@ class EventLoopThread:
         self._num_wakeups = 0  # Guarded by _lock.
         self._thread_id: int | None = None  # Written once, before the loop runs its first function.
         self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
         self._wakeup_fd: int | None = None  # Written before the first producer comes and when it is closed; None: no eventfd.
 
     @classmethod
@@ -98,6 +99,11 @@ class EventLoopThread:
 
     def __repr__(self) -> str:
         return f"<EventLoopThread {self.name!r} {'closed' if self._is_closed else 'open'}, {len(self._queue)} queued>"
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that runs the loop; there is no loop here."""
+        return os.getpid() != self._pid
 
     def is_current_thread(self) -> bool:
         """Whether the caller is on the loop thread."""

@@ -7,8 +7,8 @@ Side:       shared.
 Invariants: the child closes descriptors and does nothing else with them.  It never destroys a loop or transport of the parent: parent and
             child share the selector in the kernel, and the destructor would remove the parent's sockets from it.
             A descriptor that belongs to another file by now is not closed.
-Absent:     ``subprocess``: executed programs inherit no descriptor (all are close-on-exec).  Children that end by ``os._exit``, as those of
-            ``multiprocessing``, end well; in others libuv's exit handler may crash, because it joins threads that the child does not have.
+Absent:     ``subprocess``: executed programs inherit no descriptor (all are close-on-exec).  The exit handler of libuv, which would join
+            threads that a child does not have: ``UvLoop`` sees to it that libuv starts none.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class ClosedInChildren:
     Threading: any thread.
 
     Args:
-        descriptor: of a socket.
+        descriptor: of a socket or pipe.
         owner: the object that uses it; kept alive in the child, so that its destructor does not run.
     """
 
@@ -137,7 +137,7 @@ def forget_in_children(owner: object) -> None:
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
-    """Device and inode, which are unique to an open socket."""
+    """Device and inode, which are unique to an open socket or pipe."""
     found = os.fstat(descriptor)
     return found.st_dev, found.st_ino
 

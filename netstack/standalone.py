@@ -105,8 +105,8 @@ class StandaloneNetwork:
         return gate
 
     def close(self) -> None:
-        """End everything; a second call does nothing."""
-        if self._environment.is_closed:
+        """End everything; a second call, and one in a forked child, does nothing."""
+        if self._environment.is_closed or self._loop.is_inherited:
             return
         try:
             self._loop.submit(self._environment.close()).result(_CLOSE_TIMEOUT_S)

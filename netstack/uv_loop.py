@@ -1,8 +1,12 @@
-"""uvloop's event loop, whose ``close`` ends whatever ``warnings`` are set to.
+"""uvloop's event loop, mended in three ways.
 
-uvloop warns of each handle that is still open when its loop is closed, from within a callback of libuv.  Where warnings are errors (a
-program under test, a user's function that called ``warnings.simplefilter("error")``), the callback ends before it has closed the handle.
-Then ``close`` waits for an active handle for ever, or fails with EBUSY because of an inactive one.
+Its ``close`` ends whatever ``warnings`` are set to.  uvloop warns of each handle that is still open when its loop is closed, from within a
+callback of libuv.  Where warnings are errors (a program under test, a user's function that called ``warnings.simplefilter("error")``), the
+callback ends before it has closed the handle.  Then ``close`` waits for an active handle for ever, or fails with EBUSY because of an
+inactive one.
+
+It starts no threads of libuv.  At the exit of a process libuv joins its threads; a forked child does not have them, and dies of SIGSEGV
+there.  So addresses are looked up by Python: libuv starts its threads to look up the address of a server, be it a number.
 
 uvloop also ends the process (``uv__close: Assertion `fd > STDERR_FILENO'``) if one of its descriptors is 0, 1 or 2, which happens where
 the process was started without standard input, output or error (``>&-``).
@@ -10,10 +14,14 @@ the process was started without standard input, output or error (``>&-``).
 Side:       loop.  Imports uvloop, so it is imported late.
 """
 
+import asyncio
 import os
 import re
+import socket
 import warnings
-from typing import Final, Self
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Self
 
 import uvloop
 
@@ -30,6 +38,39 @@ class UvLoop(uvloop.Loop):
         loop: Self = super().__new__(cls)
         return loop
 
+    async def create_server(  # type: ignore[override]  # the base class lists all options
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str | None = None, port: int | None = None, **options: Any
+    ) -> asyncio.AbstractServer:
+        """A server; at an address in numbers without a look-up."""
+        family = _family_of(host)
+        if host is None or family is None:
+            return await super().create_server(protocol_factory, host, port or 0, **options)
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((host, port or 0))
+            return await super().create_server(protocol_factory, sock=listener, **options)
+        except BaseException:
+            listener.close()
+            raise
+
+    async def getaddrinfo(
+        self,
+        host: Any,
+        port: Any,
+        *,
+        family: int = 0,
+        type: int = 0,  # noqa: A002 - the name that callers use
+        proto: int = 0,
+        flags: int = 0,
+    ) -> Any:
+        """What ``socket.getaddrinfo`` finds, on a thread of Python's unless the address is in numbers."""
+        if _family_of(host) is not None:
+            return socket.getaddrinfo(host, port, family, type, proto, flags | socket.AI_NUMERICHOST)
+        return await self.run_in_executor(None, partial(socket.getaddrinfo, host, port, family, type, proto, flags))
+
     def close(self) -> None:
         """Close the loop and all that is open on it."""
         # A warning from C belongs to the innermost Python frame, which is this one: the filter concerns nobody else.  It is set each time,
@@ -43,3 +84,14 @@ def open_standard_descriptors() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:  # the lowest one that is free
         os.set_inheritable(descriptor, True)  # noqa: FBT003 - for children, too
     os.close(descriptor)
+
+
+def _family_of(host: object) -> socket.AddressFamily | None:
+    """The family of an address in numbers; None: it is a name, or something else."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)  # type: ignore[arg-type]  # which is one of the errors
+        except (OSError, TypeError, ValueError):
+            continue
+        return family
+    return None

@@ -71,7 +71,8 @@ def _defaults_of_file() -> dict[str, dict[str, str]]:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"flowlet: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
+    if sys.stderr is not None:  # print() would take standard output instead
+        print(f"flowlet: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
     return code
 
 

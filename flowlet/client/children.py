@@ -1,14 +1,17 @@
 """TaskManagers as child processes of a user's program.
 
 Side:       shared.
-Invariants: a child lives in a session of its own, so that the terminal's Ctrl-C reaches the client first; it ends with its parent
-            whatever happens (``--parent-pid``); what it prints appears on this program's standard output in whole lines.
+Invariants: a child lives in a session of its own, so that the terminal's Ctrl-C reaches the client first.  The kernel ends it with its
+            parent, whatever it does, and what it leaves behind is ended with it.  All that it prints appears on this program's
+            standard output in whole lines; what it tells this program goes through a pipe of its own.
 Units:      seconds.
 """
 
 import codecs
+import contextlib
 import errno
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -21,8 +24,10 @@ from pathlib import Path
 from typing import Final
 
 from flowlet.client.program.interrupts import Latch
-from flowlet.client.python_interpreter import environment_of_other_python
+from flowlet.client.python_interpreter import command_of_task_manager
 from flowlet.errors import FlowletError
+from flowlet.tm.process_end import ENDING, EXIT_WORK_S
+from netstack.forks import ClosedInChildren
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
@@ -30,6 +35,7 @@ _log = LogLines(__name__)
 STOP_GRACE_S: Final = 5.0  # between SIGTERM and SIGKILL; a child promises 1.8 s, and on a busy machine it may not get the processor
 _KILL_TIMEOUT_S: Final = 5.0  # for the kernel
 _PRINT_TIMEOUT_S: Final = 5.0  # for the last words of all children
+_LOOK_INTERVAL_S: Final = 0.25  # a child may have ended while another process has the other end of its pipe
 _READ_BYTES: Final = 64 * 1024
 _MAX_READS_PER_PASS: Final = 64  # of one pipe, before the other ones are looked at
 _MAX_LINE_CHARS: Final = 1024 * 1024  # a longer line is passed on in pieces
@@ -41,16 +47,16 @@ class TaskManagerOptions:
 
     jobmanager: str  # host:port
     secret_file: Path
+    program_file: Path  # with the ProgramStart of this program
     num_slots: int
-    log_level: str = "warning"
     pin_cpu: int | None = None
     network_memory_bytes: int | None = None
     python: str | None = None  # the interpreter; None: this one
 
     def arguments(self) -> list[str]:
-        """The arguments after ``python -m flowlet.tm``."""
+        """The options of ``python -m flowlet.tm``."""
         arguments = ["--jobmanager", self.jobmanager, "--slots", str(self.num_slots), "--secret-file", str(self.secret_file)]
-        arguments += ["--parent-pid", str(os.getpid()), "--log-level", self.log_level]
+        arguments += ["--parent-pid", str(os.getpid())]
         if self.pin_cpu is not None:
             arguments += ["--pin-cpu", str(self.pin_cpu)]
         if self.network_memory_bytes is not None:
@@ -59,12 +65,10 @@ class TaskManagerOptions:
 
 
 class _Pipe:
-    """What one child printed so far: the ready line, then lines to pass on.  Owned by the forwarder's thread but for ``is_ready``."""
+    """What one child printed so far.  Owned by the forwarder's thread."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.ready_line: str | None = None  # Written by the forwarder before it sets ``is_ready``.
-        self.is_ready = Latch()  # the first line came, or the pipe ended without one
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._partial = ""
 
@@ -73,11 +77,6 @@ class _Pipe:
         text = self._partial + self._decoder.decode(data, final=not data)
         end = len(text) if not data or len(text) > _MAX_LINE_CHARS else text.rfind("\n") + 1
         text, self._partial = text[:end], text[end:]
-        if self.is_ready.is_open or not (text or not data):
-            return text
-        ready_line, _, text = text.partition("\n")
-        self.ready_line = ready_line or None
-        self.is_ready.open()
         return text
 
 
@@ -216,14 +215,29 @@ class TaskManagerProcess:
     """One child.  Threading: one thread at a time."""
 
     def __init__(self, options: TaskManagerOptions, forwarder: OutputForwarder) -> None:
-        python = options.python or sys.executable
-        if not python:
-            raise FlowletError("this Python does not know its own program file, so it cannot start TaskManagers; use in_process=True")
-        environment = child_environment() if options.python is None else environment_of_other_python()
-        command = [python, "-P", "-m", "flowlet.tm", *options.arguments()]
-        self._process = subprocess.Popen(  # noqa: S603 - an interpreter, and our own module
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment, start_new_session=True
-        )
+        their_life, self._life_fd = os.pipe()  # the kernel ends the child when the other end of this pipe is gone
+        self._status_fd, their_status = os.pipe()
+        try:
+            command = command_of_task_manager(options.python, options.program_file, their_life, their_status)
+            self._process = subprocess.Popen(  # noqa: S603 - an interpreter, and our own module
+                [*command, *options.arguments()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=None if _inherits_standard_error() else subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=(their_life, their_status),
+            )
+        except BaseException:
+            os.close(self._life_fd)
+            os.close(self._status_fd)
+            raise
+        finally:
+            os.close(their_life)
+            os.close(their_status)
+        self._in_children = ClosedInChildren(self._life_fd, None)  # a forked child of the program is not the program
+        os.set_blocking(self._status_fd, False)
+        self._told = b""
+        self._may_tell_more = True
         assert self._process.stdout is not None, "stdout=PIPE"
         self._stdout = self._process.stdout
         self._pipe = forwarder.add(self._stdout.fileno())
@@ -242,9 +256,9 @@ class TaskManagerProcess:
 
     def end(self) -> str | None:
         """How it ended, in words; None while it runs."""
-        code = self._process.poll()
-        if code is None:
+        if not self._has_ended(0):
             return None
+        code = self._process.returncode
         if code >= 0:
             how = f"with exit code {code}"
         else:
@@ -255,52 +269,106 @@ class TaskManagerProcess:
         return f"TaskManager process {self.pid} ended {how}; its standard error may say more"
 
     def wait_ready(self, deadline: float) -> str:
-        """The line that it prints once it is registered; ``deadline`` on the monotonic clock.
+        """The line that it tells once it is registered; ``deadline`` on the monotonic clock.
 
         Raises:
             FlowletError: it ended before, or was not ready in time.
         """
-        self._pipe.is_ready.wait(max(0.0, deadline - time.monotonic()))
-        if self._pipe.ready_line is not None:
-            return self._pipe.ready_line
-        if not self._pipe.is_ready.is_open:
-            raise FlowletError(f"TaskManager process {self.pid} was not ready in time")
-        try:
-            code = self._process.wait(STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
-            raise FlowletError(f"TaskManager process {self.pid} closed its standard output before it was ready, and did not end") from None
-        raise FlowletError(f"TaskManager process {self.pid} ended with exit code {code} before it was ready")
+        while (ready_line := self._next_told()) is None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise FlowletError(f"TaskManager process {self.pid} was not ready in time")
+            if self._has_ended(0 if self._may_tell_more else min(left_s, _LOOK_INTERVAL_S)):
+                how = f"with exit code {self._process.returncode}"
+                raise FlowletError(f"TaskManager process {self.pid} ended {how} before it was ready")
+            if self._may_tell_more:
+                _wait_readable(self._status_fd, min(left_s, _LOOK_INTERVAL_S))
+        return ready_line
+
+    def _next_told(self) -> str | None:
+        """The next line that it has told; None: there is none yet."""
+        while b"\n" not in self._told:
+            try:
+                data = os.read(self._status_fd, _READ_BYTES)
+            except BlockingIOError:
+                return None
+            if not data:
+                self._may_tell_more = False
+                return None
+            self._told += data
+        line, _, self._told = self._told.partition(b"\n")
+        return line.decode("utf-8", "replace")
 
     def terminate(self) -> None:
         """Ask it to stop."""
-        if self._process.poll() is None:
+        if not self._has_ended(0):
             self._process.terminate()
 
     def wait_or_kill(self, deadline: float) -> None:
-        """Wait for its end; kill it at the deadline (monotonic clock)."""
-        try:
-            self._process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            _log.warning("a TaskManager did not stop and was killed", pid=self.pid)
-            self._process.kill()
-            self._wait_killed()
-
-    def _wait_killed(self) -> None:
-        try:
-            self._process.wait(_KILL_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+        """Wait for its end; kill it at the deadline (monotonic clock), or later if its functions have left work for its end."""
+        if self._has_ended(deadline - time.monotonic()):
+            return
+        if ENDING in iter(self._next_told, None) and self._has_ended(EXIT_WORK_S):
+            return
+        _log.warning("a TaskManager did not stop and was killed", pid=self.pid)
+        self._kill_group()
+        if not self._has_ended(_KILL_TIMEOUT_S):
             _log.warning("a TaskManager that was killed is still there", pid=self.pid, timeout_s=_KILL_TIMEOUT_S)
 
+    def _has_ended(self, timeout_s: float) -> bool:
+        """Whether it has ended within the time; what it has left behind is ended, too.
+
+        The group is killed before the process is waited for: until then no other one gets its id.
+        """
+        if self._process.returncode is not None:
+            return True
+        try:
+            descriptor = self.end_event_fd()
+        except ProcessLookupError:  # the program waits for every child of its own accord, or ignores SIGCHLD
+            self._process.poll()
+            return True
+        try:
+            if not _wait_readable(descriptor, timeout_s):
+                return False
+        finally:
+            os.close(descriptor)
+        self._kill_group()
+        self._process.wait()  # waits for the exit code of a process that has ended; ended by the kernel
+        return True
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
     def close_output(self) -> None:
-        """Give the pipe back; after the forwarder was closed."""
+        """Give the pipes back; after the forwarder was closed."""
+        if self._stdout.closed:
+            return
         self._stdout.close()
+        self._in_children.release()
+        os.close(self._life_fd)
+        os.close(self._status_fd)
 
     def remove_output(self, forwarder: OutputForwarder) -> bool:
-        """Pass on its last words and give the pipe back; False: the forwarder still has it, so ``close_output`` after its end."""
+        """Pass on its last words and give the pipes back; False: the forwarder still has one, so ``close_output`` after its end."""
         if not forwarder.remove(self._pipe):
             return False
-        self._stdout.close()
+        self.close_output()
         return True
+
+
+def _inherits_standard_error() -> bool:
+    """Whether a child has this program's standard error; else the program was started without one."""
+    try:
+        return os.get_inheritable(2)
+    except OSError:
+        return False
+
+
+def _wait_readable(descriptor: int, timeout_s: float) -> bool:
+    looker = select.poll()
+    looker.register(descriptor, select.POLLIN)
+    return bool(looker.poll(max(0.0, timeout_s) * 1000))
 
 
 def stop_all(children: Sequence[TaskManagerProcess], forwarder: OutputForwarder) -> None:
@@ -313,9 +381,3 @@ def stop_all(children: Sequence[TaskManagerProcess], forwarder: OutputForwarder)
     forwarder.close()
     for child in children:
         child.close_output()
-
-
-def child_environment() -> dict[str, str]:
-    """Our environment, with everything that this program can import importable in a child, in the same order."""
-    paths = [entry or os.getcwd() for entry in sys.path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

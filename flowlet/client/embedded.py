@@ -26,7 +26,7 @@ from flowlet.client.children import OutputForwarder, TaskManagerOptions
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.client.program.user_frames import show_interrupts_in_one_line
 from flowlet.client.program_code import NeededCode
-from flowlet.client.python_interpreter import checked_interpreter
+from flowlet.client.python_interpreter import checked_interpreter, program_start
 from flowlet.client.remote import ClusterClient, JobManagerApi
 from flowlet.client.respawn_policy import RespawnPolicy
 from flowlet.common.job_status import JobStatus
@@ -37,6 +37,7 @@ from flowlet.logs import configure_embedded_logging
 from flowlet.rpc.auth import SECRET_BYTES
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
+from flowlet.tm.process_model import NUM_DESCRIPTORS, check_free_descriptors
 from flowlet.tm.task import CancellationConfig
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.eventloop import EventLoopThread
@@ -49,6 +50,7 @@ _LOCAL_VARIABLE: Final = "FLOWLET_LOCAL"
 _IN_PROCESS: Final = "inprocess"
 _EXIT_CODE_S: Final = 0.5  # a process closes its connections some milliseconds before its exit code can be had
 _EXIT_CODE_POLL_S: Final = 0.01
+_DESCRIPTORS_OF_CHILD: Final = 8  # its pipes, its end, its connections
 _HOST: Final = "127.0.0.1"
 _READY_TIMEOUT_S: Final = 60.0  # a TaskManager needs under a second; a loaded machine needs more
 _STOP_TASKS_S: Final = 1.5
@@ -153,6 +155,8 @@ class EmbeddedCluster(ClusterClient):
         Raises:
             FlowletError: a TaskManager could not be started.
         """
+        num_children = 0 if in_process else num_task_managers
+        check_free_descriptors(NUM_DESCRIPTORS + num_children * _DESCRIPTORS_OF_CHILD, "a local cluster")
         show_interrupts_in_one_line()
         configure_embedded_logging()
         cluster = None
@@ -241,12 +245,14 @@ class EmbeddedCluster(ClusterClient):
         with DeferredSignals():
             self._folder = Path(tempfile.mkdtemp(prefix="flowlet-"))  # mode 0700
             secret_file = write_secret(self._folder / "secret", self.secret)
+            program_file = self._folder / "program.json"
+            program_file.write_text(program_start(python).to_json(), encoding="ascii")
             self._forwarder = OutputForwarder(self._cancel_jobs)
             self._supervisor = ChildSupervisor(self._forwarder, RespawnPolicy())
         cpus = sorted(os.sched_getaffinity(0))
         pins = cpus if num_task_managers == len(cpus) else [None] * num_task_managers
         address = f"{self.host}:{self.port}"
-        options = [TaskManagerOptions(address, secret_file, num_slots, pin_cpu=pin_cpu, python=python) for pin_cpu in pins]
+        options = [TaskManagerOptions(address, secret_file, program_file, num_slots, pin_cpu=pin_cpu, python=python) for pin_cpu in pins]
         self._supervisor.start(options, _READY_TIMEOUT_S)
 
     # ---------------------------------------------------------------- end

@@ -333,6 +333,11 @@ class ClusterClient:
         """Whether ``close`` was called."""
         return self._is_closed
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that has made the client, and has nothing of it to give back."""
+        return os.getpid() != self._pid
+
     def be_patient(self, retry: ClientRetry) -> None:
         """The JobManager keeps its jobs: questions about them wait for the next one if it does not answer."""
         self._api.be_patient(retry)
@@ -406,7 +411,7 @@ class ClusterClient:
 
         Every step has a deadline, so that Ctrl-C can wait until it is over.  In a forked child it does nothing: all that is the parent's.
         """
-        if os.getpid() != self._pid:
+        if self.is_inherited:
             return
         with DeferredSignals():
             with self._lock:

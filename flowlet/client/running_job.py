@@ -224,11 +224,18 @@ class RunningJob:
                 self._client.call(lambda api: api.cancel(self._job_id, _INTERRUPT_GRACE_S))
             self._is_cancel_sent = True
             document = self._wait_terminal(_INTERRUPT_GRACE_S)
-            if document is not None and (lines := still_running(document)):
+            if document is not None and sys.stderr is not None and (lines := still_running(document)):
                 sys.stderr.write("\n".join([f"job {self._name!r} is {document['state']}", *lines, ""]))
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that runs the job: it has nothing to give back, nor to cancel."""
+        return self._client.is_inherited
+
     def close(self) -> None:
-        """Give back the connection, and the embedded cluster if there is one; more than once does nothing."""
+        """Give back the connection, and the embedded cluster if there is one; more than once, and in a forked child, does nothing."""
+        if self.is_inherited:
+            return
         with DeferredSignals():
             self.release_readers()
             self._settle_savepoints()

@@ -26,6 +26,10 @@ class RunningJob(Protocol):
     def job_id(self) -> str:
         """32 hex digits."""
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that runs the job."""
+
     def status(self) -> JobStatus:
         """The job's present state at the JobManager."""
 

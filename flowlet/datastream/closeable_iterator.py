@@ -69,8 +69,8 @@ class CloseableIterator:
         return JobClient(self._job, lambda _: None)
 
     def close(self) -> None:
-        """Cancel the job if it still runs, and release what it holds; idempotent."""
-        if self._is_closed:
+        """Cancel the job if it still runs, and release what it holds; idempotent.  In a forked child it does nothing."""
+        if self._is_closed or self._job.is_inherited:
             return
         self._is_closed = True
         try:

@@ -100,5 +100,6 @@ def run_command() -> int:
         message = error.format_message()
     else:
         return 0
-    print(f"{_PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - one line, no traceback
+    if sys.stderr is not None:  # print() would take standard output instead
+        print(f"{_PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - one line, no traceback
     return _EXIT_BAD_OPTION

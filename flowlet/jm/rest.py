@@ -57,12 +57,11 @@ class RestApi:
 
     def create_application(self) -> web.Application:
         """The aiohttp application with all routes, behind the check of signatures."""
-        application = self.protection.create_application()
-        application.add_routes(self._producers.routes())
-        application.add_routes(self._savepoints.routes())
-        application.add_routes(FileApi(self._files).routes())
-        application.add_routes(
+        return self.protection.create_application(
             [
+                *self._producers.routes(),
+                *self._savepoints.routes(),
+                *FileApi(self._files).routes(),
                 web.get("/overview", self.overview),
                 web.get("/taskmanagers", self.task_managers),
                 web.post("/jobs", self.submit),
@@ -84,7 +83,6 @@ class RestApi:
                 web.get("/rpc/taskmanager", self.task_manager),
             ]
         )
-        return application
 
     async def overview(self, request: web.Request) -> web.Response:
         """The cluster in numbers: TaskManagers, slots, jobs."""

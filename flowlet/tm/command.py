@@ -2,7 +2,8 @@
 
 Side:       shared.  Runs the loop on the main thread.
 Invariants: one line on standard output when ready; SIGINT, SIGTERM, SIGHUP and the parent's death end the process within ``STOP_S``,
-            even if a task does not let go; every error is one line and exit code 2.
+            even if a task does not let go, unless functions have left work for its end (``process_end``); every error is one line
+            and exit code 2.
 """
 
 import asyncio
@@ -20,12 +21,11 @@ import typer
 from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
 from flowlet.common.units.host_address import parse_address
 from flowlet.errors import ConfigError, FlowletError
-from flowlet.logs import configure_logging
+from flowlet.logs import configure_logging, configure_program_logging
 from flowlet.rpc.config_file import task_manager_defaults
 from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.secret import load_or_create_secret
-from flowlet.tm.child_signals import keep_apart
 from flowlet.tm.command_options import (
     Advertise,
     BusyPollUs,
@@ -62,7 +62,17 @@ from flowlet.tm.latency.busy_tasks import TaskLoad
 from flowlet.tm.latency.keep_awake import KeepAwake
 from flowlet.tm.latency.latency_policy import Goal, LatencyPolicy, TaskDriver
 from flowlet.tm.latency.switch_interval import SwitchInterval
-from flowlet.tm.process_model import DEFAULT_GC_THRESHOLD, GarbageCollectorTuning, ParentWatch, TaskScheduling, pin_to_cpu
+from flowlet.tm.process_end import end_now, keep_apart, leave
+from flowlet.tm.process_model import (
+    DEFAULT_GC_THRESHOLD,
+    NUM_DESCRIPTORS,
+    GarbageCollectorTuning,
+    ParentWatch,
+    TaskScheduling,
+    check_free_descriptors,
+    pin_to_cpu,
+)
+from flowlet.tm.program_start import enter_program, started, tell_program
 from flowlet.tm.shared_process import SharedProcess
 from flowlet.tm.shipped_folders import SHIPPED_FOLDERS, is_users_module
 from flowlet.tm.task import CancellationConfig
@@ -131,7 +141,10 @@ def taskmanager(
     log_format: LogFormat = "auto",
 ) -> None:
     """Run a TaskManager until a signal comes."""
-    configure_logging(log_level, log_format)
+    if started is None:
+        configure_logging(log_level, log_format)
+    else:
+        configure_program_logging(started.loggers, started.disabled)
     if pin_cpu is not None:
         pin_to_cpu(pin_cpu)
     policy = LatencyPolicy.of(
@@ -188,7 +201,8 @@ def run_command(arguments: list[str] | None = None) -> int:
 
 
 def _complain(message: str) -> None:
-    print(f"{_PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
+    if sys.stderr is not None:  # print() would take standard output instead
+        print(f"{_PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
 
 
 def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake | None = None) -> None:
@@ -197,10 +211,13 @@ def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake |
     Raises:
         FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
     """
+    enter_program()  # after the options were read: packages that do that import parts of themselves late
+    check_free_descriptors(NUM_DESCRIPTORS, "a TaskManager")
     keep_apart(STOP_SIGNALS)
     SHIPPED_FOLDERS.owns_process = True
     with SharedProcess(is_users_module) as shared, asyncio.Runner(loop_factory=UvLoop) as runner:
-        faulthandler.enable()  # after standard error is what it stays
+        if sys.stderr is not None:
+            faulthandler.enable()  # after standard error is what it stays
         failure = runner.run(_Process(process, config, shared, keeper).run())
     if failure is not None:
         raise FlowletError(failure)
@@ -279,23 +296,29 @@ class _Process:
 
     def _announce(self, tm_id: str, address: str) -> None:
         jobmanager = f"{self._options.jobmanager_host}:{self._options.jobmanager_port}"
-        print(f"TaskManager {tm_id} listening on {address}, registered at {jobmanager}", flush=True)  # noqa: T201 - the ready line
+        ready_line = f"TaskManager {tm_id} listening on {address}, registered at {jobmanager}"
+        if not tell_program(ready_line):
+            print(ready_line, flush=True)  # noqa: T201 - for the person or script that waits for it
 
     async def _shut_down(self, executor: TaskExecutor) -> None:
         try:
             async with asyncio.timeout(STOP_S):
                 stuck = await executor.stop(_TASKS_STOP_S)
         except TimeoutError:
-            _exit_now("the network stack did not close in time", self._failure)
+            self._leave("the network stack did not close in time")
         if stuck:
-            _exit_now("tasks did not end in time:\n" + "\n".join(task.describe_stuck() for task in stuck), self._failure)
+            self._leave("tasks did not end in time:\n" + "\n".join(task.describe_stuck() for task in stuck))
+
+    def _leave(self, reason: str) -> NoReturn:
+        """End without asking the threads that do not listen; exit functions run."""
+        leave(_told_code(reason, self._failure))
 
     def _signalled(self, number: signal.Signals) -> None:
         self._num_signals += 1
         if self._executor is not None:
             self._executor.announce_end(f"it got {number.name}")
         if self._num_signals > 1:
-            _exit_now(f"{number.name} again", self._failure)
+            end_now(_told_code(f"{number.name} again", self._failure))
         _log.info("stopping", signal=number.name)
         self._stop.set()
 
@@ -309,13 +332,13 @@ class _Process:
         self._stop.set()
 
 
-def _exit_now(reason: str, failure: str | None) -> NoReturn:
-    """End without asking the threads that do not listen."""
+def _told_code(reason: str, failure: str | None) -> int:
+    """The exit code, after the log was told why the process does not end as it should."""
     _log.warning("leaving the hard way", reason=reason)
     if failure is None:
-        os._exit(0)
+        return 0
     _complain(failure)
-    os._exit(_EXIT_FAILURE)
+    return _EXIT_FAILURE
 
 
 def parse_memory_size(text: str, option: str) -> int:

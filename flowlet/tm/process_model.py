@@ -19,6 +19,7 @@ from flowlet.errors import ConfigError
 DEFAULT_GC_THRESHOLD: Final = 50_000
 _MAX_GC_THRESHOLD: Final = 2**31 - 1  # a C int
 _OLDER_GC_THRESHOLDS: Final = (50, 100)
+NUM_DESCRIPTORS: Final = 32  # of a TaskManager with its tasks; a small job has 26 at most, and peers need one each
 _TASK_NICENESS: Final = 10  # the loop then gets the core when it wakes; tasks get a tenth of a core that both want
 
 
@@ -32,6 +33,24 @@ class TaskScheduling(StrEnum):
     IDLE = "idle"
     """SCHED_IDLE: a task runs only when nothing else wants the core.  Only for a process that owns its core: beside other work a task might
     not get the core while it holds the interpreter's lock, and would block its own loop."""
+
+
+def check_free_descriptors(num_needed: int, purpose: str) -> None:
+    """Refuse what this process has not enough file descriptors for: without them connections fail one by one, and nobody could say why.
+
+    Raises:
+        ConfigError: fewer than ``num_needed`` are free; says how many there are, and how many ``purpose`` needs.
+    """
+    limit = os.sysconf("SC_OPEN_MAX")  # RLIMIT_NOFILE; -1: there is none.  The module ``resource`` may be the program's
+    try:
+        num_open = len(os.listdir("/proc/self/fd")) - 1  # one is that of the listing
+    except OSError:  # there is none for the listing
+        num_open = limit
+    if 0 <= limit < num_open + num_needed:
+        raise ConfigError(
+            f"this process may have {limit} file descriptors (RLIMIT_NOFILE), and {num_open} are open: {purpose} needs {num_needed} more; "
+            f"raise the limit to {num_open + num_needed} at least, as with 'ulimit -n 1024'"
+        )
 
 
 def pin_to_cpu(cpu: int) -> None:

@@ -9,7 +9,7 @@ Source:     Flink ``NettyServer``.
 """
 
 import asyncio
-import resource
+import os
 import secrets
 import time
 
@@ -45,8 +45,8 @@ def within_descriptors(max_strangers: int) -> int:
 
     A process may have two servers, whose strangers must leave half of its descriptors to the work.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max_strangers if soft == resource.RLIM_INFINITY else max(1, min(max_strangers, soft // 4))
+    soft = os.sysconf("SC_OPEN_MAX")  # RLIMIT_NOFILE; -1: there is no limit.  A module called ``resource`` may be the program's
+    return max_strangers if soft < 0 else max(1, min(max_strangers, soft // 4))
 
 
 class _ChannelGroup(ChannelHandler):

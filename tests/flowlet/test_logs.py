@@ -12,6 +12,7 @@ import structlog
 
 from flowlet.errors import ConfigError
 from flowlet.logs import bind_task, configure_embedded_logging, configure_logging
+from netstack.log_lines import LogLines
 
 
 @pytest.fixture(autouse=True)
@@ -163,20 +164,43 @@ def test_unknown_settings_are_named_with_what_is_allowed(level: str, log_format:
 
 
 def test_an_embedded_cluster_leaves_the_users_loggers_alone() -> None:
-    handlers, level = list(logging.getLogger().handlers), logging.getLogger().level
+    """Also those of other libraries, and what the program has set for ours."""
+    mine = logging.NullHandler()
+    logging.getLogger("flowlet").addHandler(mine)
+    loggers = [logging.getLogger(name) for name in ("", "aiohttp", "asyncio", "flowlet", "netstack")]
+    before = [(list(each.handlers), each.level, each.propagate) for each in loggers]
 
     configure_embedded_logging()
-
-    assert logging.getLogger().handlers == handlers
-    assert logging.getLogger().level == level
-    assert logging.getLogger("flowlet").handlers
-
-
-def test_an_embedded_cluster_warns_on_standard_error_and_is_silent_below(capsys: pytest.CaptureFixture[str]) -> None:
     configure_embedded_logging()
 
-    structlog.get_logger("flowlet.x").info("quiet")
-    structlog.get_logger("flowlet.x").warning("loud")
+    after = [(list(each.handlers), each.level, each.propagate) for each in loggers]
+    assert after[:3] == before[:3]
+    assert mine in after[3][0]
+    assert [each[1:] for each in after] == [each[1:] for each in before]
+    assert len(logging.getLogger("netstack").handlers) == 1
+    assert not structlog.is_configured()
+
+
+def test_an_embedded_cluster_writes_nothing_for_which_the_program_has_a_handler(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whenever it has set it."""
+    configure_embedded_logging()
+    stream = io.StringIO()
+    logging.getLogger().addHandler(logging.StreamHandler(stream))
+
+    LogLines("flowlet.x").warning("mine")
+
+    assert stream.getvalue() == "mine\n"
+    assert capsys.readouterr().err == ""
+
+
+def test_an_embedded_cluster_warns_on_standard_error_and_is_silent_below(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # those of the test runner
+    configure_embedded_logging()
+
+    LogLines("flowlet.x").info("quiet")
+    LogLines("flowlet.x").warning("loud")
 
     assert "quiet" not in (err := capsys.readouterr().err)
     assert err.count("loud") == 1

@@ -52,6 +52,6 @@ def test_jobs_run_while_silent_strangers_wait(tmp_path: Path, num_descriptors: i
 @pytest.mark.parametrize(("soft", "max_strangers"), [(128, 32), (1024, 64), (resource.RLIM_INFINITY, 64), (2, 1)])
 def test_each_of_two_doors_takes_a_quarter_at_most(monkeypatch: pytest.MonkeyPatch, soft: int, max_strangers: int) -> None:
     """The data port has the same rule as the JobManager's port; its own limit is 64."""
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+    monkeypatch.setattr(os, "sysconf", lambda _: soft)
 
     assert within_descriptors(64) == max_strangers

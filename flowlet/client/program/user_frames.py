@@ -47,7 +47,8 @@ def show_interrupts_in_one_line() -> None:
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt) and _is_inside_engine(trace):
-        sys.stderr.write(f"{kind.__name__}\n")
+        if sys.stderr is not None:
+            sys.stderr.write(f"{kind.__name__}\n")
     elif kind.__name__ == "ClosedOutputError" and kind.__module__ == "flowlet.errors":  # not imported: see the rules
         if sys.stderr is not None:
             sys.stderr.write(f"{' '.join(str(error).split())}\n")

@@ -46,12 +46,16 @@ class Cluster:
         return child
 
     def start(self, *num_slots: int) -> None:
-        self.supervisor.start([TaskManagerOptions("127.0.0.1:1", Path("/s"), each) for each in num_slots], PATIENCE_S)
+        self.supervisor.start([TaskManagerOptions("127.0.0.1:1", Path("/s"), Path("/p"), each) for each in num_slots], PATIENCE_S)
 
     def next_started(self) -> tuple[int, int]:
         """Process id and number of slots."""
         pid, options = self.started.get(timeout=PATIENCE_S)
         return pid, options.num_slots
+
+
+# The last of the arguments before the options is the descriptor to tell the program by.
+TELLS = 'while [ "$1" != --jobmanager ]; do status=$1; shift; done\necho ready > /proc/self/fd/$status\n'
 
 
 def use_script(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
@@ -63,7 +67,7 @@ def use_script(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cluster]:
-    use_script(monkeypatch, tmp_path, "echo ready\nexec sleep 1000")
+    use_script(monkeypatch, tmp_path, TELLS + "exec sleep 1000")
     made = Cluster()
     yield made
     made.supervisor.stop()
@@ -97,7 +101,7 @@ def test_what_a_dead_child_printed_last_is_shown(
 ) -> None:
     printed = tmp_path / "printed"
     os.mkfifo(printed)
-    use_script(monkeypatch, tmp_path, f"echo ready\necho record 1\nprintf 'half a line'\necho all > '{printed}'\nexec sleep 1000")
+    use_script(monkeypatch, tmp_path, f"{TELLS}echo record 1\nprintf 'half a line'\necho all > '{printed}'\nexec sleep 1000")
     cluster.start(1)
     pid, _ = cluster.next_started()
     assert printed.read_text(encoding="ascii") == "all\n"
@@ -109,7 +113,7 @@ def test_what_a_dead_child_printed_last_is_shown(
 
 
 def test_it_gives_up_in_the_end_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use_script(monkeypatch, tmp_path, "echo ready\nexec sleep 1000")
+    use_script(monkeypatch, tmp_path, TELLS + "exec sleep 1000")
     cluster = Cluster(max_deaths=1)
     cluster.start(1)
 
@@ -147,7 +151,7 @@ def test_children_that_end_after_the_stop_of_replacing_are_not_replaced(cluster:
 
 
 def test_stop_ends_children_and_successors_and_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use_script(monkeypatch, tmp_path, "echo ready\nexec sleep 1000")
+    use_script(monkeypatch, tmp_path, TELLS + "exec sleep 1000")
     before = psutil.Process().num_fds()
     cluster = Cluster()
     cluster.start(1, 1)

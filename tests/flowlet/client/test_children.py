@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, child_environment
+from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess
+from flowlet.client.python_interpreter import program_start
 from flowlet.errors import FlowletError
 from tests.waiting import PATIENCE_S
 
@@ -34,19 +36,18 @@ def forwarder(pipes: list[tuple[int, int]]) -> Iterator[OutputForwarder]:
     forwarder.close()
 
 
-def test_the_first_line_is_the_ready_line_and_is_not_printed(
+def test_the_first_line_is_printed_as_every_other(
     forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """What a child has to tell its parent goes through another pipe: a module that prints when it is imported disturbs nothing."""
     read_fd, write_fd = pipes[0]
-    pipe = forwarder.add(read_fd)
+    forwarder.add(read_fd)
 
-    os.write(write_fd, b"TaskManager tm-1 lis")
-    os.write(write_fd, b"tening\nrecord 1\n")
-    assert pipe.is_ready.wait(PATIENCE_S)
+    os.write(write_fd, b"hello from a mod")
+    os.write(write_fd, b"ule\nrecord 1\n")
     forwarder.drain()
 
-    assert pipe.ready_line == "TaskManager tm-1 listening"
-    assert capsys.readouterr().out == "record 1\n"
+    assert capsys.readouterr().out == "hello from a module\nrecord 1\n"
 
 
 def test_lines_of_two_children_do_not_mix(
@@ -57,7 +58,7 @@ def test_lines_of_two_children_do_not_mix(
     forwarder.add(read_a)
     forwarder.add(read_b)
 
-    for write_fd, text in ((write_a, b"ready\nhalf a"), (write_b, b"ready\nwhole b\n"), (write_a, b" line\n")):
+    for write_fd, text in ((write_a, b"half a"), (write_b, b"whole b\n"), (write_a, b" line\n")):
         os.write(write_fd, text)
         forwarder.drain()
 
@@ -70,7 +71,7 @@ def test_characters_that_are_split_between_two_reads_stay_whole(
     read_fd, write_fd = pipes[0]
     forwarder.add(read_fd)
 
-    for piece in (b"ready\ncaf\xc3", b"\xa9 \xff\n"):
+    for piece in (b"caf\xc3", b"\xa9 \xff\n"):
         os.write(write_fd, piece)
         forwarder.drain()
 
@@ -83,7 +84,7 @@ def test_a_last_line_without_a_newline_is_printed_at_the_end(
     read_fd, write_fd = pipes[0]
     forwarder.add(read_fd)
 
-    os.write(write_fd, b"ready\nlast words")
+    os.write(write_fd, b"last words")
     os.close(write_fd)
     forwarder.close()
 
@@ -97,20 +98,10 @@ def test_closing_prints_what_is_still_in_the_pipe(
     read_fd, write_fd = pipes[0]
     forwarder.add(read_fd)
 
-    os.write(write_fd, b"ready\n" + b"x" * 10_000 + b"\n")
+    os.write(write_fd, b"x" * 10_000 + b"\n")
     forwarder.close()
 
     assert capsys.readouterr().out == "x" * 10_000 + "\n"
-
-
-def test_a_child_that_ends_without_a_word_is_not_waited_for(forwarder: OutputForwarder, pipes: list[tuple[int, int]]) -> None:
-    read_fd, write_fd = pipes[0]
-    pipe = forwarder.add(read_fd)
-
-    os.close(write_fd)
-
-    assert pipe.is_ready.wait(PATIENCE_S)
-    assert pipe.ready_line is None
 
 
 def test_a_closed_standard_output_does_not_stop_the_reading(
@@ -122,7 +113,6 @@ def test_a_closed_standard_output_does_not_stop_the_reading(
     monkeypatch.setattr(sys, "stdout", closed)
     read_fd, write_fd = pipes[0]
     forwarder.add(read_fd)
-    os.write(write_fd, b"ready\n")
 
     for _ in range(40):
         os.write(write_fd, b"x" * 9_999 + b"\n")  # six times what a pipe holds
@@ -147,17 +137,47 @@ def test_what_cannot_be_printed_is_told_once(pipes: list[tuple[int, int]], monke
 
 
 def test_a_child_imports_what_its_parent_can_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", ["/users/program", "", "/site", "/users/program"])
+    monkeypatch.setattr(sys, "path", ["/users/program", "", b"/bytes", Path("/a/path"), "/10:21:15", "/users/program"])
 
-    assert child_environment()["PYTHONPATH"] == os.pathsep.join(["/users/program", os.getcwd(), "/site"])
+    start = program_start(None)
+
+    assert start.last_path(["/of/the/child"]) == ["/users/program", os.getcwd(), "/10:21:15"]
+
+
+def test_a_child_finds_its_own_modules_before_those_of_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Folders of installed packages come first, and in their order."""
+    installed = tmp_path / "installed"
+    (installed / "a_package-1.0.dist-info").mkdir(parents=True)
+    standard = os.path.dirname(os.__file__)
+    monkeypatch.setattr(sys, "path", ["/users/program", str(installed), standard, "/more"])
+
+    assert program_start(None).first_path([]) == [str(installed), standard, "/users/program", "/more"]
+
+
+def test_another_interpreter_keeps_its_own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/users/program", os.path.dirname(os.__file__)])
+
+    start = program_start("/another/python")
+
+    assert start.last_path(["/its/library", "/users/program"]) == ["/users/program", "/its/library"]
+    assert start.first_path(["/its/library", "/users/program"]) == ["/its/library", "/users/program"]
+
+
+def test_flags_of_the_interpreter_are_given_again() -> None:
+    code = "from flowlet.client.python_interpreter import interpreter_flags; print(interpreter_flags())"
+    flags = ["-B", "-s", "-OO", "-Wonce::UserWarning", "-Xutf8", "-Xmine=1"]
+
+    found = subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
+
+    assert found == f"{flags}\n"
 
 
 def test_the_command_line_says_where_the_cluster_is_and_who_the_parent_is() -> None:
-    options = TaskManagerOptions("127.0.0.1:1", Path("/s"), 3, pin_cpu=0, network_memory_bytes=5)
+    options = TaskManagerOptions("127.0.0.1:1", Path("/s"), Path("/p"), 3, pin_cpu=0, network_memory_bytes=5)
 
     assert options.arguments() == [
         *("--jobmanager", "127.0.0.1:1", "--slots", "3", "--secret-file", "/s", "--parent-pid", str(os.getpid())),
-        *("--log-level", "warning", "--pin-cpu", "0", "--network-memory", "5"),
+        *("--pin-cpu", "0", "--network-memory", "5"),
     ]
 
 
@@ -168,7 +188,7 @@ def test_a_pipe_that_is_removed_is_read_to_its_end_and_no_further(
     read_fd, write_fd = pipes[0]
     pipe = forwarder.add(read_fd)
 
-    os.write(write_fd, b"ready\nlast words")
+    os.write(write_fd, b"last words")
     assert forwarder.remove(pipe, PATIENCE_S)
     assert capsys.readouterr().out == "last words"
     os.write(write_fd, b"of another process\n")
@@ -182,7 +202,7 @@ def test_a_pipe_that_has_ended_can_be_removed(forwarder: OutputForwarder, pipes:
     pipe = forwarder.add(read_fd)
 
     os.close(write_fd)
-    assert pipe.is_ready.wait(PATIENCE_S)
+    forwarder.drain()
 
     assert forwarder.remove(pipe, PATIENCE_S)
 
@@ -194,19 +214,15 @@ def test_a_closed_forwarder_removes_nothing(forwarder: OutputForwarder, pipes: l
     assert not forwarder.remove(pipe)
 
 
-@pytest.mark.slow
-def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(
-    forwarder: OutputForwarder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(forwarder: OutputForwarder, tmp_path: Path) -> None:
     """As an interpreter of the user's choice may do."""
-    monkeypatch.setattr("flowlet.client.children.STOP_GRACE_S", 0.01)
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\nexec sleep 1000 >&- \n")
     script.chmod(0o700)
-    child = TaskManagerProcess(TaskManagerOptions("127.0.0.1:1", tmp_path, 1, python=str(script)), forwarder)
+    child = TaskManagerProcess(TaskManagerOptions("127.0.0.1:1", tmp_path, tmp_path, 1, python=str(script)), forwarder)
     try:
-        with pytest.raises(FlowletError, match=f"TaskManager process {child.pid} closed its standard output before it was ready, and did"):
-            child.wait_ready(time.monotonic() + PATIENCE_S)
+        with pytest.raises(FlowletError, match=f"TaskManager process {child.pid} was not ready in time"):
+            child.wait_ready(time.monotonic() + 0.01)
     finally:
         child.terminate()
         child.wait_or_kill(time.monotonic() + PATIENCE_S)

@@ -20,6 +20,7 @@ class ScriptedJob:
     outcome: JobExecutionResult | Exception
     state: JobStatus = JobStatus.RUNNING
     job_id: str = JOB_ID
+    is_inherited: bool = False
     calls: list[str] = field(default_factory=list)
     refusal: SavepointError | None = None
 

@@ -23,6 +23,7 @@ class ScriptedJob:
     read_failure: BaseException | None = None
     state: JobStatus = JobStatus.RUNNING
     job_id: str = JOB_ID
+    is_inherited: bool = False
     calls: list[str] = field(default_factory=list)
 
     def status(self) -> JobStatus:

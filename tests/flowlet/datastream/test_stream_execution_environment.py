@@ -31,6 +31,7 @@ class ScriptedJob:
     values: tuple[Any, ...] = ()
     state: JobStatus = JobStatus.RUNNING
     job_id: str = JOB_ID
+    is_inherited: bool = False
     calls: list[str] = field(default_factory=list)
 
     def status(self) -> JobStatus:

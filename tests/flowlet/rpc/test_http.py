@@ -37,10 +37,8 @@ class Echo:
         self.may_end = asyncio.Event()
 
     async def start(self) -> web.AppRunner:
-        application = self.protection.create_application()
-        application.router.add_route("*", "/echo", self.echo)
-        application.router.add_get("/ws", self.websocket)
-        application.router.add_get("/bug", self.bug)
+        routes = [web.route("*", "/echo", self.echo), web.get("/ws", self.websocket), web.get("/bug", self.bug)]
+        application = self.protection.create_application(routes)
         runner = web.AppRunner(application, access_log=None, lingering_time=0.1, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -378,9 +376,7 @@ class TestForeignServers:
         async def redirect(request: web.Request) -> web.Response:
             raise web.HTTPFound(f"http://{request.host}/other")
 
-        protection = AuthenticatingServer(SECRET)
-        application = protection.create_application()
-        application.router.add_get("/", redirect)
+        application = AuthenticatingServer(SECRET).create_application([web.get("/", redirect)])
         runner = web.AppRunner(application, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

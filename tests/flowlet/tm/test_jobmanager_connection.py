@@ -131,8 +131,7 @@ async def send(socket: SignedWebSocket, message: ToTaskManager) -> None:
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
     server = Server()
-    application = server.protection.create_application()
-    application.add_routes([web.get("/rpc/taskmanager", server.serve)])
+    application = server.protection.create_application([web.get("/rpc/taskmanager", server.serve)])
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

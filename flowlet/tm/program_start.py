@@ -1,0 +1,178 @@
+"""A TaskManager that a program has started begins: it imports what the program can import, logs what the program logs, and ends with it.
+
+The program writes a ``ProgramStart`` into a file; the child reads it before it imports anything else of ours.
+
+Side:       shared.  The child's main thread, before it has others.
+Invariants: modules of ours, of Python and of installed packages are imported before a folder of the program's joins the import path,
+            because a module beside the program may have the name of one that only a TaskManager imports.  A function gets the
+            program's module of that name, as in the program itself.  The kernel ends the child and its own children when the
+            program is gone: a thread of ours would need the interpreter's lock, which a function may hold for minutes.
+Rules:      imports at the top only what every interpreter has loaded at its start, or the client imports, too.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from types import ModuleType
+from typing import Final
+
+BOOT: Final = "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.program_start import begin; begin()"
+"""The text of ``python -c``.
+
+Its arguments are the folder of our packages (empty: they are installed), the file of the ``ProgramStart``, the descriptors for ``end_with``
+and for ``tell_program``, then the TaskManager's options.
+"""
+
+_ENGINE: Final = ("flowlet", "netstack")
+_NOT_FILES: Final = (None, "built-in", "frozen")
+
+
+class ProgramStart:
+    """What a child has of the program.
+
+    Args:
+        import_path: of the program; without the interpreter's own entries if the child has another interpreter.
+        arguments: ``sys.argv`` of the program.
+        libraries: those entries of it that hold installed packages, or Python's own modules.
+        is_whole: whether the path takes the place of the child's own one, or comes before it.
+        loaded: the names without dots of the modules that the program has loaded.
+        own: those of them that it has loaded from an entry that is none of ``libraries``.
+        loggers: by name: level, the least level that its handlers take (None: it has none), whether it hands lines on.
+        disabled: the level up to which ``logging.disable`` forbids lines.
+    """
+
+    def __init__(
+        self,
+        import_path: Iterable[str],
+        libraries: Iterable[str],
+        *,
+        is_whole: bool,
+        arguments: Iterable[str],
+        loaded: Iterable[str] = (),
+        own: Iterable[str] = (),
+        loggers: dict[str, tuple[int, int | None, bool]] | None = None,
+        disabled: int = 0,
+    ) -> None:
+        self.import_path = list(import_path)
+        self.libraries = list(libraries)
+        self.is_whole = is_whole
+        self.arguments = list(arguments)
+        self.loaded = list(loaded)
+        self.own = list(own)
+        self.loggers = loggers or {}
+        self.disabled = disabled
+
+    def __repr__(self) -> str:
+        return f"<ProgramStart {self.import_path}>"
+
+    def to_json(self) -> str:
+        """The content of the file."""
+        return json.dumps(vars(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "ProgramStart":
+        """Read the content of the file."""
+        return cls(**json.loads(text))
+
+    def first_path(self, initial: list[str]) -> list[str]:
+        """The import path on which our modules are looked up; ``initial`` is the interpreter's own one."""
+        rest = [each for each in self.import_path if each not in self.libraries]
+        return [*self._interpreters(initial), *self.libraries, *rest]
+
+    def last_path(self, initial: list[str]) -> list[str]:
+        """The import path of the program's functions."""
+        return [*self.import_path, *self._interpreters(initial)]
+
+    def _interpreters(self, initial: list[str]) -> list[str]:
+        return [] if self.is_whole else [each for each in initial if each not in self.import_path]
+
+    def shadowed(self, modules: dict[str, ModuleType], path: list[str]) -> list[str]:
+        """The names of modules that are loaded, but that the program's functions find elsewhere on ``path``."""
+        loaded, own = set(self.loaded), set(self.own)
+        tops = {name.partition(".")[0] for name in list(modules)} - {"__main__", *_ENGINE}
+        candidates = {name for name in tops if name in modules and (name not in loaded or name in own)}
+        found = {name for name in candidates if _comes_from_elsewhere(name, modules[name], path)}
+        return [name for name in list(modules) if name.partition(".")[0] in found]
+
+
+def _comes_from_elsewhere(name: str, module: ModuleType, path: list[str]) -> bool:
+    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+    found = None if origin in _NOT_FILES else PathFinder.find_spec(name, path)
+    return found is not None and found.origin is not None and found.origin != origin
+
+
+started: ProgramStart | None = None
+"""What this process has of the program that started it; None: it is no child of a program.  Set before anything of ours is loaded."""
+_initial_path: list[str] = []
+_status_fd: int | None = None
+
+
+def begin() -> None:
+    """Run ``python -m flowlet.tm`` as a child of a program: the start of ``BOOT``."""
+    global started, _status_fd
+    root, file, life_fd, status_fd = sys.argv[1:5]
+    del sys.argv[1:5]
+    if root:
+        del sys.path[0]
+    end_with(int(life_fd))
+    _status_fd = int(status_fd)
+    os.set_inheritable(_status_fd, False)  # noqa: FBT003 - Python's own signature
+    with open(file, encoding="ascii") as text:
+        started = ProgramStart.from_json(text.read())
+    _initial_path[:] = sys.path
+    sys.path[:] = started.first_path(_initial_path)
+    if root:
+        _load_package("netstack", root)
+    import runpy  # of the interpreter, now that the program's folder is the last
+
+    runpy.run_module("flowlet.tm", run_name="__main__", alter_sys=True)
+
+
+def _load_package(name: str, root: str) -> None:
+    """Import a package from ``root``, which stays off the import path: it may be the program's folder."""
+    spec = PathFinder.find_spec(name, [root])
+    if spec is None or spec.loader is None:
+        return  # it is installed
+    sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+
+
+def enter_program() -> None:
+    """Give import path and arguments of the program to its functions; once everything of ours is imported."""
+    if started is None:
+        return
+    sys.argv[:] = started.arguments
+    sys.path[:] = started.last_path(_initial_path)
+    for name in started.shadowed(sys.modules, sys.path):
+        sys.modules.pop(name, None)  # our modules keep theirs
+
+
+def tell_program(line: str) -> bool:
+    """Write a line that is for the program that started this process, and for no person; False: there is none."""
+    if _status_fd is None:
+        return False
+    try:
+        os.write(_status_fd, f"{line}\n".encode())
+    except OSError:  # it does not listen any more, or a function has closed the descriptor
+        return False
+    return True
+
+
+def end_with(life_fd: int) -> None:
+    """Let the kernel kill this process and its group once no process has the other end of the pipe ``life_fd``."""
+    os.set_inheritable(life_fd, False)  # noqa: FBT003 - Python's own signature
+    leads_group = os.getpgrp() == os.getpid()
+    fcntl.fcntl(life_fd, fcntl.F_SETOWN, -os.getpid() if leads_group else os.getpid())
+    fcntl.fcntl(life_fd, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(life_fd, fcntl.F_SETFL, fcntl.fcntl(life_fd, fcntl.F_GETFL) | fcntl.FASYNC | os.O_NONBLOCK)
+    try:
+        is_over = not os.read(life_fd, 1)  # the program has ended before the kernel was asked to watch
+    except BlockingIOError:
+        is_over = False
+    if is_over:
+        os.kill(os.getpid(), signal.SIGKILL)
