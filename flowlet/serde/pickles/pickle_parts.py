@@ -9,7 +9,6 @@ Absent: speed.  Each part is pickled again, and only when something is wrong.
 
 import collections
 import dataclasses
-import dis
 import functools
 import sys
 import types
@@ -28,7 +27,6 @@ _SHOWN_KEY_CHARS: Final = 30
 _LRU_CACHE: Final = type(functools.lru_cache(len))
 _PLAIN: Final = (str, int, float, bytes, bool, type(None))  # pickle takes them itself
 _OURS: Final = ("flowlet", "netstack")
-_GLOBAL_OPERATIONS: Final = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +202,8 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[_Part]:
             yield _Part(cell.cell_contents, "", variable, f"in the closure of `{name}`")
         except ValueError:  # it has no value yet
             continue
-    for variable in _globals_of(function.__code__):
-        if variable in function.__globals__:
-            yield _Part(function.__globals__[variable], "", variable, f"a global of `{name}`")
+    for variable, value in _globals_sent_with(function).items():
+        yield _Part(value, "", variable, f"a global of `{name}`")
     code = function.__code__
     positional = code.co_varnames[: code.co_argcount]
     defaults = function.__defaults__ or ()
@@ -220,12 +217,14 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[_Part]:
         yield _Part(annotation, "", variable, f"an annotation of `{name}`")
 
 
-def _globals_of(code: types.CodeType) -> list[str]:
-    names = {each.argval: None for each in dis.get_instructions(code) if each.opname in _GLOBAL_OPERATIONS}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= dict.fromkeys(_globals_of(constant))
-    return list(names)
+def _globals_sent_with(function: types.FunctionType) -> dict[str, Any]:
+    """The globals that travel with a function, by name, as the pickler itself says."""
+    reduction = ProgramPickler(_Counter(), _PROTOCOL).reducer_override(function)
+    match reduction:
+        case (_, _, (_, {"__globals__": dict(found)}), *_):
+            return found
+        case _:
+            return {}
 
 
 def _parts_of_class(cls: type) -> Iterator[_Part]:
