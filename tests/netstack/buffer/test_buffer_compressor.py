@@ -2,6 +2,8 @@
 
 import random
 import struct
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -116,6 +118,59 @@ def test_the_format_is_flinks() -> None:
     assert bytes(smaller.view) == struct.pack("<ii", len(block), 100) + block
 
 
+GOLDEN_WORDS = (
+    "ff067461736b6d616e61676572206372656469742030201500001f311500011f341500011f391500012f31361600012f3235"
+    "1600011f332c00021f345800021f368300021f38ae00021d336d00506974203234"
+)
+WORDS = b" ".join(b"taskmanager credit %d" % (number * number % 97) for number in range(12))
+
+
+@pytest.mark.parametrize(
+    ("original", "block"),
+    [
+        pytest.param(b"a" * 100, "1f6101004b506161616161", id="one byte a hundred times"),
+        pytest.param(WORDS, GOLDEN_WORDS, id="words"),
+        pytest.param(b"flowlet", "70666c6f776c6574", id="literals alone"),
+    ],
+)
+def test_blocks_of_the_reference_library_are_read(original: bytes, block: str) -> None:
+    """Flink's writers use LZ4's own library; version 1.9.4 of it made these blocks."""
+    raw = bytes.fromhex(block)
+
+    restored = BufferDecompressor(SEGMENT).decompress(compressed(struct.pack("<ii", len(raw), len(original)) + raw))
+
+    assert bytes(restored.view) == original
+
+
+@pytest.mark.parametrize("surplus", [1, 5, 200, SEGMENT - 100])
+def test_a_claim_that_is_too_large_shows_no_memory_of_this_process(surplus: int) -> None:
+    """The rest of the memory would hold whatever lay there before: another job's records."""
+    raw = bytes.fromhex("1f6101004b506161616161")
+    claim = struct.pack("<ii", len(raw), 100 + surplus)
+
+    with pytest.raises(RemoteProtocolError, match=f"claims an original of {100 + surplus} bytes, but holds fewer"):
+        BufferDecompressor(SEGMENT).decompress(compressed(claim + raw))
+
+
+@pytest.mark.slow
+def test_a_network_without_compression_loads_no_arrow() -> None:
+    """The import of pyarrow takes longer than that of all of netstack: only the first compressed buffer pays for it."""
+    program = """
+import sys
+import netstack
+from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.wire.messages import DataType
+BufferDecompressor(4096).decompress(BufferCompressor().compress(NetworkBuffer.unpooled(b"x", DataType.DATA_BUFFER)))
+assert "pyarrow" not in sys.modules
+BufferCompressor().compress(NetworkBuffer.unpooled(b"x" * 100, DataType.DATA_BUFFER))
+assert "pyarrow" in sys.modules
+"""
+
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("content", "text"),
     [
@@ -129,7 +184,11 @@ def test_the_format_is_flinks() -> None:
         pytest.param(struct.pack("<ii", 4, -1) + b"1234", "-1 original", id="negative"),
         pytest.param(struct.pack("<ii", -4, 10) + b"1234", "-4 compressed", id="negative block"),
         pytest.param(struct.pack("<ii", 4, 10) + b"\xff\xff\xff\xff", "is broken", id="no lz4"),
-        pytest.param(struct.pack("<ii", 11, 101) + bytes.fromhex("1f6101004b506161616161"), "claims an original of 101", id="short"),
+        pytest.param(
+            struct.pack("<ii", 11, 101) + bytes.fromhex("1f6101004b506161616161"),
+            "claims an original of 101 bytes, but holds fewer",
+            id="short",
+        ),
         pytest.param(struct.pack("<ii", 11, 99) + bytes.fromhex("1f6101004b506161616161"), "is broken", id="long"),
     ],
 )
