@@ -32,7 +32,7 @@ ifneq ($(shell cat $(VENV)/location 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-spark java postgres test lint types fmt test-long test-fast test-pythons test-uvloop test-spark-cluster stress cov cov-processes sim differential windows mutants attack chaos soak bench wheel clean
+.PHONY: help run example-spark java postgres test lint types fmt test-long test-fast test-pythons test-uvloop test-spark-cluster stress cov cov-processes sim differential windows mutants attack chaos soak bench wheel audit clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -134,6 +134,9 @@ wheel: $(VENV)/installed-dev  ## build dist/*.whl and test it in an environment 
 	$(PY) -m build --wheel --no-isolation --outdir dist
 	$(PY) -m pytest -q tests/test_packaging.py
 
+audit: $(VENV)/installed-audit  ## known advisories of what flowlet requires: 1: one has no sentence in docs/dependencies.md; 2: no database answered
+	@$(PY) -m tests.audit
+
 clean:  ## remove everything that was generated, .venv too
 	rm -rf $(VENV) .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -144,8 +147,13 @@ $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade "pip>=25.1"  # the first version that knows --group
 	@$(PIP) install --editable .
-	@rm -f $(VENV)/installed-spark $(VENV)/installed-dev $(VENV)/installed-bench
+	@rm -f $(VENV)/installed-spark $(VENV)/installed-dev $(VENV)/installed-bench $(VENV)/installed-audit
 	@printf '%s' "$(CURDIR)" > $(VENV)/location
+	@touch $@
+
+$(VENV)/installed-audit: $(VENV)/installed-dev
+	@echo "adding pip-audit to $(VENV) (only needed once)"
+	@$(PIP) install --editable . --group audit
 	@touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev
