@@ -113,7 +113,8 @@ class CollectedValues(Iterator[Any]):
         if guarantee is not None:
             self._following = client.begin(lambda api: follow_runs(api, job.job_id, edge_id, run, self._news.tell))
             self._following.add_done_callback(self._wake)
-        self._values: Iterator[Any] = iter(())  # what was handed out, and not taken yet
+        self._chunks: Iterator[Any] = iter(())  # what was handed out, and not taken yet: a list of values, or columns
+        self._values: Iterator[Any] = iter(())  # the values of these
         self._is_ended = False
 
     def __repr__(self) -> str:
@@ -127,11 +128,20 @@ class CollectedValues(Iterator[Any]):
                 raise StopIteration
             self._read_more()
 
+    def chunks(self) -> Iterator[Any]:
+        """The values that were not taken yet, as they came: lists of values, or columns."""
+        rest = list(self._values)  # a chunk of which a part was taken is no chunk any more
+        if rest:
+            yield rest
+        while not self._is_ended:
+            self._read_more()
+            yield from self._chunks
+
     def close(self) -> None:
         """Take no more values: cancels the job unless the end was reached."""
         if self._is_ended:
             return
-        self._is_ended, self._values = True, iter(())
+        self._is_ended, self._chunks, self._values = True, iter(()), iter(())
         try:
             self._job.cancel_quietly()
         finally:
@@ -193,7 +203,8 @@ class CollectedValues(Iterator[Any]):
     def _handle(self, event: Event) -> None:
         released = self._buffer.handle(event)
         if released:
-            self._values = chain.from_iterable(chain.from_iterable(released))  # what was handed out before has been taken
+            self._chunks = chain.from_iterable(released)  # what was handed out before has been taken
+            self._values = chain.from_iterable(self._chunks)
         if self._buffer.kept_bytes >= self._warn_bytes:
             self._warn_bytes *= 2
             _log.warning(

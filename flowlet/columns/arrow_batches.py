@@ -88,6 +88,11 @@ def columns_of_records(values: list[Any], schema: Any) -> Columns:
     return columns_of_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
+def batch_of_records(records: "Columns | list[Any]", schema: Any) -> Any:
+    """A ``pyarrow.RecordBatch`` of the schema, of columns or of single records.  Raises TypeError: as ``columns_of_records``."""
+    return batch_of_columns(records if isinstance(records, Columns) else columns_of_records(records, schema), schema)
+
+
 def column_of_array(array: Any) -> Column:
     """The values of a ``pyarrow.Array``; numbers without nulls are a view of the same memory."""
     kind = array.type

@@ -19,6 +19,13 @@ from flowlet.errors import SavepointError
 __all__ = ["JobClient"]
 
 
+class CollectedRecords(Iterator[Any], Protocol):
+    """The records of an external edge, of the client package; one thread."""
+
+    def chunks(self) -> Iterator[Any]:
+        """The records that were not taken yet, as lists of records or as columns, until the end."""
+
+
 class RunningJob(Protocol):
     """A submitted job of the client package; any thread."""
 
@@ -62,7 +69,7 @@ class RunningJob(Protocol):
             TimeoutError: it has not ended in time.
         """
 
-    def collect(self, edge_id: str) -> Iterator[Any]:
+    def collect(self, edge_id: str) -> "CollectedRecords":
         """The values of an external edge, until its end."""
 
     def metrics(self) -> dict[str, Any]:

@@ -4,11 +4,13 @@ Side:   pure.  It reads from the client package and owns no thread.
 Source: PyFlink ``CloseableIterator`` (``pyflink.datastream.data_stream``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 
-from flowlet.common.job_client import JobClient, RunningJob, SubmittedJob
+from flowlet.common.job_client import CollectedRecords, JobClient, RunningJob, SubmittedJob
+from flowlet.errors import FlowletError
 
 __all__ = ["CloseableIterator"]
 
@@ -22,18 +24,20 @@ class CloseableIterator:
     Args:
         submitted: the job, with the one edge to read.
         on_end: releases what the job holds; called once.
+        arrow_schema: gives the ``pyarrow.Schema`` of the records, or raises JobGraphError: they have none.
 
     Raises: ``next()`` raises ``JobExecutionError`` if the job failed.
     """
 
-    __slots__ = ("_edge_id", "_is_closed", "_job", "_on_end", "_values")
+    __slots__ = ("_arrow_schema", "_edge_id", "_is_closed", "_job", "_on_end", "_values")
 
-    def __init__(self, submitted: SubmittedJob, on_end: Callable[[RunningJob], None]) -> None:
+    def __init__(self, submitted: SubmittedJob, on_end: Callable[[RunningJob], None], arrow_schema: Callable[[], Any]) -> None:
         (self._edge_id,) = submitted.external_edges
         self._job = submitted.job
         self._on_end = on_end
         self._is_closed = False
-        self._values: Iterator[Any] | None = None
+        self._arrow_schema = arrow_schema
+        self._values: CollectedRecords | None = None
         if not submitted.runs_in_stages:  # else the last stage may begin much later: ``next`` waits for it, and the job can be watched
             self._values = submitted.job.collect(self._edge_id)
 
@@ -44,9 +48,7 @@ class CloseableIterator:
         if self._is_closed:
             raise StopIteration
         try:
-            if self._values is None:
-                self._values = self._job.collect(self._edge_id)
-            return next(self._values)
+            return next(self._collected())
         except StopIteration:
             self._finish()
             raise
@@ -62,6 +64,44 @@ class CloseableIterator:
             JobExecutionError: the job failed.
         """
         return next(self)
+
+    def to_arrow(self, schema: Any = None) -> Any:
+        """All records that were not taken yet as a ``pyarrow.Table``; waits for the end of the job.  Not in PyFlink.
+
+        Columns stay columns on their way; single records are put into columns here.  Without ``schema`` the table has the schema of the
+        stream of columns, or that of the declared type.
+
+        Raises:
+            JobGraphError: the declared type has no schema of Arrow, and none was given; the iterator can still be read.
+            TypeError: a record is not of the schema.
+            JobExecutionError: the job failed.
+        """
+        import pyarrow as pa  # here, as most programs need no Arrow
+
+        from flowlet.columns.arrow_batches import batch_of_records
+
+        known = self._arrow_schema() if schema is None else schema
+        if self._is_closed:
+            raise FlowletError("to_arrow() comes too late: the records were read to their end, or the iterator was closed")
+        try:
+            batches = [batch_of_records(chunk, known) for chunk in self._collected().chunks()]
+            table = pa.Table.from_batches(batches, known)
+        except BaseException:
+            self.close()
+            raise
+        self._finish()
+        return table
+
+    def to_pandas(self, schema: Any = None) -> Any:
+        """``to_arrow`` as a ``pandas.DataFrame``.  Not in PyFlink.
+
+        Raises:
+            FlowletError: pandas is not installed; the iterator can still be read.
+            JobGraphError, TypeError, JobExecutionError: as ``to_arrow``.
+        """
+        if find_spec("pandas") is None:
+            raise FlowletError("to_pandas() needs pandas: install it (pip install pandas), or use to_arrow()")
+        return self.to_arrow(schema).to_pandas()
 
     @property
     def job_client(self) -> JobClient:
@@ -87,6 +127,11 @@ class CloseableIterator:
 
     def __exit__(self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+    def _collected(self) -> CollectedRecords:
+        if self._values is None:
+            self._values = self._job.collect(self._edge_id)
+        return self._values
 
     def _finish(self) -> None:
         """After the last record: wait for the job, whose failure concerns the reader, too."""

@@ -153,6 +153,9 @@ class ColumnStream(DataStream):
         """The rows with another schema, for example with wider types; None: this stream."""
         return self if schema is None else to_columns(self, schema)
 
+    def _arrow_schema(self) -> Any:
+        return self.schema
+
     def _selected(self, names: list[str]) -> "ColumnStream":
         """The stream with only these columns, so that no others travel; itself if it has no others."""
         import pyarrow as pa
@@ -250,6 +253,9 @@ class KeyedColumnStream(KeyedStream):
     def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
         """The rows keyed in another way, which replaces this key."""
         return self._origin.key_by(key_selector, key_type)
+
+    def _arrow_schema(self) -> Any:
+        return self.schema
 
     @property
     def _key_name(self) -> str:

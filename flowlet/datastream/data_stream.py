@@ -386,13 +386,19 @@ class DataStream(StreamSettings):
         collect = CollectTransformation(name="Collect", input=self._transformation)
 
         def read(submitted: SubmittedJob) -> CloseableIterator | list[Any]:
-            values = CloseableIterator(submitted, self._environment._release)
+            values = CloseableIterator(submitted, self._environment._release, self._arrow_schema)
             if limit is None:
                 return values
             with values:
                 return list(itertools.islice(values, limit))
 
         return self._environment._start(read, job_execution_name, collect)
+
+    def _arrow_schema(self) -> Any:
+        """The ``pyarrow.Schema`` of the declared type.  Raises JobGraphError: it has none."""
+        from flowlet.datastream.formats.arrow_schemas import declared_schema  # and with it pyarrow, which most programs do not need
+
+        return declared_schema(self.get_type())
 
     def _check_companion(self, stream: Any, method: str) -> None:
         if not isinstance(stream, DataStream) or stream._environment is not self._environment:

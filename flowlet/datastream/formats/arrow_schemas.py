@@ -62,7 +62,7 @@ def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:
     """The table or function that a source reads, and its schema; a list of batches must make a table."""
     import pyarrow as pa
 
-    if callable(source) and not isinstance(source, pa.RecordBatchReader):
+    if callable(source) and not hasattr(source, "__arrow_c_stream__"):
         if schema is None:
             raise JobGraphError("from_arrow() needs the schema of the batches that its function will give: from_arrow(function, schema)")
         return source, check_schema(schema, "from_arrow")
@@ -70,8 +70,8 @@ def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:
         table = _table(source, schema)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise JobGraphError(
-            f"from_arrow() needs a pyarrow.Table, record batches, a reader of such, or a function that gives them, "
-            f"got {type(source).__name__}: {error}"
+            f"from_arrow() needs a pyarrow.Table, record batches, a reader of such, anything with __arrow_c_stream__ (a DataFrame), "
+            f"or a function that gives record batches, got {type(source).__name__}: {error}"
         ) from error
     return table, check_schema(table.schema, "from_arrow")
 
@@ -79,12 +79,30 @@ def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:
 def _table(source: Any, schema: Any) -> Any:
     import pyarrow as pa
 
-    if isinstance(source, pa.RecordBatchReader):
-        source = source.read_all()
     if isinstance(source, pa.RecordBatch):
         source = [source]
-    table = source if isinstance(source, pa.Table) else pa.Table.from_batches(list(source), schema)
+    if isinstance(source, pa.RecordBatchReader):
+        table = source.read_all()
+    elif isinstance(source, pa.Table):
+        table = source
+    elif hasattr(source, "__arrow_c_stream__"):
+        table = _without_views(pa.RecordBatchReader.from_stream(source).read_all())
+    else:
+        table = pa.Table.from_batches(list(source), schema)
     return table if schema is None else table.cast(schema)
+
+
+def _without_views(table: Any) -> Any:
+    """Columns of views, as polars has its texts, as plain ones, of which Arrow can select rows."""
+    import pyarrow as pa
+
+    kinds, schema = pa.types, table.schema
+    for index, field in enumerate(schema):
+        if kinds.is_string_view(field.type):
+            schema = schema.set(index, field.with_type(pa.string()))
+        elif kinds.is_binary_view(field.type):
+            schema = schema.set(index, field.with_type(pa.binary()))
+    return table if schema is table.schema else table.cast(schema)
 
 
 def column_of(schema: Any, column: Any, method: str) -> str:

@@ -218,7 +218,7 @@ class FailedJob:
 
     job_id, is_closed = "0" * 32, False
 
-    def collect(self, edge_id: str) -> Iterator[Any]:
+    def collect(self, edge_id: str) -> Any:
         raise JobExecutionError("no such file")
 
     def close(self) -> None:

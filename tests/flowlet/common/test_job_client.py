@@ -1,6 +1,5 @@
 """Promises of ``JobClient``, ``JobID``, ``JobStatus`` and ``JobExecutionResult``."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +59,7 @@ class ScriptedJob:
             raise self.outcome
         return self.outcome
 
-    def collect(self, edge_id: str) -> Iterator[Any]:
+    def collect(self, edge_id: str) -> Any:
         raise AssertionError("not asked for")
 
     def metrics(self) -> dict[str, Any]:

@@ -4,14 +4,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from flowlet.common import JobExecutionResult, JobID, JobStatus
 from flowlet.common.job_client import RunningJob, SubmittedJob
 from flowlet.datastream import CloseableIterator
-from flowlet.errors import JobExecutionError
+from flowlet.errors import FlowletError, JobExecutionError
 
 JOB_ID = "0123456789abcdef" * 2
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+class ScriptedRecords(Iterator[Any]):
+    """Each record is a chunk of its own."""
+
+    def __init__(self, values: Iterator[Any]) -> None:
+        self._values = values
+
+    def __next__(self) -> Any:
+        return next(self._values)
+
+    def chunks(self) -> Iterator[Any]:
+        return ([value] for value in self._values)
 
 
 @dataclass
@@ -56,7 +71,10 @@ class ScriptedJob:
             raise self.failure
         return JobExecutionResult(JobID(JOB_ID), 1)
 
-    def collect(self, edge_id: str) -> Iterator[Any]:
+    def collect(self, edge_id: str) -> "ScriptedRecords":
+        return ScriptedRecords(self._read(edge_id))
+
+    def _read(self, edge_id: str) -> Iterator[Any]:
         self.calls.append(f"collect {edge_id}")
         yield from self.values
         if self.read_failure is not None:
@@ -73,7 +91,7 @@ def iterator_of(job: ScriptedJob) -> CloseableIterator:
     def release(running: RunningJob) -> None:
         running.close()
 
-    return CloseableIterator(SubmittedJob(job, ("edge",)), release)
+    return CloseableIterator(SubmittedJob(job, ("edge",)), release, lambda: SCHEMA)
 
 
 def test_all_records_are_given_and_the_job_is_given_back_at_their_end() -> None:
@@ -144,7 +162,7 @@ def test_the_job_can_be_watched_while_it_is_read() -> None:
     """The client belongs to the same job; taking it neither waits for the job nor gives it back."""
     job = ScriptedJob([1, 2])
     ended: list[RunningJob] = []
-    values = CloseableIterator(SubmittedJob(job, ("e",)), ended.append)
+    values = CloseableIterator(SubmittedJob(job, ("e",)), ended.append, lambda: SCHEMA)
 
     client = values.job_client
 
@@ -152,3 +170,28 @@ def test_the_job_can_be_watched_while_it_is_read() -> None:
     assert ended == []
     assert list(values) == [1, 2]
     assert ended == [job]
+
+
+def test_a_table_has_all_records_and_the_job_is_given_back() -> None:
+    """As at the end of an iteration: the job is waited for, so that its failure is not hidden."""
+    job = ScriptedJob([1, 2])
+
+    assert iterator_of(job).to_arrow().equals(pa.table({"n": [1, 2]}, SCHEMA))
+    assert job.calls == ["collect edge", "wait", "close"]
+
+
+@pytest.mark.parametrize("failure", [JobExecutionError("boom"), KeyboardInterrupt()])
+def test_what_stops_the_reading_of_a_table_cancels_the_job(failure: BaseException) -> None:
+    job = ScriptedJob([1], read_failure=failure)
+
+    with pytest.raises(type(failure)):
+        iterator_of(job).to_arrow()
+    assert job.calls == ["collect edge", "cancel", "close"]
+
+
+def test_a_table_of_a_closed_iterator_is_an_error_and_not_an_empty_table() -> None:
+    values = iterator_of(ScriptedJob([1]))
+    list(values)
+
+    with pytest.raises(FlowletError, match="comes too late: the records were read to their end"):
+        values.to_arrow()

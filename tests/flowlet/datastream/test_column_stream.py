@@ -53,16 +53,36 @@ def operators(env: StreamExecutionEnvironment) -> list[str]:
     return [name for vertex in translate(env._stream_graph(None, None)).vertices for name in vertex.operator_names]
 
 
+class OnlyAStream:
+    """What another library's table has for everybody: Arrow's protocol, and nothing that pyarrow knows."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+class CalledStream(OnlyAStream):
+    """It can be called, and is no function of batches all the same."""
+
+    def __call__(self) -> None:
+        raise AssertionError("it is read by its protocol")
+
+
 @pytest.mark.parametrize(
     "source",
     [
         TABLE,
+        OnlyAStream(TABLE),
+        OnlyAStream(TABLE.to_batches()[0]),
+        CalledStream(TABLE),
         TABLE.to_batches()[0],
         TABLE.to_batches(),
         pa.RecordBatchReader.from_batches(TABLE.schema, TABLE.to_batches()),
         iter(TABLE.to_batches()),
     ],
-    ids=["table", "batch", "batches", "reader", "iterator"],
+    ids=["table", "stream", "stream of a batch", "callable stream", "batch", "batches", "reader", "iterator"],
 )
 def test_arrow_data_of_every_kind_is_a_stream(env: StreamExecutionEnvironment, source: Any) -> None:
     stream = env.from_arrow(source)
@@ -71,6 +91,37 @@ def test_arrow_data_of_every_kind_is_a_stream(env: StreamExecutionEnvironment, s
     assert stream.schema.equals(TABLE.schema)
     assert stream._transformation.source.equals(TABLE)  # type: ignore[attr-defined]  # an Arrow source
     assert stream._transformation.parallelism == 2
+
+
+@pytest.mark.parametrize(
+    ("view", "plain"), [(pa.string_view(), pa.string()), (pa.binary_view(), pa.binary())], ids=["texts of polars", "bytes of polars"]
+)
+def test_views_of_another_library_become_plain_columns(env: StreamExecutionEnvironment, view: Any, plain: Any) -> None:
+    """They are how polars and DuckDB keep texts; rows of views cannot be selected, so nobody could do anything with them."""
+    rows = pa.table({"v": pa.array(["a", None, "long enough for a buffer of its own"]), "n": [1, 2, 3]}).cast(
+        pa.schema([("v", plain), ("n", pa.int64())])
+    )
+    views = pa.table({"v": rows["v"].cast(view), "n": rows["n"]})
+
+    assert env.from_arrow(OnlyAStream(views))._transformation.source.equals(rows)  # type: ignore[attr-defined]  # an Arrow source
+
+
+def test_the_schema_of_a_stream_can_be_given(env: StreamExecutionEnvironment) -> None:
+    wider = pa.schema([("n", pa.int64())])
+
+    assert env.from_arrow(OnlyAStream(pa.table({"n": pa.array([1], pa.int8())})), wider).schema.equals(wider)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "duckdb"])
+def test_tables_of_other_libraries_are_streams(env: StreamExecutionEnvironment, library: str) -> None:
+    module = pytest.importorskip(library)
+    if library == "duckdb":
+        table = module.sql("select * from (values (1::bigint, 'a'), (2::bigint, 'b')) as t(n, word)")
+    else:
+        table = module.DataFrame({"n": [1, 2], "word": ["a", "b"]})
+
+    source = env.from_arrow(table)._transformation.source  # type: ignore[attr-defined]  # an Arrow source
+    assert source.to_pydict() == {"n": [1, 2], "word": ["a", "b"]}
 
 
 @pytest.mark.parametrize(

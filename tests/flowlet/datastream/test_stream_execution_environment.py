@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +64,7 @@ class ScriptedJob:
             raise self.outcome
         return RESULT
 
-    def collect(self, edge_id: str) -> Iterator[Any]:
+    def collect(self, edge_id: str) -> Any:
         self.calls.append(f"collect {edge_id}")
         return iter(self.values)
 
