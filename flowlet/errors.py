@@ -4,11 +4,22 @@ Side: pure.
 """
 
 import importlib
+import os
 import sys
+from typing import ClassVar, Final, TypeVar
+
+_TRACEBACK_VARIABLE: Final = "FLOWLET_TRACEBACK"
+_E = TypeVar("_E", bound=BaseException)
 
 
 class FlowletError(Exception):
-    """Base class of every error that this package raises on purpose."""
+    """Base class of every error that this package raises on purpose.
+
+    Where a program does not catch one, its traceback has the program's frames alone (``flowlet.client.program.user_frames``).
+    """
+
+    is_one_line: ClassVar[bool] = False
+    """Whether an uncaught one is a line without frames: it is about the cluster, and no line of the program is wrong."""
 
 
 class ConfigError(FlowletError):
@@ -36,6 +47,8 @@ class ClosedOutputError(JobExecutionError):
 
     Such a job is not started again.  A program that does not catch it ends with one line on standard error instead of a traceback.
     """
+
+    is_one_line = True
 
 
 class RemoteTraceback(FlowletError):  # noqa: N818 - as in concurrent.futures and multiprocessing
@@ -93,6 +106,16 @@ class DeclaredTypeError(UserFunctionError):
 
 class TaskCancelled(BaseException):
     """The task was asked to stop; outside ``Exception`` so that user code cannot swallow it."""
+
+
+def shows_all_frames() -> bool:
+    """Whether tracebacks keep the frames of flowlet and its libraries: ``FLOWLET_TRACEBACK=full``."""
+    return os.environ.get(_TRACEBACK_VARIABLE, "").strip().lower() == "full"
+
+
+def without_our_frames(error: _E) -> _E:
+    """The error as a public method raises it: the frames that it passed so far are ours, and dropped unless all are to be shown."""
+    return error if shows_all_frames() else error.with_traceback(None)
 
 
 class _MissingModules:

@@ -24,7 +24,7 @@ from typing import Final
 from flowlet.client.child_supervisor import ChildSupervisor
 from flowlet.client.children import OutputForwarder, TaskManagerOptions
 from flowlet.client.program.interrupts import DeferredSignals
-from flowlet.client.program.user_frames import show_interrupts_in_one_line
+from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.client.program_code import NeededCode
 from flowlet.client.python_interpreter import checked_interpreter, program_start
 from flowlet.client.remote import ClusterClient, JobManagerApi
@@ -157,7 +157,7 @@ class EmbeddedCluster(ClusterClient):
         """
         num_children = 0 if in_process else num_task_managers
         check_free_descriptors(NUM_DESCRIPTORS + num_children * _DESCRIPTORS_OF_CHILD, "a local cluster")
-        show_interrupts_in_one_line()
+        install_exception_hook()
         configure_embedded_logging()
         cluster = None
         try:

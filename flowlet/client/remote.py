@@ -23,7 +23,7 @@ import msgspec
 
 from flowlet.client.patient_requests import PatientRequests
 from flowlet.client.program.interrupts import DeferredSignals, Latch
-from flowlet.client.program.user_frames import show_interrupts_in_one_line
+from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.client.program_code import NeededCode
 from flowlet.client.savepoint_requests import begin_savepoint, begin_stop, wait_for_savepoint
 from flowlet.errors import ConfigError, FlowletError, JobExecutionError, JobSubmissionError
@@ -313,7 +313,7 @@ class ClusterClient:
     @classmethod
     def connect(cls, host: str, port: int, secret: bytes) -> "ClusterClient":
         """A client with a loop thread of its own; nothing is sent yet."""
-        show_interrupts_in_one_line()
+        install_exception_hook()
         client = None
         try:
             with DeferredSignals():

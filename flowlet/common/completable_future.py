@@ -8,7 +8,7 @@ Source: PyFlink ``pyflink.common.completable_future``.
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from flowlet.errors import FlowletError
+from flowlet.errors import FlowletError, without_our_frames
 
 __all__ = ["CompletableFuture"]
 
@@ -54,7 +54,10 @@ class CompletableFuture(Generic[T]):
         """Wait for the value.  Raises FlowletError if the job failed or was cancelled, or if this future was."""
         if self._is_cancelled:
             raise FlowletError("the future was cancelled: its value is not known here")
-        return self._wait()
+        try:
+            return self._wait()
+        except FlowletError as error:
+            raise without_our_frames(error) from error.__cause__
 
     def exception(self) -> Exception | None:
         """Wait, and return the error; None if there is a value."""

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from flowlet.common.job_client import CollectedRecords, JobClient, RunningJob, SubmittedJob
-from flowlet.errors import FlowletError
+from flowlet.errors import FlowletError, without_our_frames
 
 __all__ = ["CloseableIterator"]
 
@@ -48,10 +48,15 @@ class CloseableIterator:
         if self._is_closed:
             raise StopIteration
         try:
-            return next(self._collected())
+            if self._values is None:
+                self._values = self._job.collect(self._edge_id)
+            return next(self._values)
         except StopIteration:
             self._finish()
             raise
+        except FlowletError as error:
+            self.close()
+            raise without_our_frames(error) from error.__cause__
         except BaseException:
             self.close()
             raise
@@ -84,8 +89,13 @@ class CloseableIterator:
         if self._is_closed:
             raise FlowletError("to_arrow() comes too late: the records were read to their end, or the iterator was closed")
         try:
-            batches = [batch_of_records(chunk, known) for chunk in self._collected().chunks()]
+            if self._values is None:
+                self._values = self._job.collect(self._edge_id)
+            batches = [batch_of_records(chunk, known) for chunk in self._values.chunks()]
             table = pa.Table.from_batches(batches, known)
+        except FlowletError as error:
+            self.close()
+            raise without_our_frames(error) from error.__cause__
         except BaseException:
             self.close()
             raise
@@ -127,11 +137,6 @@ class CloseableIterator:
 
     def __exit__(self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
-
-    def _collected(self) -> CollectedRecords:
-        if self._values is None:
-            self._values = self._job.collect(self._edge_id)
-        return self._values
 
     def _finish(self) -> None:
         """After the last record: wait for the job, whose failure concerns the reader, too."""

@@ -55,7 +55,7 @@ from flowlet.datastream.state_backend import (
     HashMapStateBackend,
     StateBackend,
 )
-from flowlet.errors import ConfigError, FlowletError, JobGraphError
+from flowlet.errors import ConfigError, FlowletError, JobGraphError, without_our_frames
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.client_retry import ClientRetry
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
@@ -123,6 +123,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         Jobs go to the JobManager of the options ``flowlet.jobmanager`` (host:port) or ``rest.address`` (or ``jobmanager.rpc.address``)
         and ``rest.port``, or of the variable ``FLOWLET_JOBMANAGER``; without these each job gets a cluster of its own on this machine.
         """
+        importlib.import_module(_FRAMES_MODULE).install_exception_hook()  # also a mistake in a program shows its own frames alone
         return StreamExecutionEnvironment(configuration)
 
     def configure(self, configuration: Configuration) -> None:
@@ -334,7 +335,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         try:
             return self._start(lambda submitted: self._wait(submitted.job), job_name, is_attached=True)
         except FlowletError as error:
-            raise error.with_traceback(None) from error.__cause__  # without the frames of the client
+            raise without_our_frames(error) from error.__cause__
 
     def _wait(self, job: RunningJob) -> JobExecutionResult:
         result = job.wait()  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
@@ -464,7 +465,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
                 check_rocksdb()
             submitted = self._submit_graph(graph, self._address(), is_in_process(os.environ), keep)
         except FlowletError as error:
-            raise error.with_traceback(None) from error.__cause__  # without the frames of the client
+            raise without_our_frames(error) from error.__cause__
         self._unstarted = _Attempt()
         self._jobs.append(submitted.job)
         return submitted
@@ -554,7 +555,7 @@ def _submit_with_client(
     in_process: bool,  # noqa: FBT001  # Submit
     keep: Callable[[RunningJob], None],
 ) -> SubmittedJob:
-    importlib.import_module(_FRAMES_MODULE).show_interrupts_in_one_line()  # before the imports, which take a third of a second
+    importlib.import_module(_FRAMES_MODULE).install_exception_hook()  # before the imports, which take a third of a second
     submitted: SubmittedJob = importlib.import_module(_CLIENT_MODULE).submit(stream_graph, address, in_process, keep)
     return submitted
 

@@ -13,6 +13,8 @@ class GateError(FlowletError):
 class GateUnreachableError(GateError):
     """No JobManager answers, or one of the gate's TaskManagers cannot be reached."""
 
+    is_one_line = True
+
 
 class GateNotFoundError(GateError):
     """No job has a gate of this name, or its tasks do not run yet."""
@@ -24,6 +26,8 @@ class GateEndedError(GateError):
 
 class GateAccessError(GateError):
     """The secret or the token is wrong."""
+
+    is_one_line = True
 
 
 class GateTypeError(GateError):

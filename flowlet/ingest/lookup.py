@@ -138,7 +138,7 @@ async def _ask(gate: str, jobmanager: str, method: str, path: str, timeout_s: fl
     except AuthenticationError as error:
         raise GateAccessError(f"gate {gate!r}: JobManager {jobmanager}: {error}") from error
     except RpcConnectError as error:
-        raise GateUnreachableError(f"gate {gate!r}: {error}; is the JobManager at {jobmanager} running?") from error
+        raise GateUnreachableError(f"gate {gate!r}: {error}") from error
     except RpcStatusError as error:
         raise _status_error(gate, jobmanager, error) from error
 
@@ -161,4 +161,4 @@ def secret_of(secret_file: str | Path | None) -> bytes:
     try:
         return load_secret(None if secret_file is None else Path(secret_file))
     except ConfigError as error:
-        raise GateAccessError(str(error)) from error
+        raise GateAccessError(str(error)) from None

@@ -6,12 +6,15 @@ Invariants: there is at most one per process, created when it is first needed.  
 """
 
 import asyncio
+import importlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from flowlet.errors import shows_all_frames, without_our_frames
+from flowlet.ingest.errors import GateError
 from flowlet.ingest.stall import StallWatch
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
@@ -25,6 +28,7 @@ _log = LogLines(__name__)
 # Half of a TaskManager's: a producer writes few partitions at a time.  The system allocates a page when it is first used.
 NETWORK_MEMORY_BYTES: Final = 32 * 1024 * 1024
 _CHECK_INTERVAL_S: Final = 1.0
+_FRAMES_MODULE: Final = "flowlet.client.program.user_frames"  # by its name: only a program that meets an error needs it
 _CLOSE_TIMEOUT_S: Final = 10.0
 
 
@@ -56,8 +60,15 @@ class ProducerRuntime:
         return f"<ProducerRuntime of process {self.pid}, {self.offering!r}>"
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop; wait for its result."""
-        return self.loop.submit(coroutine).result()  # waits for the JobManager or the gate; ended by the timeout of the coroutine
+        """Run a coroutine on the loop; wait for its result.
+
+        A GateError says everything itself: the errors of the libraries that led to it are not shown.
+        """
+        try:
+            return self.loop.submit(coroutine).result()  # waits for the JobManager or the gate; ended by the timeout of the coroutine
+        except GateError as error:
+            importlib.import_module(_FRAMES_MODULE).install_exception_hook()
+            raise without_our_frames(error) from error.__cause__ if shows_all_frames() else None
 
     def watch(
         self,

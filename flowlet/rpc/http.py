@@ -5,6 +5,7 @@ Invariants: the client uses no answer without a valid proof, and no message of a
 """
 
 import asyncio
+import errno
 import io
 import os
 import time
@@ -48,6 +49,8 @@ WallClock = Callable[[], int]
 
 class RpcConnectError(FlowletError):
     """The server could not be reached, or the connection broke before the whole answer arrived."""
+
+    is_one_line = True
 
 
 class RpcStatusError(FlowletError):
@@ -262,8 +265,13 @@ async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
 def _reason_of(error: Exception, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"the host {error.host!r} is unknown: correct its name, or give its address"  # the text of uvloop's error does not say so
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
-        return os.strerror(error.os_error.errno)  # asyncio's own text does not give the reason
+        reason = os.strerror(error.os_error.errno)  # asyncio's own text does not give the reason
+        if error.os_error.errno == errno.ECONNREFUSED:
+            return f"{reason}: nothing listens there; start a JobManager (flowlet jm), or correct host and port"
+        return reason
     return str(error) or type(error).__name__
 
 

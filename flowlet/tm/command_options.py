@@ -13,7 +13,7 @@ from flowlet.tm.latency.switch_interval import CROWDED_SWITCH_INTERVAL_MS, DEFAU
 from flowlet.tm.process_model import TaskScheduling
 
 # The cluster.
-JobManagerAddress = Annotated[str, typer.Option(help="Where the JobManager listens, host:port.")]
+JobManagerAddress = Annotated[str, typer.Option(envvar="FLOWLET_JOBMANAGER", help="Where the JobManager listens, host:port.")]
 SecretFile = Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")]
 Slots = Annotated[int, typer.Option(min=1, help="How many subtasks of one slot sharing group may run here.")]
 

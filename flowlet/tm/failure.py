@@ -3,7 +3,8 @@
 Side:       pure.
 Invariants: only text leaves the process, never the exception; every text has a limit, and can be sent as UTF-8; whatever the exception
             does when it is asked for its text, the failure is described.
-Rules:      for a failing user function only the user's frames are shown, for an error of the engine all frames.
+Rules:      for a failing user function only the user's frames are shown (all with ``FLOWLET_TRACEBACK=full``), for an error of the engine
+            all frames.
 """
 
 import traceback
@@ -13,7 +14,7 @@ from typing import Final
 import flowlet
 import netstack
 from flowlet.chain.preview import preview
-from flowlet.errors import ClosedOutputError, StateRestoreError, UserFunctionError
+from flowlet.errors import ClosedOutputError, StateRestoreError, UserFunctionError, shows_all_frames
 from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
 from flowlet.tm.named_wait import named_wait
 
@@ -42,7 +43,8 @@ def _described(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id
     lines = traceback.TracebackException.from_exception(cause, max_group_depth=4)
     notes: list[str] = []
     if cause is not error:
-        _keep_user_frames(lines)
+        if not shows_all_frames():
+            _keep_user_frames(lines)
         notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]  # error itself is not shown, but its notes must be
     return FailureInfo(
         exception_type=_sendable(_type_name(type(cause))),

@@ -307,7 +307,7 @@ def test_a_gate_that_nobody_declared_is_an_error_in_the_driver(spark: Any, clust
 
 @ON_LOCAL
 def test_a_jobmanager_that_is_not_there_is_an_error_in_the_driver(spark: Any, cluster: GateCluster) -> None:
-    with Stopwatch() as watch, pytest.raises(GateUnreachableError, match=r"gate 'clicks'.*is the JobManager at 127\.0\.0\.1:1 running"):
+    with Stopwatch() as watch, pytest.raises(GateUnreachableError, match=r"gate 'clicks'.*JobManager 127\.0\.0\.1:1: Connection refused"):
         GateSink("clicks", jobmanager="127.0.0.1:1", secret_file=cluster.secret_file)
 
     assert watch.seconds < 5

@@ -1,9 +1,11 @@
-"""Which frames of a traceback are the user's, and the one line that an interrupt, or the end of ``program | head``, is worth.
+"""Which frames of a traceback are the user's, and what an uncaught error of ours, or an interrupt, looks like on the terminal.
 
 Side:       shared.  The exception hook runs on the user's thread.
-Invariants: an interrupt that caught the user's own code is shown as Python shows it, and so is every other error; a hook that the program
-            has set stays.  The interrupt itself is not touched: it can be caught, and it ends the program as it always does (SIGINT).
-Rules:      imports the standard library alone, so that the hook is there while the rest of the client is imported.
+Invariants: one failure is one traceback, of the user's frames: those that led to the call of ours, then those of the function that failed
+            in a task; what is about the cluster alone is one line.  An interrupt that caught the user's own code is shown as Python shows
+            it, and so is every error that is not ours; a hook that the program has set stays.  The interrupt itself is not touched: it can
+            be caught, and it ends the program as it always does (SIGINT).  With ``FLOWLET_TRACEBACK=full`` errors keep all frames.
+Rules:      imports the standard library and ``flowlet.errors`` alone, so that the hook is there while the rest of the client is imported.
 """
 
 import os
@@ -14,6 +16,11 @@ from enum import Enum
 from functools import cache
 from importlib.util import find_spec
 from types import FrameType, TracebackType
+from typing import Final
+
+from flowlet.errors import ClosedOutputError, FlowletError, RemoteTraceback, shows_all_frames
+
+_HEADER: Final = "Traceback (most recent call last):\n"
 
 
 class Owner(Enum):
@@ -39,8 +46,8 @@ def from_user_frame(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def show_interrupts_in_one_line() -> None:
-    """From now on an uncaught Ctrl-C inside the client is one line on standard error: the frames of its waiting help nobody."""
+def install_exception_hook() -> None:
+    """From now on an uncaught error of ours shows the user's frames alone, and an uncaught Ctrl-C inside the client is one line."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show
 
@@ -49,12 +56,56 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     if issubclass(kind, KeyboardInterrupt) and _is_inside_engine(trace):
         if sys.stderr is not None:
             sys.stderr.write(f"{kind.__name__}\n")
-    elif kind.__name__ == "ClosedOutputError" and kind.__module__ == "flowlet.errors":  # not imported: see the rules
+    elif isinstance(error, ClosedOutputError):
         if sys.stderr is not None:
             sys.stderr.write(f"{' '.join(str(error).split())}\n")
         _drop_output()
+    elif isinstance(error, FlowletError) and not shows_all_frames():
+        if sys.stderr is not None:
+            sys.stderr.write(_one_traceback(error, trace))
     else:
         sys.__excepthook__(kind, error, trace)
+
+
+def _one_traceback(error: FlowletError, trace: TracebackType | None) -> str:
+    """The user's frames, and what the error says; as Python shows it where no frame is the user's."""
+    if error.is_one_line:
+        return f"{' '.join(''.join(traceback.format_exception_only(error)).split())}\n"
+    shown = traceback.TracebackException(type(error), error, trace)
+    _cut(shown)
+    calls, end = "".join(shown.stack.format()), "".join(shown.format_exception_only())
+    if not calls:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    reason = _reason(error.__cause__, shown.__cause__)
+    before, header, after = reason.rpartition(_HEADER)
+    if header and (not before or before.endswith("\n")):
+        return f"{before}{header}{calls}{after}{end}"
+    return f"{reason}{_HEADER}{calls}{end}"
+
+
+def _reason(cause: BaseException | None, shown: traceback.TracebackException | None) -> str:
+    """The traceback of what led to an error; empty if no frame of it is the user's, for then the error's own text says it."""
+    if isinstance(cause, RemoteTraceback):
+        return f"{str(cause).strip()}\n"
+    return "".join(shown.format()) if shown is not None and shown.stack else ""
+
+
+def _cut(shown: traceback.TracebackException) -> None:
+    """Drop the frames of the engine, and those of libraries that it calls, from an exception and from what led to it."""
+    todo, seen = [shown], set()
+    while todo:
+        each = todo.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        frames, caller = [], Owner.USER
+        for frame in each.stack:
+            owner = owner_of(frame.filename)
+            caller = caller if owner is Owner.LIBRARY else owner
+            if caller is not Owner.ENGINE:
+                frames.append(frame)
+        each.stack = traceback.StackSummary.from_list(frames)
+        todo += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
 
 
 def _drop_output() -> None:

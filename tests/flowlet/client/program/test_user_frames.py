@@ -1,4 +1,4 @@
-"""Whose frames are whose, and which interrupts are one line."""
+"""Whose frames are whose, what an uncaught error of ours looks like, and which interrupts are one line."""
 
 import json
 import sys
@@ -11,7 +11,9 @@ import pytest
 
 from flowlet.client.program import user_frames
 from flowlet.client.program.interrupts import Latch
-from flowlet.client.program.user_frames import Owner, from_user_frame, owner_of, show_interrupts_in_one_line
+from flowlet.client.program.user_frames import Owner, from_user_frame, install_exception_hook, owner_of
+from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback, without_our_frames
+from flowlet.rpc.http import RpcConnectError
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def test_a_traceback_without_the_user_is_none() -> None:
 
 def test_an_interrupt_in_the_client_is_one_line(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
     latch = Latch()
-    show_interrupts_in_one_line()
+    install_exception_hook()
 
     with pytest.raises(TypeError) as caught:
         latch.wait("no number")  # type: ignore[arg-type]  # it raises there
@@ -80,7 +82,7 @@ def test_an_interrupt_in_the_client_is_one_line(hook: None, capsys: pytest.Captu
 
 def test_everything_else_is_shown_as_ever(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
     latch = Latch()
-    show_interrupts_in_one_line()
+    install_exception_hook()
 
     with pytest.raises(TypeError) as caught:
         latch.wait("no number")  # type: ignore[arg-type]  # it raises there
@@ -99,7 +101,7 @@ def test_a_hook_of_the_program_stays(hook: None) -> None:
 
     sys.excepthook = own
 
-    show_interrupts_in_one_line()
+    install_exception_hook()
 
     assert sys.excepthook is own
 
@@ -114,10 +116,106 @@ def test_generated_code_of_a_module_is_not_the_users(
     engine = {"called": namespace["generated"]}
     exec(compile("def inside():\n    called()\n", user_frames.__file__, "exec"), engine)
     inside: Any = engine["inside"]
-    show_interrupts_in_one_line()
+    install_exception_hook()
 
     with pytest.raises(KeyboardInterrupt) as caught:
         inside()
     sys.excepthook(KeyboardInterrupt, caught.value, traceback_of(caught.value))
 
     assert (capsys.readouterr().err == "KeyboardInterrupt\n") is is_one_line
+
+
+def engine_function(body: str, **names: Any) -> Any:
+    """A function whose code seems to be in a file of ours."""
+    namespace = dict(names)
+    exec(compile(f"def inside():\n    {body}\n", user_frames.__file__, "exec"), namespace)
+    return namespace["inside"]
+
+
+def users_call(inside: Any) -> None:
+    inside()
+
+
+def shown(error: BaseException, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines that an uncaught error leaves on the terminal."""
+    install_exception_hook()
+    sys.excepthook(type(error), error, error.__traceback__)
+    return capsys.readouterr().err.splitlines()
+
+
+def raised_in_engine(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    with pytest.raises(type(error)) as caught:
+        users_call(engine_function("raise error from cause", error=error, cause=cause))
+    assert caught.value.__traceback__ is not None
+    return caught.value.with_traceback(caught.value.__traceback__.tb_next)  # without this function's
+
+
+def test_an_error_of_ours_shows_the_users_frames_alone(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(raised_in_engine(FlowletError("no such option")), capsys)
+
+    assert lines[0] == "Traceback (most recent call last):"
+    assert [line for line in lines if line.startswith("  File")] == [
+        f'  File "{__file__}", line {users_call.__code__.co_firstlineno + 1}, in users_call'
+    ]
+    assert lines[-1] == "flowlet.errors.FlowletError: no such option"
+
+
+def test_a_failed_function_and_the_call_that_ran_it_are_one_traceback(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """The function ran in another process; the user reads one failure of one program."""
+    remote = RemoteTraceback(
+        'Traceback (most recent call last):\n  File "program.py", line 5, in divide\nZeroDivisionError: division by zero\n'
+    )
+
+    lines = shown(raised_in_engine(JobExecutionError("job 'x' failed"), remote), capsys)
+
+    assert lines.count("Traceback (most recent call last):") == 1
+    assert [line.rpartition(" in ")[2] for line in lines if line.startswith("  File")] == ["users_call", "divide"]
+    assert lines[-2:] == ["ZeroDivisionError: division by zero", "flowlet.errors.JobExecutionError: job 'x' failed"]
+
+
+def test_the_chain_of_the_users_own_errors_stays(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
+    chain = (
+        "Traceback (most recent call last):\nKeyError: 1\n\nThe above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\nValueError: 2\n"
+    )
+
+    lines = shown(raised_in_engine(JobExecutionError("failed"), RemoteTraceback(chain)), capsys)
+
+    assert lines.index("KeyError: 1") < lines.index("ValueError: 2") < lines.index("flowlet.errors.JobExecutionError: failed")
+    assert lines.count("Traceback (most recent call last):") == 2
+
+
+def test_errors_of_libraries_that_led_to_ours_are_left_out(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Our own text says what they say."""
+    cause = OSError("111")
+    engine_caught = engine_function("\n    ".join(["try:", "    raise cause", "except OSError:", "    pass"]), cause=cause)
+    engine_caught()
+
+    lines = shown(raised_in_engine(FlowletError("nothing listens there"), cause), capsys)
+
+    assert "OSError: 111" not in lines
+    assert lines[-1] == "flowlet.errors.FlowletError: nothing listens there"
+
+
+def test_what_is_about_the_cluster_alone_is_one_line(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(raised_in_engine(RpcConnectError("JobManager x:1:\ngone")), capsys) == [
+        "flowlet.rpc.http.RpcConnectError: JobManager x:1: gone"
+    ]
+
+
+@pytest.mark.parametrize("error", [FlowletError("ours"), RpcConnectError("ours")])
+def test_all_frames_can_be_had(hook: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setenv("FLOWLET_TRACEBACK", "full")
+
+    lines = shown(raised_in_engine(error), capsys)
+
+    assert any("in inside" in line for line in lines)
+    assert without_our_frames(error).__traceback__ is not None
+
+
+def test_a_fault_of_ours_keeps_its_frames(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who reports it needs them; so does an error of ours in a thread of ours, which no line of the user's led to."""
+    assert any("in inside" in line for line in shown(raised_in_engine(KeyError("ours")), capsys))
+    error = raised_in_engine(FlowletError("ours"))
+    assert error.__traceback__ is not None
+    assert any("in inside" in line for line in shown(error.with_traceback(error.__traceback__.tb_next), capsys))
