@@ -23,6 +23,7 @@ from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
 from flowlet.rpc.http import MAX_MESSAGE_BYTES
+from flowlet.rpc.shared_pieces import pieces_of
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type
 from flowlet.shipping.part_sources import PackedFiles, pack
 from flowlet.splits.enumerators import split_set_of
@@ -104,20 +105,27 @@ def _submit(message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHe
 
 def _check_size(job_graph: JobGraph, message: JobGraphMessage) -> None:
     """Raises JobSubmissionError: the job is too large to be sent; the message names what makes it so."""
+    sizes = {vertex.id: len(vertex.chain) + _bytes_of_pieces(vertex.chain, message.code) for vertex in message.vertices}
     size = sum(len(vertex.chain) for vertex in message.vertices) + sum(len(edge.partitioner) for edge in message.edges)
     size += message.code.num_bytes
     if size <= MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
         return
-    largest = max(message.vertices, key=lambda vertex: len(vertex.chain))
+    largest = max(message.vertices, key=lambda vertex: sizes[vertex.id])
     vertices = {vertex.id: vertex for vertex in job_graph.topological_order()}
     reason = describe_largest(vertices[largest.id].chain)
-    copies = sum(2 * len(vertex.chain) > len(largest.chain) for vertex in message.vertices)
-    others = f"; {copies - 1} more vertices are as large: each has its own copy of what its functions refer to" if copies > 1 else ""
+    copies = sum(2 * len(vertex.chain) > sizes[largest.id] for vertex in message.vertices)
+    others = (
+        f"; {copies - 1} more vertices are as large: each has its own copy of what consists of many small objects" if copies > 1 else ""
+    )
     raise JobSubmissionError(
         f"the functions of job {job_graph.name!r} have {size} bytes, the limit is {MAX_MESSAGE_BYTES}: vertex {largest.name!r} has "
-        f"{len(largest.chain)}, {reason}{others}; read large data in open() of a function class, from a file that every TaskManager can "
+        f"{sizes[largest.id]}, {reason}{others}; read large data in open() of a function class, from a file that every TaskManager can "
         "read or that env.register_cached_file() sends"
     )
+
+
+def _bytes_of_pieces(blob: bytes, code: UserCode) -> int:
+    return sum(map(len, pieces_of([blob], code.pieces).values()))
 
 
 def _users_part(cause: BaseException | None) -> BaseException | None:
@@ -129,21 +137,24 @@ def _users_part(cause: BaseException | None) -> BaseException | None:
 def to_message(job_graph: JobGraph, code: UserCode | None = None) -> JobGraphMessage:
     """The job as it travels, with operators and partitioners as opaque blobs; ``code`` is what the operators need besides.
 
+    What is large in several of the blobs travels once.
+
     Raises:
         JobSubmissionError: something in it cannot be sent; names the vertex or edge.
     """
-    vertices = [_vertex_message(vertex) for vertex in job_graph.topological_order()]
+    pieces: dict[bytes, bytes] = {}
+    vertices = [_vertex_message(vertex, pieces) for vertex in job_graph.topological_order()]
     return JobGraphMessage(
         job_graph.job_id,
         job_graph.name,
         vertices,
-        [_edge_message(edge) for edge in job_graph.edges],
-        code=code or UserCode(),
+        [_edge_message(edge, pieces) for edge in job_graph.edges],
+        code=msgspec.structs.replace(code or UserCode(), pieces=pieces),
         settings=job_graph.settings,
     )
 
 
-def _vertex_message(vertex: JobVertex) -> VertexMessage:
+def _vertex_message(vertex: JobVertex, pieces: dict[bytes, bytes]) -> VertexMessage:
     return VertexMessage(
         id=vertex.id,
         name=vertex.name,
@@ -151,7 +162,7 @@ def _vertex_message(vertex: JobVertex) -> VertexMessage:
         max_parallelism=vertex.max_parallelism,
         slot_sharing_group=vertex.slot_sharing_group,
         operator_names=vertex.operator_names,
-        chain=dump_chain(vertex.chain, vertex.name, vertex.parallelism),
+        chain=dump_chain(vertex.chain, vertex.name, vertex.parallelism, pieces),
         watermark_alignment=_alignment(vertex),
         remote_gate=_remote_gate(vertex),
         split_set=_split_set(vertex),
@@ -188,7 +199,7 @@ def _alignment(vertex: JobVertex) -> WatermarkAlignmentMessage | None:
     return None if found is None else WatermarkAlignmentMessage(found.group, found.max_drift_ms, found.update_interval_ms)
 
 
-def _edge_message(edge: JobEdge) -> EdgeMessage:
+def _edge_message(edge: JobEdge, pieces: dict[bytes, bytes]) -> EdgeMessage:
     return EdgeMessage(
         id=edge.id,
         source=edge.source,
@@ -196,7 +207,7 @@ def _edge_message(edge: JobEdge) -> EdgeMessage:
         target=edge.target,
         is_pointwise=edge.partitioner.is_pointwise,
         ship_strategy=edge.partitioner.ship_strategy,
-        partitioner=dump_partitioner(edge.partitioner, edge.name or edge.id),
+        partitioner=dump_partitioner(edge.partitioner, edge.name or edge.id, pieces),
         buffer_timeout_ms=edge.buffer_timeout_ms,
         tag=edge.tag,
         input_id=edge.input_id,

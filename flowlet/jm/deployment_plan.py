@@ -23,6 +23,7 @@ from flowlet.rpc.control_messages import (
     TaskDeploymentDescriptor,
     VertexMessage,
 )
+from flowlet.rpc.shared_pieces import pieces_of
 from netstack.ids import intermediate_partition_id, subtask_of
 
 
@@ -59,6 +60,13 @@ class DeploymentPlan:
     def describe_task(self, vertex_id: str, subtask: int, restored: RestoredState | None = None) -> TaskDeploymentDescriptor:
         """Everything that a TaskManager needs to run this subtask; ``restored``: what it begins with."""
         vertex = self._vertices[vertex_id]
+        outputs = [edge for edge in self._job.edges if edge.source == vertex.id]
+        restored = None if restored is None else self._with_partitioners(restored, vertex.parallelism)
+        former = [] if restored is None else restored.edges
+        blobs = [vertex.chain, *(edge.partitioner for edge in outputs), *(edge.partitioner for edge in former)]
+        code = self._job.code
+        if code.pieces:
+            code = msgspec.structs.replace(code, pieces=pieces_of(blobs, code.pieces))
         return TaskDeploymentDescriptor(
             job_id=self._job.job_id,
             job_name=self._job.name,
@@ -70,10 +78,10 @@ class DeploymentPlan:
             attempt=self._attempts[vertex.id, subtask],
             chain=vertex.chain,
             gates=[self._gate(edge, subtask) for edge in self._job.edges if edge.target == vertex.id],
-            partitions=[self._partition(edge, subtask) for edge in self._job.edges if edge.source == vertex.id],
-            code=self._job.code,
+            partitions=[self._partition(edge, subtask) for edge in outputs],
+            code=code,
             settings=self._job.settings,
-            restored=None if restored is None else self._with_partitioners(restored, vertex.parallelism),
+            restored=restored,
         )
 
     def _with_partitioners(self, restored: RestoredState, parallelism: int) -> RestoredState:

@@ -17,6 +17,7 @@ from flowlet.graph.client_heartbeat import MAX_TIMEOUT_MS
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
+from flowlet.rpc.shared_pieces import pieces_of
 from flowlet.rpc.shipped_files import check_shipped_files
 from flowlet.splits.file_split import FileSet
 from flowlet.splits.hybrid_split import HybridSplits
@@ -91,11 +92,22 @@ def without_code(job: JobGraphMessage) -> JobGraphMessage:
     )
 
 
+def _pieces_of(blobs: list[bytes], pieces: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    try:
+        return pieces_of(blobs, pieces)
+    except (KeyError, msgspec.DecodeError) as error:
+        raise JobGraphError(f"a large part of the job's functions is missing or damaged: {type(error).__name__}: {error}") from error
+
+
 def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
     positions: dict[str, int] = {}
-    code_bytes = Counter({vertex.id: job.code.num_bytes + len(vertex.chain) + _path_bytes(vertex) for vertex in job.vertices})
+    blobs = {vertex.id: [vertex.chain] for vertex in job.vertices}
     for edge in job.edges:
-        code_bytes[edge.source] += len(edge.partitioner)
+        blobs.setdefault(edge.source, []).append(edge.partitioner)
+    main_bytes = sum(map(len, job.code.main_objects.values()))
+    code_bytes = Counter({vertex.id: main_bytes + _path_bytes(vertex) for vertex in job.vertices})
+    for vertex_id, of_vertex in blobs.items():
+        code_bytes[vertex_id] += sum(map(len, of_vertex)) + sum(map(len, _pieces_of(of_vertex, job.code.pieces).values()))
     for position, vertex in enumerate(job.vertices):
         if vertex.id in positions:
             raise JobGraphError(f"the vertex id {vertex.id[:64]!r} occurs twice")

@@ -95,15 +95,17 @@ class UserCode(msgspec.Struct, frozen=True):
 
     ``main_objects``: classes and functions of the main module, cloudpickled one by one, by name.
     ``files``: the JobManager has their content; a task fetches it before it opens its operators.
+    ``pieces``: large pieces of operators and partitioners, by name, see ``shared_pieces``; of a task, those of its own.
     """
 
     main_objects: dict[str, bytes] = {}
     files: ShippedFiles = ShippedFiles()
+    pieces: dict[bytes, bytes] = {}
 
     @property
     def num_bytes(self) -> int:
-        """The size of all pickles."""
-        return sum(map(len, self.main_objects.values()))
+        """The size of all pickles and pieces."""
+        return sum(map(len, self.main_objects.values())) + sum(map(len, self.pieces.values()))
 
 
 class WatermarkAlignmentMessage(msgspec.Struct, frozen=True):

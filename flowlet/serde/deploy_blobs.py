@@ -6,9 +6,10 @@ Invariants: only one blob is opened at a time: opening imports modules, and two 
             Only a client writes blobs.  Only a TaskManager, or a producer of a remote gate, opens them, and only after the JobManager
             that sent them has proved who it is.  No other part of the control plane is a pickle.
 Rules:      functions of ``__main__``, lambdas and nested functions are pickled by value, those of modules by name.
+            In the process of the program that made them, classes have the methods that the tasks brought only while tasks run.
 """
 
-import io
+import contextlib
 import sys
 import threading
 import warnings
@@ -17,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 import cloudpickle
 
 from flowlet.errors import FlowletError, JobSubmissionError
+from flowlet.rpc.shared_pieces import divide, join
 from flowlet.serde.pickles import program_pickle
+from flowlet.serde.pickles.class_pickle import Replaced, program_classes_change, put_back
 from flowlet.serde.pickles.pickle_parts import FoundPart, describe_unpicklable, find_largest, find_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from flowlet.chain.operator_chain import ChainedOperator
     from flowlet.common.typeinfo import TypeInformation
@@ -30,8 +33,46 @@ if TYPE_CHECKING:
 
 
 _ADVICE: Final = "make what cannot be pickled in open() of a function class, which runs on the TaskManager"
+_NO_PIECES: Final[dict[bytes, bytes]] = {}
+MIN_PIECE_BYTES: Final = 256 * 1024  # below, a piece is not worth its name; Python's pickler writes contents from 64 KiB on separately
 OPENING: Final = threading.RLock()
 """Held while modules of users are imported; no other lock of ours is taken under it."""
+
+
+class _ProgramClasses:
+    """Classes of a program whose tasks run in its own process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # A leaf.
+        self._num_tasks = 0  # Guarded by _lock.
+        self._replaced: Replaced = {}  # Guarded by OPENING.
+
+    @contextlib.contextmanager
+    def lent(self) -> "Iterator[None]":
+        """In the block, a task runs, which may open blobs.  After the last one the program has its classes as they were."""
+        with self._lock:
+            self._num_tasks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_tasks -= 1
+            self._put_back()
+
+    def change(self) -> "contextlib.AbstractContextManager[None]":
+        """In the block, which holds ``OPENING``, a blob is opened."""
+        return program_classes_change(self._replaced) if self._num_tasks else contextlib.nullcontext()
+
+    def _put_back(self) -> None:
+        if not self._replaced or self._num_tasks:  # as in every TaskManager that is a process of its own
+            return
+        with OPENING:
+            if not self._num_tasks:  # else the next task has opened its blobs meanwhile, and puts them back
+                put_back(self._replaced)
+
+
+PROGRAM_CLASSES: Final = _ProgramClasses()
+"""Those of this process: a class is one object for all its threads."""
 
 
 class DeploymentError(FlowletError):
@@ -42,13 +83,27 @@ class SharedGeneratorWarning(UserWarning):
     """A generator of random numbers is copied to several subtasks, which draw the same numbers."""
 
 
-def dump_chain(chain: "Sequence[Chained]", vertex: str, parallelism: int = 1) -> bytes:
+class _Parts:
+    """A file that keeps large contents, of texts, bytes, arrays and buffers, apart from what lies between them."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[bytes, bool]] = []
+
+    def write(self, data: Any) -> int:
+        part = bytes(data)
+        self.found.append((part, len(part) >= MIN_PIECE_BYTES))
+        return len(part)
+
+
+def dump_chain(chain: "Sequence[Chained]", vertex: str, parallelism: int = 1, pieces: dict[bytes, bytes] | None = None) -> bytes:
     """Serialize the operators of a vertex; warns of generators of random numbers that its subtasks would have copies of.
+
+    ``pieces`` takes what is large in it, by name, so that it travels once for all vertices of the job; None: it stays in the blob.
 
     Raises:
         JobSubmissionError: an operator cannot be pickled; the message names it, the variable and the reason.
     """
-    file, operators = io.BytesIO(), list(chain)
+    file, operators = _Parts(), list(chain)
     pickler = program_pickle.ProgramPickler(file)
     try:
         pickler.dump(operators)
@@ -57,7 +112,11 @@ def dump_chain(chain: "Sequence[Chained]", vertex: str, parallelism: int = 1) ->
         raise JobSubmissionError(f"vertex {vertex!r}: {operator} cannot be sent to a TaskManager: {reason}; {_ADVICE}") from error
     if pickler.generators and parallelism > 1:
         _warn_of_copies(find_objects(operators, pickler.generators), vertex, parallelism)
-    return file.getvalue()
+    return _divided(file, pieces)
+
+
+def _divided(file: _Parts, pieces: dict[bytes, bytes] | None) -> bytes:
+    return b"".join(part for part, _ in file.found) if pieces is None else divide(file.found, pieces)
 
 
 def _warn_of_copies(generators: "Sequence[FoundPart]", vertex: str, parallelism: int) -> None:
@@ -74,17 +133,19 @@ def _warn_of_copies(generators: "Sequence[FoundPart]", vertex: str, parallelism:
             )
 
 
-def dump_partitioner(partitioner: "Partitioner", edge: str) -> bytes:
-    """Serialize the partitioner of an edge, with the user's key selector in it.
+def dump_partitioner(partitioner: "Partitioner", edge: str, pieces: dict[bytes, bytes] | None = None) -> bytes:
+    """Serialize the partitioner of an edge, with the user's key selector in it; ``pieces``: as ``dump_chain``.
 
     Raises:
         JobSubmissionError: it cannot be pickled; the message names the edge and the reason.
     """
+    file = _Parts()
     try:
-        return program_pickle.dumps(partitioner)
+        program_pickle.ProgramPickler(file).dump(partitioner)
     except Exception as error:
         reason = describe_unpicklable(partitioner, error)
         raise JobSubmissionError(f"edge {edge!r}: its partitioner cannot be sent to a TaskManager: {reason}") from error
+    return _divided(file, pieces)
 
 
 def dump_type(type_info: "TypeInformation") -> bytes:
@@ -104,20 +165,22 @@ def load_gate_partitioner(blob: bytes, gate: str) -> "Partitioner":
     return partitioner
 
 
-def load_chain(blob: bytes, task_name: str) -> "list[ChainedOperator]":
-    """Open a chain of operators.  It imports the user's modules and may take long: never call it on the event loop.
+def load_chain(blob: bytes, task_name: str, pieces: "Mapping[bytes, bytes]" = _NO_PIECES) -> "list[ChainedOperator]":
+    """Open a chain of operators; ``pieces`` has those that it lacks.
+
+    It imports the user's modules and may take long: never call it on the event loop.
 
     Raises:
         DeploymentError: a module is missing here, or the user's code raised while it was imported or unpickled.
     """
-    chain = _load(blob, f"the operators of task {task_name!r}")
+    chain = _load(blob, f"the operators of task {task_name!r}", pieces)
     assert isinstance(chain, list), "written by dump_chain"
     return chain
 
 
-def load_partitioner(blob: bytes, task_name: str) -> "Partitioner":
-    """Open the partitioner of an output.  Raises as ``load_chain``."""
-    partitioner: Partitioner = _load(blob, f"the partitioner of an output of task {task_name!r}")
+def load_partitioner(blob: bytes, task_name: str, pieces: "Mapping[bytes, bytes]" = _NO_PIECES) -> "Partitioner":
+    """Open the partitioner of an output; ``pieces``, and what it raises: as ``load_chain``."""
+    partitioner: Partitioner = _load(blob, f"the partitioner of an output of task {task_name!r}", pieces)
     return partitioner
 
 
@@ -126,10 +189,10 @@ def load_object(blob: bytes, what: str) -> Any:
     return _load(blob, what)
 
 
-def _load(blob: bytes, what: str) -> Any:
+def _load(blob: bytes, what: str, pieces: "Mapping[bytes, bytes]" = _NO_PIECES) -> Any:
     try:
-        with OPENING:
-            return cloudpickle.loads(blob)
+        with OPENING, PROGRAM_CLASSES.change():
+            return cloudpickle.loads(join(blob, pieces))
     except ModuleNotFoundError as error:
         hint = "install it where the TaskManager runs, or import it at the top of a program that lies in the same folder"
         raise DeploymentError(f"{what} need the module {error.name!r}, which this TaskManager does not find: {hint}") from error

@@ -37,6 +37,7 @@ from flowlet.rpc.control_messages import (
     TaskStateChanged,
     TaskStuck,
 )
+from flowlet.serde.deploy_blobs import PROGRAM_CLASSES
 from flowlet.shipping.job_file_cache import JobPaths
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.create_stream_task import StreamTask
@@ -327,7 +328,8 @@ class Task:
 
     def _execute(self) -> None:
         MAIN_OBJECTS.use(self.descriptor.code.main_objects)
-        with files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set) as paths:
+        files = files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set)
+        with PROGRAM_CLASSES.lent(), files as paths:
             self._run_stream_task(paths)
 
     def _run_stream_task(self, paths: JobPaths) -> None:

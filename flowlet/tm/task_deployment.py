@@ -122,7 +122,7 @@ def create_task_from_descriptor(
         StateRestoreError, StorageError: see ``TaskCheckpointing.open``.
         InsufficientNetworkBuffersError: the network memory is too small for the task.
     """
-    chain = load_chain(descriptor.chain, descriptor.task_name)
+    chain = load_chain(descriptor.chain, descriptor.task_name, descriptor.code.pieces)
     if descriptor.restored is not None and descriptor.restored.is_finished:
         chain = finished_chain(chain)
     outputs: list[OutputEdge] = []
@@ -189,7 +189,7 @@ def _limits(settings: JobSettings) -> ElementLimits:
 
 
 def _create_output(descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor, network: NetworkEnvironment) -> OutputEdge:
-    partitioner = load_partitioner(output.partitioner, descriptor.task_name)
+    partitioner = load_partitioner(output.partitioner, descriptor.task_name, descriptor.code.pieces)
     partition_id = ResultPartitionID(IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt))
     kind = ResultPartitionType.BLOCKING if output.is_blocking else ResultPartitionType.PIPELINED_BOUNDED
     partition = network.create_result_partition(owner_name(descriptor), partition_id, output.num_subpartitions, kind)

@@ -8,6 +8,8 @@ Rules:      a class goes by name if another process can import it by this name. 
             Code of the program that ran when the class was made does not run again: neither the ``__new__`` and ``__init__`` of a metaclass
             nor ``__init_subclass__``, whose keywords nobody knows any more, nor the constructors of members of an enumeration.  What it did
             is seen in the attributes.  That of importable classes does run, because they may register the class.
+            A class that a program made itself is changed by reading it only in a block of ``program_classes_change``, whose caller puts it
+            back: tasks in the program's process have methods with globals of their own, and the program has its class again afterwards.
 Source:     cloudpickle, which finds out what a class consists of and whether a process has it already.  It knows neither slots nor the
             structs of msgspec, and makes members of enumerations of their values alone.
 """
@@ -35,10 +37,15 @@ _find_or_track: Final[Callable[[str, type], type]] = _cloudpickle._lookup_class_
 _MEMBER_PARTS: Final = ("_value_", "_name_", "__objclass__", "_sort_order_")  # the enumeration sets them itself
 _DATA_TYPES: Final = (int, str, bytes, float, complex, tuple, frozenset)
 _PROTOCOL: Final = 5
-_unfinished: Final[WeakSet[type]] = WeakSet()  # classes whose attributes are not all there yet.  Any thread; single operations.
+_made: Final[WeakSet[type]] = WeakSet()  # classes that came from pickles.  Any thread; single operations.
+_unfinished: Final[WeakSet[type]] = WeakSet()  # those of them whose attributes are not all there yet; as ``_made``
 _keeps_classes: ContextVar[bool] = ContextVar("whether classes that are here already stay as they are", default=False)
 
 Reduction = tuple[Any, ...]
+Replaced = dict[type, dict[str, tuple[Any, Any]]]
+"""Attributes of a program's classes that reading has replaced: the former value and the one that was set, by name."""
+_MISSING: Final = object()
+_replaced: ContextVar[Replaced | None] = ContextVar("where replaced attributes of a program's own classes are noted", default=None)
 
 
 def module_name_of(thing: Any) -> str | None:
@@ -99,6 +106,30 @@ def classes_stay() -> Iterator[None]:
         yield
     finally:
         _keeps_classes.reset(token)
+
+
+@contextlib.contextmanager
+def program_classes_change(replaced: Replaced) -> Iterator[None]:
+    """In the block, reading a class of the program sets its attributes; ``replaced`` takes the former ones, for ``put_back``."""
+    token = _replaced.set(replaced)
+    try:
+        yield
+    finally:
+        _replaced.reset(token)
+
+
+def put_back(replaced: Replaced) -> None:
+    """Give classes their former attributes, but for those that the program has set anew, and empty ``replaced``."""
+    while replaced:
+        cls, attributes = replaced.popitem()
+        for name, (former, value) in attributes.items():
+            if vars(cls).get(name, _MISSING) is not value:
+                continue
+            if former is _MISSING:
+                type.__delattr__(cls, name)
+            else:
+                _setter_of(cls)(cls, name, former)
+        _restore_line(cls, {name: former for name, (former, _) in attributes.items()})
 
 
 def reduce_class(cls: type, reduction: Reduction) -> Reduction:
@@ -307,6 +338,7 @@ def _make(tracker_id: str, skeleton: Any) -> type:
     if found is not None:
         return found
     made: type = skeleton.make()
+    _made.add(made)
     _unfinished.add(made)
     return _find_or_track(tracker_id, made)  # another thread may have been first
 
@@ -316,19 +348,41 @@ def _set_attributes(cls: Any, state: tuple[dict[str, Any], dict[str, dict[str, A
     if _keeps_classes.get() and cls not in _unfinished:
         return
     attributes, members = state
-    # A class of the program may forbid changes, and an enumeration does.
-    is_open = is_importable(type(cls)) and not issubclass(type(cls), enum.EnumType)
-    set_attribute = setattr if is_open else type.__setattr__
+    if cls not in _made:
+        replaced = _replaced.get()
+        if replaced is None:
+            return
+        _note_former(cls, attributes, replaced.setdefault(cls, {}))
+        members = {}  # they are the program's own
+    set_attribute = _setter_of(cls)
     for name, value in attributes.items():
         if name != "_abc_impl":
             set_attribute(cls, name, value)
-    if "__firstlineno__" in attributes:  # setting __module__ deletes it
-        set_attribute(cls, "__firstlineno__", attributes["__firstlineno__"])
+    _restore_line(cls, attributes)
     for registered in attributes.get("_abc_impl", ()):
         cls.register(registered)
     for name, values in members.items():
         vars(cls.__members__[name]).update(values)
     _unfinished.discard(cls)
+
+
+def _note_former(cls: type, attributes: Mapping[str, Any], replaced: dict[str, tuple[Any, Any]]) -> None:
+    for name, value in attributes.items():
+        former = vars(cls).get(name, _MISSING)
+        if name in replaced and replaced[name][1] is former:  # another task has set it
+            former = replaced[name][0]
+        replaced[name] = (former, value)
+
+
+def _setter_of(cls: type) -> Callable[[type, str, Any], None]:
+    # A class of the program may forbid changes, and an enumeration does.
+    is_open = is_importable(type(cls)) and not issubclass(type(cls), enum.EnumType)
+    return setattr if is_open else type.__setattr__
+
+
+def _restore_line(cls: type, attributes: Mapping[str, Any]) -> None:
+    if attributes.get("__firstlineno__", _MISSING) is not _MISSING:  # setting __module__ deletes it
+        type.__setattr__(cls, "__firstlineno__", attributes["__firstlineno__"])
 
 
 def _new(metaclass: Any, name: str, bases: tuple[type, ...], namespace: Mapping[str, Any]) -> type:

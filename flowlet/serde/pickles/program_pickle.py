@@ -11,6 +11,8 @@ Rules: cloudpickle's, and for what it does not know:
        names of the main module that are types (``NewType``, ``ParamSpec``, ``type X = ...``) go by value.
        the generators of random numbers that a process shares (of the functions of ``random`` and ``numpy.random``) go by name: each
        process has its own.
+       a file of text is refused as other files are, even if it was opened for reading; cloudpickle would send its content.  The standard
+       output and the standard error go by name.
 """
 
 import functools
@@ -30,6 +32,7 @@ from flowlet.serde.pickles.class_pickle import is_importable, reduce_class, send
 _Reduction = tuple[Callable[..., Any], tuple[Any, ...]]
 _reduce_code: Callable[[CodeType], _Reduction] = cloudpickle.Pickler.dispatch_table[CodeType]
 _reduce_module: Callable[[ModuleType], _Reduction] = cloudpickle.Pickler.dispatch_table[ModuleType]
+_reduce_standard_output: Callable[[io.TextIOWrapper], _Reduction] = cloudpickle.Pickler.dispatch_table[io.TextIOWrapper]
 _LRU_CACHE: Final = type(functools.lru_cache(len))
 _DISPATCHING: Final = functools.singledispatch(len).__code__  # type: ignore[attr-defined]  # it is a function
 _MAIN: Final = "__main__"
@@ -52,6 +55,12 @@ def _main_module() -> ModuleType:
 
 def _reduce_module_or_main(module: ModuleType) -> _Reduction:
     return (_main_module, ()) if module is sys.modules.get(_MAIN) else _reduce_module(module)
+
+
+def _reduce_file(file: io.TextIOWrapper) -> _Reduction:
+    if file is sys.stdout or file is sys.stderr:
+        return _reduce_standard_output(file)
+    raise TypeError("cannot pickle '_io.TextIOWrapper' object")  # in Python's own words for other files
 
 
 # ---------------------------------------------------------------- what functools makes
@@ -147,6 +156,7 @@ def _find_shared(module: str, name: str) -> Any:
 _REDUCERS: Final[dict[Any, Callable[[Any], Any]]] = {
     CodeType: _reduce_code_with_file,
     ModuleType: _reduce_module_or_main,
+    io.TextIOWrapper: _reduce_file,
     _LRU_CACHE: _reduce_cache,
     functools.cached_property: _reduce_descriptor,
     functools.singledispatchmethod: _reduce_descriptor,

@@ -110,9 +110,7 @@ class Tree(msgspec.Struct, frozen=True, tag="t", rename="camel"):
 
 
 def test_a_class_that_is_here_stays_as_it_is_where_objects_come_back() -> None:
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec("class Event:\n    limit = 1\n", names)  # a main module
-    event = names["Event"]
+    event = made_again("class Event:\n    limit = 1\n", "Event")
     pickled = program_pickle.dumps(event)
     event.limit = 2
 
@@ -122,6 +120,17 @@ def test_a_class_that_is_here_stays_as_it_is_where_objects_come_back() -> None:
 
     assert pickle.loads(pickled) is event
     assert event.limit == 1  # a new version of the program
+
+
+def test_a_class_that_this_process_made_itself_stays_as_it_is() -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec("class Event:\n    limit = 1\n", names)  # a main module
+    event = names["Event"]
+    pickled = program_pickle.dumps(event)
+    event.limit = 2
+
+    assert pickle.loads(pickled) is event
+    assert event.limit == 2
 
 
 def test_a_program_that_runs_under_another_name_is_not_importable(tmp_path: Path) -> None:
