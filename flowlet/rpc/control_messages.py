@@ -15,9 +15,9 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.shipped_files import ShippedFiles
 from flowlet.splits.split_kinds import AnySplit, SplitSet
 
-# 4: modules in every deployment, other messages about splits, none before the last checkpoint; 3: no shipped files, no blocking
-# results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages
-PROTOCOL_VERSION: Final = 5
+# 5: no pieces of blobs; 4: modules in every deployment, other messages about splits, none before the last checkpoint; 3: no shipped files,
+# no blocking results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages
+PROTOCOL_VERSION: Final = 6
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
 

@@ -70,7 +70,8 @@ def test_a_function_that_cannot_travel_is_named_before_anything_is_started() -> 
     lock = threading.Lock()
     job_graph = JobGraph("j", vertices=[vertex("v", source([1]), MapOperator(lambda value: (lock, value), name="locked"))])
 
-    with pytest.raises(JobSubmissionError, match="vertex 'v': operator 'locked' cannot be sent to a TaskManager: TypeError"):
+    words = r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: `lock`, in the closure of `<lambda>` \(_thread.lock\): "
+    with pytest.raises(JobSubmissionError, match=words):
         execute(job_graph, NOWHERE)
 
 
