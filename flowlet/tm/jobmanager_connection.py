@@ -8,6 +8,7 @@ Source:     Flink ``RegisteredRpcConnection``, ``TaskExecutorToJobManagerHeartbe
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -53,6 +54,7 @@ _MAX_QUEUED_MESSAGES: Final = 10_000  # tasks send a few per second: if this man
 _NOT_READ: Final = f"the JobManager does not read its messages, {_MAX_QUEUED_MESSAGES} are waiting"
 # A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.
 _LONGEST_INTERVAL_S: Final = 2.0
+_STALL_S: Final = 1.0  # a pause that ends this late does not count as time without a JobManager
 _IDLE_HEARTBEAT_FACTOR: Final = 2  # without tasks there is little to report
 
 
@@ -121,7 +123,18 @@ class SessionListener(Protocol):
 class JobManagerConnection:
     """Keeps a session with the JobManager.  Life cycle: ``run`` in an asyncio task; to end the session, cancel that task."""
 
-    def __init__(self, rpc: RpcClient, registration: RegisterTaskManager, listener: SessionListener, reconnect: ReconnectConfig) -> None:
+    def __init__(
+        self,
+        rpc: RpcClient,
+        registration: RegisterTaskManager,
+        listener: SessionListener,
+        reconnect: ReconnectConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
         self._rpc = rpc
         self._registration = registration
         self._listener = listener
@@ -159,7 +172,7 @@ class JobManagerConnection:
                 told at once; and a stranger who holds the port keeps the JobManager from it anyway.
             JobManagerUnreachableError: no JobManager was reached for ``give_up_after_s``.
         """
-        clock = asyncio.get_running_loop().time
+        clock = self._clock
         pause_s = self._reconnect.first_pause_s
         self._last_contact = clock()
         while True:
@@ -174,7 +187,11 @@ class JobManagerConnection:
             if without_s > self._reconnect.give_up_after_s:
                 raise JobManagerUnreachableError(f"no JobManager for {without_s:.0f} s, giving up: {reason}")
             _log.info("no JobManager yet, trying again", reason=reason, pause_s=pause_s)
-            await asyncio.sleep(pause_s)
+            slept_from_s = clock()
+            await self._sleep(pause_s)
+            late_s = clock() - slept_from_s - pause_s
+            if late_s > _STALL_S:
+                self._last_contact += late_s  # this process or its machine stood still: that says nothing about the JobManager
             pause_s = min(2 * pause_s, self._reconnect.longest_pause_s)
 
     async def _try_session(self) -> str:
@@ -232,13 +249,13 @@ class JobManagerConnection:
             return f"it sent a message that is not understood: {error}"
         finally:
             if helpers:
-                self._last_contact = asyncio.get_running_loop().time()
+                self._last_contact = self._clock()
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)  # waits for cancelled helpers; ended by their next step
 
     def _begin(self, socket: SignedWebSocket, welcome: Registered) -> list[asyncio.Task[None]]:
-        self._last_contact = asyncio.get_running_loop().time()
+        self._last_contact = self._clock()
         self._has_registered = True
         outbox = self._outbox = asyncio.Queue(_MAX_QUEUED_MESSAGES)
         self._overflow = asyncio.Event()

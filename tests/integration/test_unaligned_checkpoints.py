@@ -32,7 +32,7 @@ from flowlet.datastream import (
 )
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.datastream.state import ValueStateDescriptor
-from flowlet.errors import JobExecutionError
+from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.testing import MiniCluster
 from tests.waiting import PATIENCE_S
@@ -234,6 +234,12 @@ def test_a_killed_taskmanager_costs_no_record_in_flight_and_repeats_none(cluster
     assert found == Counter((key, count) for key, size in sizes.items() for count in range(1, num_inputs * size + 1))
 
 
+def has_sums_in_flight(checkpoint: dict[str, Any]) -> bool:
+    """The same for a job whose last task gets nothing before the end."""
+    num_in_flight = sum(bool(each["persisted_data"]) for each in checkpoint["tasks"].values())
+    return checkpoint["status"] == "COMPLETED" and num_in_flight >= len(checkpoint["tasks"]) - 1
+
+
 AT_THE_END = 10**15  # event time
 TOTAL = Types.TUPLE([Types.LONG(), Types.LONG(), Types.LONG()])
 
@@ -258,27 +264,49 @@ class Sums(KeyedProcessFunction):
         yield ctx.get_current_key(), *self.sums.value()
 
 
-def sums(job: UnalignedJob, folder: Path, num_records: int, *, added: bool = False) -> DataStream:
-    """From one subtask through a map of as many as there are, then by key; ``added``: with more steps on all sides."""
+def sums(job: UnalignedJob, folder: Path, num_records: int, *, added: bool = False, removable: bool = False) -> DataStream:
+    """From one subtask through a map of as many as there are, then by key.
+
+    ``added``: with more steps on all sides.  ``removable``: with a step on either side of each edge, one with state.
+    """
     texts = job.environment.from_collection(range(num_records), Types.LONG()).uid("numbers")
     texts = texts.map(lambda number: f"{number:300}", output_type=Types.STRING()).set_parallelism(1).uid("texts")
     if added:
         texts = texts.map(lambda text: text, output_type=Types.STRING()).set_parallelism(1)
+    if removable:
+        texts = texts.map(lambda text: text, output_type=Types.STRING()).set_parallelism(1).uid("before the first edge")
     triples = texts.map(lambda text: (int(text) % NUM_KEYS, int(text), text), output_type=TRIPLE).uid("triples")
+    if removable:
+        triples = triples.map(lambda triple: triple, output_type=TRIPLE).uid("before the second edge")
     if added:
         triples = triples.filter(lambda _: True)
     summed = triples.key_by(lambda triple: triple[0], Types.LONG()).process(Sums(folder), output_type=TOTAL).uid("sums")
+    if removable:
+        summed = summed.key_by(lambda total: total[0], Types.LONG()).process(Passes(), output_type=TOTAL).uid("behind the sums")
     return summed.map(lambda total: total, output_type=TOTAL) if added else summed
 
 
-def cancelled_in_flight(cluster: MiniCluster, folder: Path, parallelism: int, num_records: int) -> str:
+class Passes(KeyedProcessFunction):
+    """Passes on each record, and remembers the last one of each key."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", TOTAL))
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
+
+    def process_element(self, value: tuple[int, int, int], ctx: KeyedProcessFunction.Context) -> Any:
+        self.last.update(value)
+        self.seen.update(1)
+        yield value
+
+
+def cancelled_in_flight(cluster: MiniCluster, folder: Path, parallelism: int, num_records: int, *, removable: bool = False) -> str:
     """Run the job until a checkpoint holds records in flight of every task, and cancel it; the checkpoint's path."""
     retained = {"execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION"}
     job = UnalignedJob(cluster, folder, parallelism=parallelism, more_options=retained)
-    sums(job, folder, num_records).sink_to(DiscardingSink())
+    sums(job, folder, num_records, removable=removable).sink_to(DiscardingSink())
     job.environment.execute_async("former")
     try:
-        job.wait_for(is_full)
+        job.wait_for(has_sums_in_flight if removable else is_full)
         job.job.cancel()
         with pytest.raises(JobExecutionError, match="was cancelled") as caught:
             job.job.wait()
@@ -288,7 +316,70 @@ def cancelled_in_flight(cluster: MiniCluster, folder: Path, parallelism: int, nu
     return str(path)
 
 
-@pytest.mark.parametrize("former", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)])
+def results_from(job: UnalignedJob, stream: DataStream) -> list[Any]:
+    results = stream.execute_and_collect("later")
+    assert isinstance(results, CloseableIterator)
+    with results:
+        return sorted(results)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("later", [1, 3])
+def test_records_in_flight_go_on_where_steps_beside_their_edges_are_gone(four_slots: MiniCluster, tmp_path: Path, later: int) -> None:
+    """One of them has a state of its own, which the option allows to leave behind; without the option the job is refused."""
+    num_records = 30_000
+    path = cancelled_in_flight(four_slots, tmp_path, 3, num_records, removable=True)
+    (tmp_path / "gate").touch()
+    more = {"execution.state-recovery.path": path}
+
+    job = UnalignedJob(
+        four_slots, tmp_path, parallelism=later, more_options={**more, "execution.state-recovery.ignore-unclaimed-state": "true"}
+    )
+    found = results_from(job, sums(job, tmp_path, num_records))
+
+    numbers_of = {key: range(key, num_records, NUM_KEYS) for key in range(NUM_KEYS)}
+    assert found == [(key, len(of), sum(of)) for key, of in numbers_of.items()]
+    strict = UnalignedJob(four_slots, tmp_path, parallelism=later, more_options=more)
+    with pytest.raises(FlowletError, match="allow-non-restored-state"):
+        results_from(strict, sums(strict, tmp_path, num_records))
+    strict.job.close()
+
+
+@pytest.mark.long
+def test_records_in_flight_go_on_in_a_new_job_after_taskmanagers_were_killed(cluster: Cluster, tmp_path: Path) -> None:
+    """The job may not restart, so it fails; one subtask of a later job reads what was in flight between two of each task."""
+    num_records = 30_000
+    former = UnalignedJob(
+        cluster,
+        tmp_path,
+        more_options={
+            "restart-strategy.fixed-delay.attempts": "0",
+            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        },
+    )
+    sums(former, tmp_path, num_records).sink_to(DiscardingSink())
+    former.environment.execute_async("former")
+    try:
+        former.wait_for(is_full)
+        for process in cluster.task_managers[:2]:  # of three with a slot each, two of which run the job
+            os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(JobExecutionError):
+            former.job.wait()
+        path = former.wait_for(is_full)["external_path"]
+    finally:
+        former.job.close()
+    (tmp_path / "gate").touch()
+
+    later = UnalignedJob(cluster, tmp_path, parallelism=1, more_options={"execution.state-recovery.path": path})
+    found = results_from(later, sums(later, tmp_path, num_records))
+
+    numbers_of = {key: range(key, num_records, NUM_KEYS) for key in range(NUM_KEYS)}
+    assert found == [(key, len(of), sum(of)) for key, of in numbers_of.items()]
+
+
+@pytest.mark.parametrize(
+    "former", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
+)
 def test_records_in_flight_go_on_with_any_parallelism_and_chains(four_slots: MiniCluster, tmp_path: Path, former: int) -> None:
     """Where one subtask feeds one, edges become parts of chains: with parallelism 1 the first, without unaligned checkpoints both."""
     num_records = 30_000

@@ -3,9 +3,12 @@
 A machine that sleeps stops the monotonic clock; afterwards the wall clock is ahead by the time of the sleep.
 """
 
+import asyncio
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from flowlet.common import Time
@@ -23,17 +26,36 @@ from flowlet.graph.execution_graph import (
 )
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.restart_backoff_strategy import ExponentialDelay, FailureRate, RestartStrategy
-from flowlet.rpc.control_messages import FailureInfo
+from flowlet.jm.client_lease import ClientLease
+from flowlet.jm.job_manager_config import JobManagerConfig
+from flowlet.jm.producer_api import ProducerApi
+from flowlet.jm.taskmanager_session import TaskManagerSession
+from flowlet.rpc.control_messages import FailureInfo, RegisterTaskManager
+from flowlet.rpc.http import RpcClient, RpcConnectError
+from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
 from flowlet.timers.time_api import InternalTimer, KeyContext
+from flowlet.tm.jobmanager_connection import JobManagerConnection, JobManagerUnreachableError, ReconnectConfig, SessionListener
 from flowlet.watermarks.event_time_stream import idleness_clock
+from netstack.config import NetstackConfig
+from netstack.errors import ConnectionLostError
+from netstack.handlers.offered_partitions_handler import OfferedPartitionsHandler
+from netstack.testing import EmbeddedChannel, EmbeddedEventLoop
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.heartbeat_handler import HeartbeatHandler
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.wire.gate_access import GateIdentity
+from netstack.wire.message_bytes import GATE_MESSAGE_IDS, encode
+from netstack.wire.offer_messages import PartitionOffer
+from tests.flowlet.rpc.manual_timers import ManualTimers
 from tests.flowlet.task.scripted_loop import ScriptedLoop
+from tests.netstack.wire.samples import PARTITION
 
 HOUR_MS = 3_600_000
 SLEEP_MS = 600_000
+REGISTRATION = RegisterTaskManager("tm", 1, "127.0.0.1", 1, 1)
 STEPS = pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS, SLEEP_MS], ids=["an hour on", "an hour back", "slept"])
 
 
@@ -217,6 +239,278 @@ def test_failures_of_long_ago_are_forgotten_although_the_clock_was_put_back() ->
     job.pass_time(61_000)
 
     assert job.fail() == 100
+
+
+@pytest.fixture
+def step_wall_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets the wall clock of the whole process on or back, by milliseconds; no other clock moves."""
+    time_s, time_ns = time.time, time.time_ns
+
+    def step(step_ms: int) -> None:
+        monkeypatch.setattr(time, "time", lambda: time_s() + step_ms / 1000)
+        monkeypatch.setattr(time, "time_ns", lambda: time_ns() + step_ms * 1_000_000)
+
+    return step
+
+
+@STEPS
+def test_a_lease_of_a_client_does_not_follow_the_wall_clock(step_wall_clock: Callable[[int], None], step_ms: int) -> None:
+    timers = ManualTimers()
+    expired: list[float] = []
+    lease = ClientLease(30, timers, lambda: expired.append(timers.now_s))
+    timers.advance(20)
+
+    step_wall_clock(step_ms)
+    timers.advance(5)
+    lease.renew()
+    timers.advance(40)
+
+    assert expired == [155.0]
+
+
+def test_a_sleep_that_the_monotonic_clock_counts_ends_no_lease() -> None:
+    """As on systems whose monotonic clock goes on, or when a virtual machine was paused: the client slept, too."""
+    timers = ManualTimers()
+    expired: list[float] = []
+    ClientLease(30, timers, lambda: expired.append(timers.now_s))
+
+    timers.stall(SLEEP_MS / 1000)
+    assert not expired
+    timers.advance(30)
+
+    assert expired == [730.0]
+
+
+class Silence:
+    """A ``SignedWebSocket`` on which nothing arrives: each wait takes the next of ``waits_s``."""
+
+    def __init__(self, *waits_s: float) -> None:
+        self.now_s = 0.0
+        self.waits_s = list(waits_s)
+        self._registration: RegisterTaskManager | None = REGISTRATION
+
+    async def receive(self, timeout_s: float) -> bytes:
+        if self._registration is not None:
+            message, self._registration = self._registration, None
+            return msgspec.msgpack.encode(message)
+        self.now_s += self.waits_s.pop(0)
+        raise TimeoutError
+
+    async def send(self, content: bytes) -> None:
+        """Takes it."""
+
+    async def close(self, reason: str) -> None:
+        """Takes it."""
+
+
+class Sessions:
+    """The JobManager's side of sessions; notes why they ended."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def task_manager_registered(self, _session: TaskManagerSession) -> None:
+        """Refuses none."""
+
+    def task_manager_lost(self, _session: TaskManagerSession, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+@pytest.mark.parametrize(("step_ms", "waits_s"), [(HOUR_MS, [8.0]), (-HOUR_MS, [8.0]), (SLEEP_MS, [8.0]), (0, [600.0, 8.0])])
+def test_a_silent_task_manager_is_lost_after_the_time_of_a_clock_that_nobody_sets(
+    step_wall_clock: Callable[[int], None], step_ms: int, waits_s: list[float]
+) -> None:
+    """By the JobManager; a sleep that the monotonic clock counts gives it the whole time again."""
+    websocket, sessions = Silence(*waits_s), Sessions()
+    session = TaskManagerSession(
+        cast(SignedWebSocket, websocket), cast(Any, sessions), JobManagerConfig(bytes(32)), "jm", monotonic=lambda: websocket.now_s
+    )
+
+    step_wall_clock(step_ms)
+    asyncio.run(session.run())
+
+    (reason,) = sessions.reasons
+    assert "no message from it for 8 s" in reason
+    assert not websocket.waits_s
+
+
+class Peer:
+    """One end of a connection between TaskManagers, by a clock that moves by hand."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+        self.loop = EmbeddedEventLoop()
+        config = NetstackConfig(heartbeat_interval_s=2.0, heartbeat_timeout_s=10.0)
+        handlers = (self.Errors(self.errors), HeartbeatHandler(config, self.loop.loop, sends_first=True))
+        self.channel = EmbeddedChannel(MessageEncoder(), MessageDecoder.of(config), *handlers, event_loop=self.loop)
+
+    class Errors(ChannelHandler):
+        def __init__(self, errors: list[Exception]) -> None:
+            self._errors = errors
+
+        def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+            self._errors.append(error)
+
+    def sleep(self, duration_ms: int) -> None:
+        """The clock goes on, and the loop stands still."""
+        self.loop.clock.advance(duration_ms * 1_000_000)
+        self.loop.advance(0)
+
+
+@STEPS
+def test_heartbeats_between_task_managers_do_not_follow_the_wall_clock(step_wall_clock: Callable[[int], None], step_ms: int) -> None:
+    """A silent peer is cut when it was silent for the timeout, neither earlier nor later."""
+    peer = Peer()
+    peer.loop.advance(5)
+
+    step_wall_clock(step_ms)
+    peer.loop.advance(4.5)
+    assert peer.channel.is_active
+    peer.loop.advance(1.5)
+
+    assert not peer.channel.is_active
+    assert [type(error) for error in peer.errors] == [ConnectionLostError]
+
+
+def test_a_sleep_that_the_monotonic_clock_counts_cuts_no_peer() -> None:
+    """One look, of a second, is all of it that counts as silence."""
+    peer = Peer()
+
+    peer.sleep(SLEEP_MS)
+    peer.loop.advance(8.5)
+
+    assert peer.channel.is_active
+    peer.loop.advance(2)
+    assert not peer.channel.is_active
+
+
+class Unreachable:
+    """An ``RpcClient`` that reaches no JobManager."""
+
+    async def connect_websocket(self, _path: str) -> Any:
+        raise RpcConnectError("refused")
+
+
+class Pauses:
+    """A clock, and pauses that take their time by it; ``late``: seconds more in the pause of a number."""
+
+    def __init__(self, late: dict[int, float]) -> None:
+        self.now_s = 0.0
+        self.taken: list[float] = []
+        self._late = late
+
+    def clock(self) -> float:
+        return self.now_s
+
+    async def sleep(self, duration_s: float) -> None:
+        self.now_s += duration_s + self._late.get(len(self.taken), 0.0)
+        self.taken.append(duration_s)
+
+
+def pauses_until_given_up(late: dict[int, float]) -> list[float]:
+    """The pauses of a TaskManager that looks for its JobManager for 20 s."""
+    pauses = Pauses(late)
+    connection = JobManagerConnection(
+        cast(RpcClient, Unreachable()),
+        REGISTRATION,
+        cast(SessionListener, None),
+        ReconnectConfig(give_up_after_s=20.0),
+        clock=pauses.clock,
+        sleep=pauses.sleep,
+    )
+    with pytest.raises(JobManagerUnreachableError, match="no JobManager for 2"):
+        asyncio.run(connection.run())
+    return pauses.taken
+
+
+def test_a_sleep_is_no_time_without_a_job_manager() -> None:
+    """The TaskManager tries for as long as if its machine had not slept, in the same pauses."""
+    expected = pauses_until_given_up({})
+
+    assert pauses_until_given_up({2: SLEEP_MS / 1000, 5: 3600.0}) == expected
+    assert expected[:4] == [0.1, 0.2, 0.4, 0.8]
+
+
+@STEPS
+def test_reconnecting_does_not_follow_the_wall_clock(step_wall_clock: Callable[[int], None], step_ms: int) -> None:
+    expected = pauses_until_given_up({})
+
+    step_wall_clock(step_ms)
+
+    assert pauses_until_given_up({}) == expected
+
+
+class Admission:
+    """A gate's end of a producer's connection, whose token is good for a day; ``wall_ms`` is the wall clock."""
+
+    def __init__(self) -> None:
+        self.wall_ms = 10 * HOUR_MS
+        self.num_taken = 0
+        self.loop = EmbeddedEventLoop()
+        self.identity = GateIdentity(b"J" * 16, "gate", self.wall_ms + 24 * HOUR_MS)
+        handler = OfferedPartitionsHandler(self.loop, self, lambda: self.wall_ms)
+        handler.identity = self.identity
+        config = NetstackConfig(network_memory_bytes=1 << 20)
+        decoder = MessageDecoder.of(config, handler, accepted_ids=GATE_MESSAGE_IDS)
+        self.channel = EmbeddedChannel(MessageEncoder(), decoder, handler, config=config)
+
+    def take_offer(self, _gate: GateIdentity, _offer: PartitionOffer, _client: Any) -> None:
+        self.num_taken += 1
+
+    def offer(self) -> None:
+        self.channel.write_inbound(encode(PartitionOffer(bytes(16), PARTITION, 0, 1, 0, "job", 0, 0, 0, b"T" * 16)))
+        self.loop.run_pending()
+
+    def pass_minutes(self, minutes: int) -> None:
+        for _ in range(minutes):
+            self.wall_ms += 60_000
+            self.loop.advance(60)
+
+
+@STEPS
+def test_offers_are_admitted_until_the_wall_clock_is_at_the_end_of_their_token(step_ms: int) -> None:
+    """The token says a time that producers on other machines read, too; a step moves the end by no more than the step."""
+    admission = Admission()
+    admission.offer()
+
+    admission.wall_ms += step_ms
+    admission.offer()
+    admission.wall_ms = admission.identity.expires_ms
+    admission.offer()
+    admission.wall_ms += 1
+    admission.offer()
+
+    assert admission.num_taken == 3
+
+
+@pytest.mark.slow
+@STEPS
+def test_an_unused_connection_ends_with_its_token_although_the_clock_was_set(step_ms: int) -> None:
+    """It lives on if the clock was put back, and ends a day after its beginning if it was put on: meanwhile no offer is taken."""
+    admission = Admission()
+    admission.pass_minutes(60)
+
+    admission.wall_ms += step_ms
+    admission.pass_minutes(22 * 60 + 50)
+    before = admission.channel.is_active
+    admission.pass_minutes(75)
+
+    assert before
+    assert not admission.channel.is_active
+
+
+@STEPS
+def test_a_request_of_a_producer_is_admitted_by_the_wall_clock(step_ms: int) -> None:
+    """The JobManager knows the key of a gate's token until it ends."""
+    now = [10 * HOUR_MS]
+    api = ProducerApi(cast(Any, None), JobManagerConfig(bytes(32)), lambda: now[0])
+    target = f"/producers/{'4a' * 16}/gate/{now[0] + 24 * HOUR_MS}/place"
+
+    now[0] += step_ms
+    assert api.key_of(target) is not None
+    now[0] += 26 * HOUR_MS
+
+    assert api.key_of(target) is None
 
 
 @STEPS
