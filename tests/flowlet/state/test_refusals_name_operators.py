@@ -121,7 +121,7 @@ def test_rules_that_a_savepoint_cannot_hold_are_refused_with_their_operator(tmp_
         assert Keeps.is_kept.wait(PATIENCE_S)
 
         savepoint = job.trigger_savepoint()
-        with pytest.raises(JobExecutionError, match="operator 'the keeper'.*: state 'state' is declared as .* and cannot hold a value 5"):
+        with pytest.raises(JobExecutionError, match=r"operator 'the keeper'.*: state 'state' is declared as .* and cannot hold a value 5"):
             end.result()
         with pytest.raises(FlowletError):
             savepoint.result()
