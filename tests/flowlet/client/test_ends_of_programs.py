@@ -61,7 +61,9 @@ def test_a_job_whose_job_manager_is_gone_says_so_and_its_client_leaves_nothing()
     for ask in (job.status, job.cancel, job.checkpoints, job.wait):
         with pytest.raises(FlowletError, match="was closed"):
             ask()
-    with pytest.raises(RpcConnectError, match=f"JobManager {target.host}:{target.port}: Connection refused: nothing listens there; start a JobManager") as refused:
+    with pytest.raises(
+        RpcConnectError, match=f"JobManager {target.host}:{target.port}: Connection refused: nothing listens there; start a JobManager"
+    ) as refused:
         execute(endless_shuffle(), target)
     assert refused.value.__cause__ is None
     assert refused.value.__suppress_context__
