@@ -101,7 +101,7 @@ def classes_found_by(find_class: Callable[[bytes], Any]) -> Iterator[None]:
 
 def is_of_another_program() -> bool:
     """Whether ``classes_found_by`` is in force: what this thread reads was written by another program."""
-    return _find_class.get() is not class_of
+    return _find_class.get(class_of) is not class_of
 
 
 def has_class_table(data: bytes | memoryview) -> bool:
@@ -132,7 +132,7 @@ def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Se
     """
     if not places:
         return list(map(_loads, pickles))
-    find_class = _find_class.get()
+    find_class = _find_class.get(class_of)
     classes = [(), *[tuple(map(find_class, _references_in(table))) for table in tables]]
     values = []
     token = _classes_at_hand.set(())
@@ -146,7 +146,7 @@ def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Se
 
 
 def _load(pickled: bytes | memoryview, table: bytes, find_class: Callable[[bytes], Any] | None = None) -> Any:
-    token = _classes_at_hand.set(tuple(map(find_class or _find_class.get(), _references_in(table))))
+    token = _classes_at_hand.set(tuple(map(find_class or _find_class.get(class_of), _references_in(table))))
     try:
         return _loads(pickled)
     finally:
