@@ -6,13 +6,14 @@ Invariants: as in Flink, operators prepare for the barrier head first and are as
 Source:     Flink ``RegularOperatorChain.prepareSnapshotPreBarrier``, ``snapshotState``, ``notifyCheckpointComplete``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorSnapshot, OperatorState
-from flowlet.errors import StateRestoreError
+from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_backend import KeyedStateBackend
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
@@ -53,17 +54,23 @@ class OperatorSnapshots:
             each.operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def snapshot_state(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> Mapping[str, OperatorSnapshot]:
-        """Each operator's state: a value, or a callable that makes it on another thread."""
+        """Each operator's state: a value, or a callable that makes it on another thread.
+
+        Raises:
+            FlowletError: a state cannot be written, for example a value of another type than declared; names the operator.
+            Exception: whatever a user function raises.
+        """
         snapshots = {}
         is_full = options.type.is_savepoint  # it names no file that a checkpoint of the job may remove, and every back end reads it
         for each in reversed(self._operators):
             each.operator.snapshot_functions(metadata.checkpoint_id, metadata.timestamp_ms)
             own = each.operator.snapshot_state(metadata.checkpoint_id)
             timers = {} if each.timers is None else each.timers.snapshot()
-            keyed = None if each.keyed_state is None else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)
-            by_subtask = None if each.operator_state is None else each.operator_state.snapshot()
+            with _naming(each.operator.name):
+                keyed = None if each.keyed_state is None else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)
+                by_subtask = None if each.operator_state is None else each.operator_state.snapshot()
             if own is not None or timers or keyed is not None or by_subtask is not None:
-                finish = partial(_finish, own, timers, each.operator.state_version, keyed, by_subtask)
+                finish = partial(_finish, each.operator.name, own, timers, each.operator.state_version, keyed, by_subtask)
                 snapshots[each.operator_id] = OperatorSnapshot(finish, partial(_discard, each.keyed_state, metadata.checkpoint_id))
         return snapshots
 
@@ -111,17 +118,30 @@ def _discard(keyed_state: KeyedStateBackend | None, checkpoint_id: int) -> None:
         keyed_state.discard_snapshot(checkpoint_id)
 
 
+@contextmanager
+def _naming(operator: str) -> Iterator[None]:
+    """Let an error that names a state name its operator, too: two operators may have states of one name."""
+    try:
+        yield
+    except FlowletError as error:
+        if type(error) is not FlowletError:
+            raise  # it says more
+        raise FlowletError(f"operator {operator!r}: {error}") from error.__cause__
+
+
 def _finish(
+    operator: str,
     own: object,
     timers: Mapping[int, Mapping[str, object]],
     version: int,
     keyed: Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None,
     by_subtask: Callable[[], OperatorStateSnapshot] | None,
 ) -> OperatorState:
-    return OperatorState(
-        own() if callable(own) else own,
-        timers,
-        version,
-        None if keyed is None else keyed(),
-        None if by_subtask is None else by_subtask(),
-    )
+    with _naming(operator):
+        return OperatorState(
+            own() if callable(own) else own,
+            timers,
+            version,
+            None if keyed is None else keyed(),
+            None if by_subtask is None else by_subtask(),
+        )

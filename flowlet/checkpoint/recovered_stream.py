@@ -5,6 +5,7 @@ Side:   pure.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from flowlet.records import Chunk
 
@@ -19,6 +20,7 @@ class RecoveredStream:
         pieces: the serialized elements, cut anywhere.
         select: which of the records are this subtask's; None: all.
         operator: the index of the operator in the chain that reads it; above 0, the gate is no more.
+        find_class: gives the running class for one that the records of another program refer to; None: this program wrote them.
     """
 
     gate: int
@@ -26,3 +28,4 @@ class RecoveredStream:
     pieces: tuple[bytes, ...]
     select: Callable[[Chunk], Chunk] | None = None
     operator: int = 0
+    find_class: Callable[[bytes], Any] | None = None

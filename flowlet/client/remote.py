@@ -185,8 +185,8 @@ class JobManagerApi:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._request("PATCH", f"/jobs/{job_id}?mode=cancel", timeout_s)
-        except TimeoutError as error:
-            raise RpcConnectError(f"the JobManager does not answer within {timeout_s:g} s: job {job_id} may go on") from error
+        except TimeoutError:
+            raise RpcConnectError(f"the JobManager does not answer within {timeout_s:g} s: job {job_id} may go on") from None
         except RpcStatusError as error:
             if error.status != _CONFLICT:
                 raise
@@ -271,8 +271,8 @@ class JobManagerApi:
             try:
                 async with asyncio.timeout(None if left_s is None else slice_s + _ANSWER_MARGIN_S):
                     answer = await self._request("GET", url, slice_s + _ANSWER_MARGIN_S)
-            except TimeoutError as error:
-                raise RpcConnectError(f"no JobManager answers within {slice_s + _ANSWER_MARGIN_S:g} s") from error
+            except TimeoutError:
+                raise RpcConnectError(f"no JobManager answers within {slice_s + _ANSWER_MARGIN_S:g} s") from None
             if answer.status != _NO_CONTENT:
                 return msgspec.json.decode(answer.body)
             if deadline_s is not None:

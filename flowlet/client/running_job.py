@@ -23,6 +23,7 @@ from flowlet.errors import ClosedOutputError, FlowletError, JobExecutionError, R
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
 from flowlet.rpc.converters import converter_to
+from flowlet.rpc.http import RpcConnectError
 
 # After Ctrl-C: how long the cancelled job may take before the user's program goes on.
 _INTERRUPT_GRACE_S: Final = 2.0
@@ -157,7 +158,11 @@ class RunningJob:
         except KeyboardInterrupt:
             self.cancel_after_interrupt()
             raise
-        except FlowletError as error:  # such as a JobManager that is gone; the libraries' errors that led to it say no more
+        except RpcConnectError as error:
+            raise RpcConnectError(
+                f"{error}; job {self._name!r} may be lost with its JobManager: look there for it once one answers, or run it again"
+            ) from None
+        except FlowletError as error:  # what led to it says no more
             raise error from None
         if document is None:
             raise TimeoutError(f"job {self._name!r} has not ended within {timeout:g} s")

@@ -93,6 +93,7 @@ class PartitionWriter:
         self._limits = limits
         self._name = f"{offer} to {description}"
         self._is_ended = False
+        self._number = -1  # none yet: in the runtime's list of open partitions
         self._is_counted = False  # by an earlier attempt, or by this one although its end was not heard of
         self._stall = StallWatch(time.monotonic)
         num_subtasks = len(description.endpoints)
@@ -112,6 +113,7 @@ class PartitionWriter:
         except BaseException as error:
             self._give_up(error)
             raise
+        self._number = runtime.opened(self, self._name)
 
     def __repr__(self) -> str:
         return f"<PartitionWriter of {self._name}{', ended' if self._is_ended else ''}>"
@@ -207,7 +209,7 @@ class PartitionWriter:
                 break
             except (NetstackError, GateError) as error:
                 self._recover(error, deadline)
-        self._is_ended = True
+        self._end()
         self._push.withdraw()
 
     def abort(self, reason: str) -> None:
@@ -475,7 +477,11 @@ class PartitionWriter:
 
     def _give_up(self, error: BaseException) -> None:
         self._push.release(error)
+        self._end()
+
+    def _end(self) -> None:
         self._is_ended = True
+        self._runtime.ended(self._number)
 
 
 def _paused(pause_s: float) -> float:

@@ -2,16 +2,20 @@
 
 Side:       shared.
 Invariants: there is at most one per process, created when it is first needed.  A forked child creates its own and leaves its parent's
-            alone.  It lives until ``close_producers`` or the end of the process; if the process is killed, gates see its connections end.
+            alone.  It lives until ``close_producers`` or the end of the program, which then names the partitions that it has not finished;
+            if the process is killed, gates see its connections end.
 """
 
 import asyncio
+import atexit
 import importlib
+import itertools
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from flowlet.errors import shows_all_frames, without_our_frames
 from flowlet.ingest.errors import GateError
@@ -39,6 +43,13 @@ class _Watched:
     fail: Callable[[Exception], object]
 
 
+class OpenPartition(Protocol):
+    """A partition that is not finished.  Its one class, ``PartitionWriter``, has a runtime, so that this module cannot name it."""
+
+    def abort(self, reason: str) -> None:
+        """End it; the gate is told the reason."""
+
+
 class ProducerRuntime:
     """The runtime of this process.  Threading: any thread but the loop's."""
 
@@ -51,6 +62,8 @@ class ProducerRuntime:
         except BaseException:
             self.loop.close()
             raise
+        # By number, with the name: a writer that is dropped takes no part any more, but its partition was not finished either.
+        self._open: dict[int, tuple[str, weakref.ref[OpenPartition]]] = {}  # Any thread; single operations of the dictionary.
         # Loop thread only.
         self._watches: dict[StallWatch, _Watched] = {}
         self._questions: dict[asyncio.Task[None], None] = {}
@@ -69,6 +82,25 @@ class ProducerRuntime:
         except GateError as error:
             importlib.import_module(_FRAMES_MODULE).install_exception_hook()
             raise without_our_frames(error) from error.__cause__ if shows_all_frames() else None
+
+    def opened(self, partition: OpenPartition, name: str) -> int:
+        """Note that a partition is open, until ``ended`` gets what this returns."""
+        number = next(_numbers)
+        self._open[number] = (name, weakref.ref(partition))
+        return number
+
+    def ended(self, number: int) -> None:
+        """Note that a partition was finished or aborted; more than once does nothing."""
+        self._open.pop(number, None)
+
+    def abort_open(self, reason: str) -> list[str]:
+        """Abort the partitions that are open; returns their names."""
+        found = list(self._open.values())
+        for _, reference in found:
+            partition = reference()
+            if partition is not None:
+                partition.abort(reason)
+        return [name for name, _ in found]
 
     def watch(
         self,
@@ -129,6 +161,7 @@ class ProducerRuntime:
             self.loop.close()
 
 
+_numbers: Final = itertools.count()
 _lock = threading.Lock()
 _runtime: ProducerRuntime | None = None  # Guarded by _lock.
 
@@ -149,6 +182,23 @@ def close_producers() -> None:
         runtime, _runtime = _runtime, None
     if runtime is not None and runtime.pid == os.getpid():
         runtime.close()
+
+
+def _end_with_program() -> None:
+    """Abort what the program left open, and say so: nothing else would tell that the records do not count."""
+    runtime = _runtime
+    if runtime is None or runtime.pid != os.getpid():
+        return
+    for name in runtime.abort_open("the program of the producer ended without finish()"):
+        _log.warning(f"{name} was not finished when the program ended, so the gate does not count it: call finish() before")
+    try:
+        close_producers()
+    except TimeoutError:
+        _log.warning("the connections to gates are not closed in time and are left behind", timeout_s=_CLOSE_TIMEOUT_S)
+
+
+# Here, not where a runtime is made: functions that a program registers after its imports run before, and may still finish partitions.
+atexit.register(_end_with_program)
 
 
 def _after_fork() -> None:

@@ -5,7 +5,7 @@ Invariants: each stream has a deserializer of its own: it begins at the beginnin
             A stream that ends within an element was cut off, and fails the task.  A piece is dropped when it was processed.
 Rules:      of a stream whose channel is still there, records and watermarks go in as from that channel; of any other stream only
             the records do: its watermark says nothing about the channels that there are now.  Marks and latency markers are of the run
-            before, and nobody waits for them.
+            before, and nobody waits for them.  Records that another program wrote become instances of the running program's classes.
 Source:     Flink ``RecoveredInputChannel``, ``RescalingStreamTaskNetworkInput``.
 """
 
@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flowlet.checkpoint.recovered_stream import RecoveredStream
-from flowlet.errors import StateRestoreError
+from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.io.input_processor import InputProcessor
 from flowlet.records import Chunk, StreamElement
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import ElementLimits
+from flowlet.serde.pickles.former_classes import FormerClassError
+from flowlet.serde.pickles.record_pickle import classes_found_by
 
 
 class InputRecovery:
@@ -57,7 +59,7 @@ class InputRecovery:
         Raises:
             UserFunctionError: a user function failed.
             SerdeError: an element cannot be deserialized.
-            StateRestoreError: a stream ends within an element.
+            StateRestoreError: a stream ends within an element, or another program wrote it, whose classes this one cannot stand in for.
         """
         for _ in range(max_pieces):
             if not self._streams:
@@ -80,7 +82,7 @@ class InputRecovery:
             name = f"{self._name}, data in flight of gate {stream.gate}, channel {stream.channel}"
             deserializer = self._deserializer = ElementDeserializer(name=name, limits=self._limits)
         if self._pieces:
-            elements = deserializer.feed(memoryview(self._pieces.popleft()))
+            elements = _fed(deserializer, memoryview(self._pieces.popleft()), stream)
             self._process_elements(stream, _selected(elements, stream))
         if not self._pieces:
             if deserializer.has_partial:
@@ -104,6 +106,21 @@ class InputRecovery:
         if self._deserializer is not None:
             self._deserializer.close()
             self._deserializer = None
+
+
+def _fed(deserializer: ElementDeserializer, piece: memoryview, stream: RecoveredStream) -> list[StreamElement]:
+    if stream.find_class is None:
+        return deserializer.feed(piece)
+    try:
+        with classes_found_by(stream.find_class):
+            return deserializer.feed(piece)
+    except SerdeError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, FormerClassError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise StateRestoreError(f"{deserializer!r}: records of the program that wrote the checkpoint: {cause}") from error
 
 
 def _selected(elements: list[StreamElement], stream: RecoveredStream) -> list[StreamElement]:

@@ -48,7 +48,10 @@ WallClock = Callable[[], int]
 
 
 class RpcConnectError(FlowletError):
-    """The server could not be reached, or the connection broke before the whole answer arrived."""
+    """The server could not be reached, or the connection broke before the whole answer arrived.
+
+    Its text has the reason; the errors of the libraries that led to it say no more, and are not its cause.
+    """
 
     is_one_line = True
 
@@ -194,7 +197,7 @@ class RpcClient:
                     self._check(nonce, answer, response.headers, is_second=is_second)
                     return answer
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            raise RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, timeout_s)}") from error
+            raise RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, timeout_s)}") from None
 
     async def _connect_websocket(self, path: str, *, is_second: bool = False) -> SignedWebSocket:
         nonce, headers = self._sign("GET", path, b"")
@@ -212,7 +215,7 @@ class RpcClient:
             self._check_refusal(nonce, error.status, error.headers or {}, is_second=is_second)
             raise RpcStatusError(error.status, [f"no WebSocket at {path}: HTTP status {error.status}"]) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, _CONNECT_TIMEOUT_S)}") from error
+            raise RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, _CONNECT_TIMEOUT_S)}") from None
         assert isinstance(websocket, _OpenWebSocket), "the session's ws_response_class"
         try:
             server_nonce = parse_nonce(websocket.headers.get(NONCE_HEADER)) or Nonce("")

@@ -11,6 +11,7 @@ Absent:     data in flight, see ``channel_codec``.
 import pickle
 import struct
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from flowlet.serde.pickles.former_classes import (
     NeedsFormsError,
     RunningClasses,
 )
+from flowlet.serde.pickles.record_pickle import classes_found_by
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.storage.pickle_streams import PickleReader, PickleWriter
 
@@ -187,7 +189,8 @@ class _PartReader:
         pickled = self._take(part.pickle_size, what)
         buffers = [self._take(size, what) for size in part.buffer_sizes]
         try:
-            return self._load(pickled, buffers, what)
+            with nullcontext() if self._classes is None else classes_found_by(self._classes.by_reference):
+                return self._load(pickled, buffers, what)
         except FormerClassError as error:
             raise StateRestoreError(f"{what}{_in_states(pickled, buffers, error.qualname)}: {error}") from error
         except StateRestoreError:

@@ -219,6 +219,9 @@ class TaskCheckpointing:
             return []
         try:
             streams = restored_streams(self._descriptor, lambda handle: decode_channels(storage.read_state(handle)))
+            classes = _former_classes(restored)
+            if classes is not None:
+                streams = [replace(each, find_class=classes.by_reference) for each in streams]
         except Exception as error:
             cause = f"{error}" or type(error).__name__
             raise StateRestoreError(

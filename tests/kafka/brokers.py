@@ -7,6 +7,7 @@ Kafka does.  Only the mock cluster refuses offsets that are out of range; only T
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -29,9 +30,21 @@ class TestCluster:
 
     __test__ = False
 
-    def __init__(self, servers: str, *, makes_topics_itself: bool = False) -> None:
+    def __init__(self, servers: str, process: "subprocess.Popen[Any] | None" = None, *, makes_topics_itself: bool = False) -> None:
         self.servers = servers
         self.makes_topics_itself = makes_topics_itself
+        self._process = process
+
+    def fall_silent(self) -> None:
+        """Keep all connections, and answer nothing until ``speak``; Tansu would end then."""
+        assert self._process is not None, "only clusters of our own"
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)  # until all its threads have stopped
+
+    def speak(self) -> None:
+        """Answer again."""
+        assert self._process is not None, "only clusters of our own"
+        self._process.send_signal(signal.SIGCONT)
 
     def new_topic(self, num_partitions: int = 1, name: str | None = None) -> str:
         """A topic of its own; the mock cluster makes one when it is asked for it, with four partitions."""
@@ -125,7 +138,7 @@ def tansu_broker(folder: Path) -> Iterator[TestCluster]:
         process = subprocess.Popen(arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={"PATH": os.environ["PATH"]})
     try:
         AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}).list_topics(timeout=WAIT_S)
-        yield TestCluster(f"127.0.0.1:{port}")
+        yield TestCluster(f"127.0.0.1:{port}", process)
     finally:
         process.kill()
         process.wait()
@@ -148,7 +161,7 @@ def mock_cluster() -> Iterator[TestCluster]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield TestCluster(process.stdout.readline().strip(), makes_topics_itself=True)
+        yield TestCluster(process.stdout.readline().strip(), process, makes_topics_itself=True)
     finally:
         process.stdin.close()
         process.wait()

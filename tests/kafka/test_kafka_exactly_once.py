@@ -1,8 +1,10 @@
 """Messages are in a topic exactly once: each interleaving of commits, deaths and restarts is forced, with the operator that jobs run."""
 
 from collections.abc import Iterable
+from typing import Any
 from zlib import crc32
 
+import confluent_kafka
 import pytest
 
 from flowlet.common.serialization import SimpleStringSchema
@@ -173,6 +175,52 @@ def test_a_transaction_and_its_marker_are_there_together(table: Table) -> None:
     target.close()
     assert table.cluster.read(table.topic) == [b"record 0", b"record 1", None]
     assert table.cluster.committed("prefix-w", table.topic) == [2]
+
+
+class SilencingClient:
+    """A client whose brokers fall silent just before one call."""
+
+    def __init__(self, client: Any, call: str, cluster: TestCluster) -> None:
+        self.client = client
+        self.call = call
+        self.cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self.call:
+            self.call = ""
+            self.cluster.fall_silent()
+        return getattr(self.client, name)
+
+
+@pytest.mark.parametrize("call", ["init_transactions", "committed", "commit_transaction"])
+def test_brokers_that_are_silent_for_a_while_get_a_transaction_once(mocked: TestCluster, call: str) -> None:
+    """A call that timed out is made again, and librdkafka takes it up where it was."""
+    topic = mocked.new_topic()
+    num_checks = 0
+
+    def check() -> None:
+        nonlocal num_checks
+        num_checks += 1
+        if num_checks == 2:
+            mocked.speak()
+
+    target = KafkaTarget(
+        {"bootstrap.servers": mocked.servers},
+        f"prefix-{call}",
+        topic,
+        check_cancelled=check,
+        create_producer=lambda config: SilencingClient(confluent_kafka.Producer(config), call, mocked),
+        create_consumer=lambda config: SilencingClient(confluent_kafka.Consumer(config), call, mocked),
+    )
+    try:
+        target.commit("w", 0, [(topic, None, b"record 0")])
+    finally:
+        mocked.speak()
+
+    assert num_checks >= 2
+    target.commit("w", 1, [(topic, None, b"record 1")])
+    target.close()
+    assert sorted(filter(None, mocked.read(topic, num_partitions=4))) == [b"record 0", b"record 1"]
 
 
 def test_no_broker_is_a_reason_to_try_again() -> None:

@@ -6,20 +6,26 @@ Side:       task.
 Invariants: a writer's transactions have an id of their own, ``<prefix>-<writer>``.  Its marker is read only after ``init_transactions``:
             that ends what a process that was believed dead had begun, and no such process can commit afterwards.  So the marker tells
             whether a transaction happened, and nobody else can change that.
+            A call that waits for brokers is made in slices, and a cancelled task ends between two of them.  A call about transactions goes
+            on in the background after a timeout, and the same call, made again, takes it up; a question for an offset is asked anew.
+            ``send_offsets_to_transaction`` alone returns no sooner than its request does, after ``socket.timeout.ms`` (60 s) at the latest.
 Source:     Kafka KIP-98 (fencing by the epoch of a transactional id), KIP-447; Flink's ``KafkaCommitter`` resumes a transaction in
             another process instead, which librdkafka cannot do.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from flowlet.connectors.kafka.kafka_writer import KafkaDelivery
+from flowlet.connectors.kafka.kafka_writer import SLICE_S, KafkaDelivery
 from flowlet.datastream.connectors.kafka_serialization import KafkaMessage
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, WriteAheadTarget
 from flowlet.errors import FlowletError
 from flowlet.splits.kafka_brokers import ClientEvents, failure, kafka_client, kafka_module
 
-_TIMEOUT_S: Final = 30.0  # of one call; then the task tries again after a pause, or the job restarts
+T = TypeVar("T")
+
+_TIMEOUT_S: Final = 30.0  # of one call, all slices together; then the task tries again after a pause, or the job restarts
 # A subtask has one writer; after a restart those of former subtasks come first, one after the other.
 _MAX_CLIENTS: Final = 2
 
@@ -64,9 +70,10 @@ class KafkaTarget(WriteAheadTarget):
         prefix: of the ids of transactions and groups.
         marker_topic: an existing topic, to which the offsets that serve as markers belong.
         check_cancelled: raises if the task is being cancelled.
-        timeout_s: of one call.
+        timeout_s: of one call, all slices together.
         create_producer: for tests.
         create_consumer: for tests.
+        monotonic: the clock of the timeout.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class KafkaTarget(WriteAheadTarget):
         timeout_s: float = _TIMEOUT_S,
         create_producer: Callable[[dict[str, Any]], Any] | None = None,
         create_consumer: Callable[[dict[str, Any]], Any] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kafka = kafka_module()
         self._properties = dict(properties)
@@ -86,6 +94,7 @@ class KafkaTarget(WriteAheadTarget):
         self._prefix = prefix
         self._check_cancelled = check_cancelled
         self._timeout_s = timeout_s
+        self._monotonic = monotonic
         self._marker_topic = marker_topic
         self._create_producer = self._kafka.Producer if create_producer is None else create_producer
         self._create_consumer = self._kafka.Consumer if create_consumer is None else create_consumer
@@ -105,7 +114,7 @@ class KafkaTarget(WriteAheadTarget):
         clients = self._connected(writer)
         marker = self._kafka.TopicPartition(self._marker_topic, 0)
         with self._failures(writer, "the marker of a writer"):
-            (found,) = clients.consumer.committed([marker], timeout=self._timeout_s)
+            (found,) = self._in_slices(lambda slice_s: clients.consumer.committed([marker], timeout=slice_s), is_question=True)
             if found.error is not None:
                 raise self._kafka.KafkaException(found.error)
         return max(int(found.offset), -1)
@@ -119,18 +128,16 @@ class KafkaTarget(WriteAheadTarget):
         """
         clients = self._clients.get(writer)
         if clients is None:  # it was not used for a while
-            marker = self.committed(writer)
-            if marker >= number:
+            if self.committed(writer) >= number:
                 return
             clients = self._clients[writer]
         with self._failures(writer, f"transaction {number}"):
             clients.producer.begin_transaction()
             clients.delivery.send(rows)
             clients.delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
-            clients.producer.send_offsets_to_transaction(
-                [self._kafka.TopicPartition(self._marker_topic, 0, number)], clients.consumer.consumer_group_metadata(), self._timeout_s
-            )
-            clients.producer.commit_transaction(self._timeout_s)
+            marker, group = self._kafka.TopicPartition(self._marker_topic, 0, number), clients.consumer.consumer_group_metadata()
+            self._in_slices(lambda slice_s: clients.producer.send_offsets_to_transaction([marker], group, slice_s))
+            self._in_slices(clients.producer.commit_transaction)
         self._clients[writer] = self._clients.pop(writer)
 
     def close(self) -> None:
@@ -145,8 +152,30 @@ class KafkaTarget(WriteAheadTarget):
         clients = _WriterClients(self._kafka, self._properties, name, self._create_producer, self._create_consumer, self._check_cancelled)
         self._clients[writer] = clients
         with self._failures(writer, "the start of transactions"):
-            clients.producer.init_transactions(self._timeout_s)
+            self._in_slices(clients.producer.init_transactions)
         return clients
+
+    def _in_slices(self, call: Callable[[float], T], *, is_question: bool = False) -> T:
+        """Call with short timeouts until there is an answer or ``timeout_s`` is over.
+
+        Raises:
+            TaskCancelled: the task is being cancelled; or whatever ``check_cancelled`` raises.
+            KafkaException: the call failed, or the time is over.
+        """
+        slice_s, left_s = SLICE_S, self._timeout_s
+        deadline_s = self._monotonic() + left_s
+        while True:
+            try:
+                return call(min(slice_s, left_s))
+            except self._kafka.KafkaException as error:
+                left_s = deadline_s - self._monotonic()
+                (cause,) = error.args
+                can_go_on = cause.name() == "_TIMED_OUT" and (is_question or cause.retriable())
+                if not can_go_on or left_s <= 0:
+                    raise
+            self._check_cancelled()
+            if is_question:
+                slice_s *= 2  # an answer that takes longer than its slice is lost, so far brokers need longer ones
 
     def _drop(self, writer: str) -> None:
         clients = self._clients.pop(writer, None)

@@ -16,7 +16,7 @@ from flowlet.splits.kafka_brokers import ClientEvents, failure, kafka_client, ka
 
 # How long one call waits for room or acknowledgements before it looks for a failure or a cancellation; a delivery has a limit,
 # message.timeout.ms, which is longer than a cancelled task may take.
-_SLICE_S: Final = 0.25
+SLICE_S: Final = 0.25
 
 
 class KafkaDelivery:
@@ -44,7 +44,7 @@ class KafkaDelivery:
                 try:
                     produce(topic, value, key, on_delivery=delivered)
                 except BufferError:
-                    poll(_SLICE_S)  # the client's queue is full
+                    poll(SLICE_S)  # the client's queue is full
                     self._check_cancelled()
                     self.check()
                 except Exception as error:
@@ -60,7 +60,7 @@ class KafkaDelivery:
         Raises:
             FlowletError: one could not be delivered.
         """
-        while self._producer.flush(_SLICE_S):
+        while self._producer.flush(SLICE_S):
             self._check_cancelled()
             self.check()
         self.check()

@@ -6,12 +6,12 @@ Source: Flink ``GenericWriteAheadSink.PendingCheckpoint``, which names a file; h
 """
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from flowlet.errors import SerdeError
-from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
+from flowlet.serde.pickles.record_pickle import dumps_value, has_class_table, is_of_another_program, loads_value
 
 _SIZE: Final = struct.Struct(">I")
 
@@ -26,6 +26,8 @@ class CommittableRows:
         prepared_ms: when it was prepared, in ms since 1970.
         num_rows: for people.
         rows: see the header.
+
+    What another program prepared is read with the classes of the one that runs, as soon as it is restored (``classes_found_by``).
     """
 
     writer: str
@@ -33,6 +35,15 @@ class CommittableRows:
     prepared_ms: int
     num_rows: int
     rows: bytes
+
+    def __getstate__(self) -> list[Any]:
+        """The values of the fields in their order, as of any frozen dataclass with slots."""
+        return [getattr(self, each.name) for each in fields(self)]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        """Take the fields; rows are written anew where they would bring classes of another program along."""
+        for field, value in zip(fields(self), state, strict=True):
+            object.__setattr__(self, field.name, _with_running_classes(value) if field.name == "rows" else value)
 
     def __repr__(self) -> str:
         return f"<CommittableRows {self.writer}-{self.number}, {self.num_rows} rows>"
@@ -51,7 +62,16 @@ def decoded_rows(data: bytes) -> list[Any]:
         SerdeError: the bytes are cut off.
         Exception: whatever rebuilding a row raises.
     """
-    rows: list[Any] = []
+    return [row for part in _parts(data) for row in loads_value(part)]
+
+
+def _with_running_classes(data: bytes) -> bytes:
+    if not is_of_another_program() or not any(map(has_class_table, _parts(data))):
+        return data
+    return b"".join([encoded_part(loads_value(part)) for part in _parts(data)])
+
+
+def _parts(data: bytes) -> Iterator[memoryview]:
     view, position = memoryview(data), 0
     while position < len(data):
         end = position + _SIZE.size
@@ -59,6 +79,5 @@ def decoded_rows(data: bytes) -> list[Any]:
             position, end = end, end + _SIZE.unpack_from(data, position)[0]
         if end > len(data):
             raise SerdeError(f"rows that wait for a commit are cut off: {len(data)} bytes, a part ends at {end}")
-        rows += loads_value(view[position:end])
+        yield view[position:end]
         position = end
-    return rows

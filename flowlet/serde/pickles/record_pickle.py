@@ -14,6 +14,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from types import FunctionType
@@ -40,6 +41,8 @@ _registered: Final = cloudpickle.list_registry_pickle_by_value  # names of modul
 _is_program: Final = (getattr(sys.modules.get("__main__"), "__package__", None) or "").partition(".")[0] != "flowlet"
 # Types of records whose last pickle had classes by value: they skip the first attempt.  Any thread; single set operations.
 _with_classes: Final[set[type]] = set()
+# What finds a class of a class table: as it was sent, unless another program has written the pickle.
+_find_class: ContextVar[Callable[[bytes], Any]] = ContextVar("what finds classes of class tables", default=class_of)
 _classes_at_hand: ContextVar[tuple[type, ...]] = ContextVar("classes of the pickle that is being read", default=())
 
 
@@ -86,8 +89,28 @@ def dumps_value(value: Any) -> bytes:
     return b"".join((_HEADER.pack(_WITH_CLASSES, len(data.table)), data.table, data))
 
 
-def loads_value(data: bytes | memoryview, find_class: Callable[[bytes], Any] = class_of) -> Any:
-    """The value that ``dumps_value`` was given; ``find_class`` gives the classes of the class table.
+@contextmanager
+def classes_found_by(find_class: Callable[[bytes], Any]) -> Iterator[None]:
+    """Let ``find_class`` give the classes of all class tables that this thread reads meanwhile."""
+    token = _find_class.set(find_class)
+    try:
+        yield
+    finally:
+        _find_class.reset(token)
+
+
+def is_of_another_program() -> bool:
+    """Whether ``classes_found_by`` is in force: what this thread reads was written by another program."""
+    return _find_class.get(class_of) is not class_of
+
+
+def has_class_table(data: bytes | memoryview) -> bool:
+    """Whether what ``dumps_value`` gave brings classes along."""
+    return data[:1] == _HEADER.pack(_WITH_CLASSES, 0)[:1]
+
+
+def loads_value(data: bytes | memoryview, find_class: Callable[[bytes], Any] | None = None) -> Any:
+    """The value that ``dumps_value`` was given; ``find_class`` gives the classes of the class table (None: see ``classes_found_by``).
 
     Raises:
         SerdeError: the bytes are corrupt.
@@ -109,7 +132,8 @@ def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Se
     """
     if not places:
         return list(map(_loads, pickles))
-    classes = [(), *[tuple(map(class_of, _references_in(table))) for table in tables]]
+    find_class = _find_class.get(class_of)
+    classes = [(), *[tuple(map(find_class, _references_in(table))) for table in tables]]
     values = []
     token = _classes_at_hand.set(())
     try:
@@ -121,8 +145,8 @@ def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Se
     return values
 
 
-def _load(pickled: bytes | memoryview, table: bytes, find_class: Callable[[bytes], Any] = class_of) -> Any:
-    token = _classes_at_hand.set(tuple(map(find_class, _references_in(table))))
+def _load(pickled: bytes | memoryview, table: bytes, find_class: Callable[[bytes], Any] | None = None) -> Any:
+    token = _classes_at_hand.set(tuple(map(find_class or _find_class.get(class_of), _references_in(table))))
     try:
         return _loads(pickled)
     finally:

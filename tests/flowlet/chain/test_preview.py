@@ -123,9 +123,19 @@ def test_a_value_of_the_wrong_type_is_an_error_whatever_its_repr_does(type_info:
             serializer_for(type_info).to_bytes(value)
 
 
-def test_a_value_of_the_wrong_type_is_shown_in_one_line() -> None:
-    with pytest.raises(ValueMismatchError) as caught:
-        serializer_for(Types.LONG()).to_bytes("first\nsecond" + "x" * 1_000)
+class Matrix:
+    """A value that shows itself in lines, as arrays and tables do."""
 
-    assert "\n" not in str(caught.value)
+    def __repr__(self) -> str:
+        return "[[1, 0],\r\n [0, 1]]" + "x" * 1_000
+
+
+@pytest.mark.parametrize(
+    "value", [Matrix(), (Matrix(),), {"m": Matrix()}, "first\nsecond" + "x" * 1_000], ids=["itself", "in a tuple", "in a dict", "text"]
+)
+def test_a_value_of_the_wrong_type_is_shown_in_one_line(value: object) -> None:
+    with pytest.raises(ValueMismatchError) as caught:
+        serializer_for(Types.LONG()).to_bytes(value)
+
+    assert not set("\r\n") & set(str(caught.value))
     assert len(str(caught.value)) < 300

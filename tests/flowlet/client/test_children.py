@@ -214,10 +214,11 @@ def test_a_closed_forwarder_removes_nothing(forwarder: OutputForwarder, pipes: l
     assert not forwarder.remove(pipe)
 
 
-def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(forwarder: OutputForwarder, tmp_path: Path) -> None:
-    """As an interpreter of the user's choice may do."""
+@pytest.mark.parametrize("closes", [">&-", "$(for fd in /proc/self/fd/[3-9]*; do echo ${fd##*/}'>&-'; done)"], ids=["output", "everything"])
+def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(forwarder: OutputForwarder, tmp_path: Path, closes: str) -> None:
+    """As an interpreter of the user's choice may do, also with the pipe through which it would say that it is ready."""
     script = tmp_path / "python"
-    script.write_text("#!/bin/sh\nexec sleep 1000 >&- \n")
+    script.write_text(f'#!/bin/bash\neval "exec sleep 1000 {closes}"\n')
     script.chmod(0o700)
     child = TaskManagerProcess(TaskManagerOptions("127.0.0.1:1", tmp_path, tmp_path, 1, python=str(script)), forwarder)
     try:

@@ -61,8 +61,12 @@ def test_a_job_whose_job_manager_is_gone_says_so_and_its_client_leaves_nothing()
     for ask in (job.status, job.cancel, job.checkpoints, job.wait):
         with pytest.raises(FlowletError, match="was closed"):
             ask()
-    with pytest.raises(RpcConnectError, match=f"JobManager {target.host}:{target.port}: Connection refused"):
+    with pytest.raises(
+        RpcConnectError, match=f"JobManager {target.host}:{target.port}: Connection refused: nothing listens there; start a JobManager"
+    ) as refused:
         execute(endless_shuffle(), target)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
 
     job.close()
 
@@ -76,9 +80,14 @@ def test_questions_about_a_job_name_the_job_manager_that_died() -> None:
     with MiniCluster(2) as mini_cluster:
         target = mini_cluster.target
         job = execute(endless_shuffle(), target)
+    said = []
     for ask in (job.status, job.cancel, job.checkpoints, job.wait):
-        with pytest.raises(RpcConnectError, match=rf"^JobManager {target.host}:{target.port}: [^\n]+$"):
+        with pytest.raises(RpcConnectError, match=rf"^JobManager {target.host}:{target.port}: [^\n]+$") as caught:
             ask()
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__
+        said.append(str(caught.value))
+    assert "job 'endless' may be lost" in said[-1]
 
     job.close()
 

@@ -11,7 +11,9 @@ import pytest
 
 from flowlet.client.executor import RemoteTarget
 from flowlet.client.remote import ClusterClient, JobManagerApi
+from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.programs import running, silent_job_manager
+from tests.flowlet.ingest.conftest import write_secret
 from tests.waiting import spin_until
 
 pytestmark = pytest.mark.slow
@@ -127,6 +129,49 @@ env.execute()
         code, _, errors = program.end()
 
     assert (code, errors) == INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    "last_line",
+    [
+        "stream.print()\nenv.execute()",
+        "stream.print()\nenv.execute_async().get_job_execution_result().result()",
+        "list(stream.execute_and_collect())",
+    ],
+    ids=["execute", "the result of execute_async", "results"],
+)
+def test_while_its_job_runs_on_a_cluster_of_others(tmp_path: Path, last_line: str) -> None:
+    """The job ends with the program that waits for it."""
+    mark = tmp_path / "mark"
+    text = f"""
+from pathlib import Path
+from flowlet.datastream import SourceFunction, StreamExecutionEnvironment
+class Endless(SourceFunction):
+    def run(self, ctx):
+        Path({str(mark)!r}).touch()
+        while not ctx.is_cancelled:
+            ctx.collect(1)
+env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+stream = env.add_source(Endless()).filter(lambda value: False)
+{last_line}
+"""
+    with MiniCluster(1) as cluster:
+        target = cluster.target
+        assert target.secret is not None
+        environment = {
+            "FLOWLET_JOBMANAGER": f"{target.host}:{target.port}",
+            "FLOWLET_SECRET_FILE": str(write_secret(target.secret, tmp_path)),
+        }
+        with running("-c", text, environment=environment) as program:
+            spin_until(mark.exists)
+            program.interrupt()
+            code, out, errors = program.end()
+        client = target.open(1)
+        states = [job["state"] for job in client.call(JobManagerApi.list_jobs)]
+        client.close()
+
+    assert (code, out, errors) == (-signal.SIGINT, "", ["KeyboardInterrupt"])
+    assert states == ["CANCELED"]
 
 
 def test_an_interrupt_of_the_users_own_code_is_shown_as_ever() -> None:

@@ -11,6 +11,7 @@ from flowlet.records import ACTIVE, IDLE, Chunk, CompletionMark, LatencyMarker, 
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from tests.flowlet.io.test_input_processor import Head, Rig, send, serialized
+from tests.flowlet.storage.test_classes_of_another_program import Program, running
 from tests.flowlet.task.local_network import LocalNetwork
 
 MARKER = LatencyMarker(5, bytes(16), 0)
@@ -73,6 +74,39 @@ def test_records_of_an_operator_inside_the_chain_go_there(network: LocalNetwork)
 
     assert inner == {1: [Chunk([2])], 2: [Chunk(["k"])]}
     assert rig.head.seen == [Chunk(["a"])]
+
+
+@pytest.mark.parametrize("values", ["[A(1), A(2)]", "[(1, C.X), (2, C.Y)]", "[{'k': A(C.X)}, 'text', C.Y]", "[1, 'plain']"])
+def test_records_of_another_program_become_those_of_the_program_that_runs(
+    network: LocalNetwork, monkeypatch: pytest.MonkeyPatch, values: str
+) -> None:
+    """As values in state do: classes, members and fields go by their names."""
+    before = "class C(Enum):\n  X = 1\n  Y = 2\n@dataclass\nclass A:\n  a: object"
+    former = Program(monkeypatch, before)
+    pieces = stream(0, 0, Chunk(former.value(values)), Chunk([former.value(values)[0]])).pieces
+    former.end()
+    program = Program(monkeypatch, before.replace("X = 1\n  Y = 2", "Y = 1\n  X = 2") + "\n  b: int = 7")
+    rig = Rig(network, 1)
+
+    recovery(rig.processor, RecoveredStream(0, 0, pieces, find_class=running().by_reference)).process(100_000, lambda: False)
+
+    expected = program.value(values)
+    assert rig.head.values == [*expected, expected[0]]
+    assert [type(each) for each in rig.head.values[: len(expected)]] == [type(each) for each in expected]
+
+
+def test_records_of_another_program_whose_class_is_gone_are_refused(network: LocalNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    former = Program(monkeypatch, "class A:\n  pass")
+    pieces = stream(0, 0, Chunk([former.value("A()")])).pieces
+    former.end()
+    Program(monkeypatch, "")
+
+    with pytest.raises(
+        StateRestoreError, match=r"gate 0, channel 0.*: class A of the program is in the state, and is not found by its name"
+    ):
+        recovery(Rig(network, 1).processor, RecoveredStream(0, 0, pieces, find_class=running().by_reference)).process(
+            100_000, lambda: False
+        )
 
 
 def test_it_is_a_bounded_piece_of_work_each_time(network: LocalNetwork) -> None:

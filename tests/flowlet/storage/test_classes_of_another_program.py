@@ -8,6 +8,7 @@ import cloudpickle
 import pytest
 
 from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
+from flowlet.connectors.write_ahead.committable_rows import CommittableRows, decoded_rows, encoded_part
 from flowlet.errors import StateRestoreError
 from flowlet.keys.key_groups import key_group
 from flowlet.serde.pickles import program_pickle
@@ -378,6 +379,39 @@ def test_classes_in_every_part_of_a_state_are_mapped_and_named(monkeypatch: pyte
         StateRestoreError, match="the state of operator 'count', timers, 'seen', 'other', 'rules': class A of the program is"
     ):
         decode_state(content, {"1": "count"}, running())
+
+
+def prepared(program: Program, *rows: str) -> CommittableRows:
+    """Each is a part of its own."""
+    return CommittableRows("w", 3, 0, len(rows), b"".join(encoded_part(program.value(f"[{each}]")) for each in rows))
+
+
+def test_rows_that_wait_for_a_commit_are_of_the_classes_of_the_program_that_runs(monkeypatch: pytest.MonkeyPatch, encoded: Form) -> None:
+    """Writers of databases and brokers keep them as pickles in their state, and read them when the checkpoint is complete."""
+    before = "class C(Enum):\n  X = 1\n  Y = 2\n@dataclass\nclass A:\n  a: object"
+    former = Program(monkeypatch, before)
+    content = encoded([prepared(former, "('id', C.X)", "A(C.Y)", "(7, 'plain')")])
+    former.end()
+
+    program = Program(monkeypatch, before.replace("X = 1\n  Y = 2", "Y = 1\n  X = 2") + "\n  b: int = 7")
+    (found,) = restored(content)
+
+    rows = decoded_rows(found.rows)
+    assert rows == program.value("[('id', C.X), A(C.Y, 7), (7, 'plain')]")
+    assert type(rows[1]) is program.names["A"]
+    assert rows[0][1] is program.names["C"].X
+    assert (found.writer, found.number, found.num_rows) == ("w", 3, 3)
+
+
+def test_rows_that_wait_for_a_commit_whose_class_is_gone_are_refused(monkeypatch: pytest.MonkeyPatch, encoded: Form) -> None:
+    """When they are restored, not when the checkpoint after that is complete."""
+    former = Program(monkeypatch, "class A:\n  pass")
+    content = encoded([prepared(former, "A()")])
+    former.end()
+    Program(monkeypatch, "")
+
+    with pytest.raises(StateRestoreError, match="the state of operator 'count': class A of the program is in the state, and is not found"):
+        restored(content)
 
 
 def test_keys_that_would_become_other_keys_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from flowlet.common.serialization import SimpleStringSchema
 from flowlet.connectors.kafka.kafka_target import KafkaTarget
@@ -12,6 +13,7 @@ from flowlet.connectors.kafka.kafka_writer import KafkaWriter
 from flowlet.datastream.connectors.base import Sink
 from flowlet.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
 from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterContext, WriterInitContext
+from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError
 from flowlet.errors import JobExecutionError, TaskCancelled
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.connectors.commit_requests import NoTimeContext
@@ -117,19 +119,167 @@ def test_a_commit_can_be_cancelled() -> None:
     target.close()
 
 
+CALLS = ["init_transactions", "committed", "send_offsets_to_transaction", "commit_transaction"]
+
+
+class SlowBrokers:
+    """Clients of brokers that keep silent in one call, for so many seconds; each other call succeeds at once.
+
+    Args:
+        call: the one.
+        silence_s: until the brokers do what was asked of them first.
+        answer_s: how long each answer takes; one that comes after the call has given up is lost.
+        code: of the error that ends a call too soon.
+        can_go_on: whether the call may be made again to take it up.
+    """
+
+    def __init__(
+        self, call: str, silence_s: float = 0.0, *, answer_s: float = 0.0, code: str = "_TIMED_OUT", can_go_on: bool = True
+    ) -> None:
+        self.call = call
+        self.silence_s = silence_s
+        self.answer_s = answer_s
+        self.code = code
+        self.can_go_on = can_go_on
+        self.now_s = 0.0
+        self.slices_s: list[float] = []
+        self.done: list[str] = []
+
+    def ask(self, call: str, timeout_s: float) -> None:
+        if call == self.call:
+            self.slices_s.append(timeout_s)
+            wait_s = max(0.0, self.silence_s - self.now_s) + self.answer_s
+            self.now_s += min(timeout_s, wait_s)
+            if wait_s >= timeout_s:
+                # A question for an offset is no call of a transaction, and librdkafka calls none of its errors retriable.
+                is_retriable = self.can_go_on and call != "committed"
+                raise KafkaException(KafkaError(getattr(KafkaError, self.code), "silence", retriable=is_retriable))
+        self.done.append(call)
+
+    def target(self, check_cancelled: Callable[[], None] = lambda: None) -> KafkaTarget:
+        return KafkaTarget(
+            {},
+            "prefix",
+            "t",
+            check_cancelled=check_cancelled,
+            create_producer=lambda _: SlowProducer(self),
+            create_consumer=lambda _: SlowConsumer(self),
+            monotonic=lambda: self.now_s,
+        )
+
+
+class SlowProducer(SilentProducer):
+    def __init__(self, brokers: SlowBrokers) -> None:
+        super().__init__(room=9)
+        self.brokers = brokers
+
+    def flush(self, timeout_s: float) -> int:
+        return 0
+
+    def init_transactions(self, timeout_s: float) -> None:
+        self.brokers.ask("init_transactions", timeout_s)
+
+    def send_offsets_to_transaction(self, offsets: list[Any], group: object, timeout_s: float) -> None:
+        self.brokers.ask("send_offsets_to_transaction", timeout_s)
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        self.brokers.ask("commit_transaction", timeout_s)
+
+
+class SlowConsumer(SilentConsumer):
+    def __init__(self, brokers: SlowBrokers) -> None:
+        self.brokers = brokers
+
+    def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
+        self.brokers.ask("committed", timeout)
+        return super().committed(partitions, timeout)
+
+    def consumer_group_metadata(self) -> object:
+        return object()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_each_call_to_silent_brokers_can_be_cancelled(call: str) -> None:
+    """Between two short slices, not when its 30 seconds are over."""
+    brokers = SlowBrokers(call, silence_s=1_000.0)
+
+    def check() -> None:
+        if len(brokers.slices_s) == 3:
+            raise TaskCancelled("sink (1/1) was cancelled")
+
+    target = brokers.target(check)
+    with pytest.raises(TaskCancelled, match="was cancelled"):
+        target.commit("writer", 0, [("t", None, b"a")])
+    assert sum(brokers.slices_s) < 2
+    target.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_brokers_that_answer_within_the_timeout_of_a_call_lose_nothing(call: str) -> None:
+    """Each call is taken up where it was, and the rest follows once."""
+    brokers = SlowBrokers(call, silence_s=7.0)
+    target = brokers.target()
+
+    target.commit("writer", 0, [("t", None, b"a")])
+
+    assert brokers.done == CALLS
+    assert len(brokers.slices_s) > 3
+    target.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_to_silent_brokers_ends_after_its_timeout(call: str) -> None:
+    """As one call of this length would: 30 seconds, and the committer tries again later."""
+    brokers = SlowBrokers(call, silence_s=1_000.0)
+    target = brokers.target()
+
+    with pytest.raises(CommitLaterError, match="silence"):
+        target.commit("writer", 0, [("t", None, b"a")])
+
+    assert sum(brokers.slices_s) == 30.0
+    target.close()
+
+
+def test_a_question_that_a_far_broker_answers_late_gets_its_answer() -> None:
+    """An answer that takes longer than its slice is lost, so the slices grow."""
+    brokers = SlowBrokers("committed", answer_s=1.9)
+    target = brokers.target()
+
+    assert target.committed("writer") == -1
+    assert brokers.slices_s == [0.25, 0.5, 1.0, 2.0]
+    target.close()
+
+
+@pytest.mark.parametrize(("code", "can_go_on"), [("_TIMED_OUT", False), ("_TRANSPORT", True)], ids=["not resumable", "no timeout"])
+def test_a_failure_that_is_no_end_of_a_slice_ends_the_call(code: str, *, can_go_on: bool) -> None:
+    brokers = SlowBrokers("commit_transaction", silence_s=1_000.0, code=code, can_go_on=can_go_on)
+    target = brokers.target()
+
+    with pytest.raises(CommitLaterError, match="silence"):
+        target.commit("writer", 0, [("t", None, b"a")])
+
+    assert len(brokers.slices_s) == 1
+    target.close()
+
+
 class WaitingWriter(SinkWriter[Any]):
     """A user's writer that waits for a system which never answers."""
 
     waits = threading.Event()
+    ended_by: ClassVar[list[type[BaseException]]] = []
 
     def __init__(self, context: WriterInitContext) -> None:
         self.context = context
 
     def write(self, value: Any, context: SinkWriterContext) -> None:
         self.waits.set()
-        while True:
-            self.context.check_cancelled()
-            PAUSE.wait(0.001)
+        try:
+            while True:
+                self.context.check_cancelled()
+                PAUSE.wait(0.001)
+        except BaseException as error:
+            self.ended_by.append(type(error))
+            raise
 
     def flush(self, *, end_of_input: bool) -> None:
         return
@@ -154,6 +304,7 @@ def test_a_job_whose_writer_waits_for_another_system_can_be_cancelled() -> None:
 
         with pytest.raises(JobExecutionError, match="was cancelled"):
             end.result()
+    assert WaitingWriter.ended_by == [TaskCancelled]
 
 
 @pytest.mark.slow
