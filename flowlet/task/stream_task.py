@@ -292,6 +292,9 @@ class StreamTask(ABC):
 
     def _create_recovery(self, streams: Sequence[RecoveredStream]) -> InputRecovery:
         """What processes data in flight; here, of a task without inputs, those of operators behind its head."""
+        for stream in streams:
+            if stream.operator == 0:
+                self._no_gate(stream.gate)
         return InputRecovery(streams, self._no_gate, self.name, self.environment.limits, self._inner_input)
 
     def _no_gate(self, gate: int) -> NoReturn:

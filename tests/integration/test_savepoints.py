@@ -187,8 +187,6 @@ def test_a_directory_that_cannot_be_written_leaves_the_job_alone(cluster: MiniCl
     for future in (job.trigger_savepoint(str(folder / "file")), job.stop_with_savepoint(True, str(folder / "file"))):
         with pytest.raises(SavepointError, match="cannot be written"):
             future.result()
-    with pytest.raises(SavepointError, match="name an absolute path"):
-        job.trigger_savepoint("relative").result()
     finished(job)
 
     assert programs.counts_are_right()
@@ -282,7 +280,7 @@ def test_a_savepoint_that_fails_on_its_way_leaves_the_job_running(cluster: MiniC
     programs.keep(programs.keyed(env).process(KeepsALock()))
     job = env.execute_async("locks")
 
-    with pytest.raises(SavepointError, match=r"KeyedProcess.*cannot be pickled: TypeError: cannot pickle '_thread.lock' object"):
+    with pytest.raises(SavepointError, match=r"KeyedProcess.*cannot be pickled.*cannot pickle '_thread.lock' object"):
         take(job)
 
     assert job.get_job_status().result() is JobStatus.RUNNING

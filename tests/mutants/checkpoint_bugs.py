@@ -369,9 +369,9 @@ CHECKPOINT_BUGS: Final = (
         "restore",
         "what records behind the barrier changed is in the snapshot",
         _SNAPSHOTS,
-        "            keyed = None if each.keyed_state is None else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)\n",
-        "            backend = each.keyed_state\n"
-        "            keyed = None if backend is None else (lambda backend=backend: backend.snapshot(0, is_full=is_full)())\n",
+        "keyed = None if each.keyed_state is None else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)\n",
+        "backend = each.keyed_state\n"
+        "                keyed = None if backend is None else (lambda backend=backend: backend.snapshot(0, is_full=is_full)())\n",
         f"{_OPERATORS}::test_keyed_state_is_taken_with_the_barrier_and_comes_back",
     ),
     Mutant(

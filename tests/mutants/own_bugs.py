@@ -394,8 +394,8 @@ OWN_BUGS: Final = (
         "idle",
         "one active split among several idle ones does not count",
         "flowlet.watermarks.watermark_multiplexer",
-        "        if active:\n",
-        "        if active and len(active) >= len(self._parts) - 1:\n",
+        "        if lowest is not None:\n",
+        "        if lowest is not None and self._num_active >= len(self._parts) - 1:\n",
         f"{_SPLITS}::test_of_three_parts_the_slowest_active_one_counts",
     ),
     Mutant(
@@ -403,8 +403,8 @@ OWN_BUGS: Final = (
         "idle",
         "an idle split counts again as soon as there are more than two",
         "flowlet.watermarks.watermark_multiplexer",
-        "for part in self._parts.values() if not part.is_idle]",
-        "for part in self._parts.values() if not part.is_idle or len(self._parts) > 2]",
+        "and not part.is_idle and not part.is_removed:",
+        "and (not part.is_idle or len(self._parts) > 2) and not part.is_removed:",
         f"{_SPLITS}::test_of_three_parts_the_slowest_active_one_counts",
     ),
 )

@@ -109,8 +109,8 @@ STORAGE_BUGS: Final = (
         "storage",
         "an operator that computes in its arrays fails after a restore",
         "flowlet.storage.state_codec",
-        "bytearray(self._take(size, what))",
-        "bytes(self._take(size, what))",
+        "self._classes, None, list(map(bytearray, buffers))",
+        "self._classes, None, list(map(bytes, buffers))",
         f"{_CODEC}::test_arrays_come_back_writable_and_on_their_own",
     ),
     Mutant(

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from flowlet.common import Time
 from flowlet.datastream import (
     CloseableIterator,
     CoProcessFunction,
@@ -17,7 +16,6 @@ from flowlet.datastream import (
     ProcessWindowFunction,
     StreamExecutionEnvironment,
 )
-from flowlet.datastream.window import EventTimeSessionWindows
 from flowlet.testing.mini_cluster import MiniCluster
 
 LATE = OutputTag("late")
@@ -54,9 +52,7 @@ KINDS: dict[str, Callable[[DataStream], DataStream]] = {
     "process": lambda records: records.process(Yields()),
     "two inputs": lambda records: records.connect(records).process(OfTwo()),
     "a timer": lambda records: records.key_by(lambda record: record).process(OnTimer()),
-    "a window": lambda records: (
-        records.key_by(lambda record: 1).window(EventTimeSessionWindows.with_gap(Time.milliseconds(5))).process(OfWindow())
-    ),
+    "a window": lambda records: records.key_by(lambda record: 1).count_window(1).process(OfWindow()),
 }
 
 

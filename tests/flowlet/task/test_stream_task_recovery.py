@@ -109,5 +109,5 @@ def test_a_task_without_inputs_has_none(network: LocalNetwork, tasks: Tasks) -> 
         responder, lambda call: call(), ManualTimers(), InMemoryChannelStateWriter(), in_flight=[stream(0, Chunk([1]))]
     )
 
-    with pytest.raises(FlowletError, match="1 channels have data in flight, but the task has no inputs"):
+    with pytest.raises(FlowletError, match="a channel of gate 0 has data in flight, but the task has no inputs"):
         tasks.restored(create_stream_task(environment, chain(source(["a"]))))
