@@ -209,7 +209,8 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
             first, last = timestamp + lower, timestamp + upper
             found = each(first, last) if is_narrow else between(first, last)
             if self._copies_pairs:
-                pairs = [(apart(value), apart(partner), at) for at, partners in found for partner in partners]
+                found = [(at, list(map(apart, partners))) for at, partners in found]
+                pairs = [(apart(value), partner, at) for at, partners in found for partner in partners]
                 if is_left:
                     return [(own, partner, timestamp, at, max(timestamp, at)) for own, partner, at in pairs]
                 return [(partner, own, at, timestamp, max(timestamp, at)) for own, partner, at in pairs]

@@ -301,7 +301,7 @@ def key_of(record: Any) -> int:
     return key
 
 
-NESTED: list[dict[str, Any]] = [{"at": at, "parts": at, "more": [at]} for at in range(NUM_RECORDS)]
+NESTED = [{"at": at, "parts": at, "more": [at]} for at in range(NUM_RECORDS)]
 
 
 def pairs_of(is_pair: Callable[[int, int], bool]) -> list[str]:
