@@ -8,7 +8,6 @@ Side:       task.
 Invariants: consumers get a record in the order in which they were added.  Each passes it through everything behind it before the operator
             emits the next record.  A chained operator that is the only consumer gets the record object itself, as PyFlink's Python
             operators do.  Of several consumers none sees what another one did with a record: all but the last get a copy, if it can change.
-            So does the only one, if the operator itself keeps the record (``can_change``).
 Source:     Flink ``ChainingOutput``, ``BroadcastingOutputCollector``, ``CountingOutput``, ``WatermarkGaugeExposingOutput``.
 """
 
@@ -51,12 +50,10 @@ class ChainedConsumer:
             record = write_conversion(self._conversion, code, record)
         write_into(self.operator, self.loop_ends, code, record, timestamp, None)
 
-    def write_apart(self, code: LoopCode, record: str, timestamp: str | None, can_change: str | None = None) -> None:
-        """The same for a record that others have, too: a copy, if ``can_change`` is true of it; None: unless it cannot change."""
-        test = can_change or f"type({record}) not in {code.bind(UNCHANGING, 'UNCHANGING')}"
-        own = code.variable("v") if code.is_shared(record) else record  # the same variable: 8 ns less
-        copied = f"{code.bind(apart, 'apart')}({record})"
-        code.line(f"if {test}: {own} = {copied}" if own == record else f"{own} = {copied} if {test} else {record}")
+    def write_apart(self, code: LoopCode, record: str, timestamp: str | None) -> None:
+        """The same for a record that other consumers get, too: a copy, unless it cannot change."""
+        own, unchanging = code.variable("v"), code.bind(UNCHANGING, "UNCHANGING")
+        code.line(f"{own} = {record} if type({record}) in {unchanging} else {code.bind(apart, 'apart')}({record})")
         self.write(code, own, timestamp)
 
     @property
@@ -95,7 +92,7 @@ class OperatorOutput:
 
     # ---------------------------------------------------------------- written into loops
 
-    def write(self, code: LoopCode, record: str, timestamp: str | None, *, count: str | None = None, can_change: str | None = None) -> None:
+    def write(self, code: LoopCode, record: str, timestamp: str | None, *, count: str | None = None) -> None:
         """Generate the statements that emit the record in the variable ``record``.
 
         Args:
@@ -103,10 +100,8 @@ class OperatorOutput:
             record: name of a variable.
             timestamp: the variable with its timestamp; None: records of this loop have none.
             count: an expression for how often the statements will have run when the loop ends; None: unknown.
-            can_change: an expression for whether the record may be one that can change.  The operator keeps it, so a chained operator gets
-                a copy then.  None: the operator does not keep it.
         """
-        self._main.write(code, record, timestamp, count, can_change)
+        self._main.write(code, record, timestamp, count)
 
     def write_side(self, code: LoopCode, tag_id: str, record: str, timestamp: str | None) -> None:
         """Generate the statement that emits a record to the side output whose id is in the variable ``tag_id``."""
@@ -147,11 +142,6 @@ class OperatorOutput:
     def is_gathered(self) -> bool:
         """Whether all consumers of the main output wait for chunks: no function is called for single records."""
         return self._main.is_gathered
-
-    @property
-    def shares_records(self) -> bool:
-        """Whether a chained function gets the very objects that are emitted."""
-        return self._main.shares_records
 
     def drain(self) -> None:
         """Pass all waiting records to their consumers."""
@@ -196,7 +186,7 @@ class _Way:
     def _write_loop(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
         self.write(code, record, timestamp, "num_records")
 
-    def write(self, code: LoopCode, record: str, timestamp: str | None, count: str | None, can_change: str | None = None) -> None:
+    def write(self, code: LoopCode, record: str, timestamp: str | None, count: str | None) -> None:
         if count is None:
             count = self._write_count(code)
         code.at_end(f"{code.bind(self._counters, 'counters')}.num_records_out += {count}")
@@ -206,8 +196,8 @@ class _Way:
                 code.counts[id(consumer.operator)] = count
             is_last = consumer is self._consumers[-1]
             with code.sharing(record, is_shared=not is_last):
-                if isinstance(consumer, ChainedConsumer) and not (is_last and can_change is None):
-                    consumer.write_apart(code, record, timestamp, can_change)
+                if isinstance(consumer, ChainedConsumer) and not is_last:
+                    consumer.write_apart(code, record, timestamp)
                 else:
                     consumer.write(code, record, timestamp)
 
@@ -226,10 +216,6 @@ class _Way:
     @property
     def is_gathered(self) -> bool:
         return all(isinstance(consumer, ChunkingOutput) for consumer in self._consumers)
-
-    @property
-    def shares_records(self) -> bool:
-        return any(isinstance(consumer, ChainedConsumer) for consumer in self._consumers)
 
     def takes_whole(self, chunk: Chunk) -> bool:
         return all(isinstance(consumer, ChunkingOutput) and consumer.try_whole(chunk) is not None for consumer in self._consumers)

@@ -14,7 +14,6 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from gc import is_tracked
 from operator import attrgetter
 from typing import Any, Final, cast
 
@@ -39,18 +38,8 @@ def copy_if_mutable(record: Any) -> Any:
 
 def apart(record: Any) -> Any:
     """The record if it cannot change, else an equal new one that shares nothing with it that can change."""
-    kind = type(record)
-    if kind in UNCHANGING:
-        return record
-    values = record.values() if kind is dict and not is_tracked(record) else record if kind is list else _OTHERS
-    # An untracked dict has no key that can change.  Dicts and lists of plain values: 200 ns instead of 500.
-    if UNCHANGING.issuperset(map(type, values)):
-        return record.copy()
     copy = copier_of(record)
     return record if copy is None else copy(record)
-
-
-_OTHERS: Final = (object(),)  # is not unchanging
 
 
 def copier_of(record: Any) -> Callable[[Any], Any] | None:
@@ -65,29 +54,6 @@ def copier_of(record: Any) -> Callable[[Any], Any] | None:
         return None
     data = dumps_record(record)
     return lambda _: loads_record(data)
-
-
-class KeptKind:
-    """The type of the records that an operator keeps and emits, in ``kind``, as long as no record of it was seen that can change.
-
-    A loop compares the type of each record, 8 ns; a test of the fields of each tuple would take 100.  So only the first record of each key
-    is looked at: the others have fields of the same types.
-    """
-
-    def __init__(self) -> None:
-        self.kind: Any = KeptKind  # is the type of no record
-        self._changing: set[Any] = set()
-
-    def look_at(self, record: Any) -> Any:
-        """Learn from the first record of a key; returns ``kind``."""
-        kind = type(record)
-        if not is_unchanging(record):
-            self._changing.add(kind)
-            if self.kind is kind:
-                self.kind = KeptKind
-        elif kind not in self._changing:
-            self.kind = kind
-        return self.kind
 
 
 def unpickled(records: list[Any]) -> list[Any]:

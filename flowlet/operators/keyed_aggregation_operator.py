@@ -17,10 +17,8 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from flowlet.chain.record_copies import apart
 from flowlet.chain.state_share import StateShare
 from flowlet.columns import Column, Columns, Shape, column_of, columns_of
-from flowlet.columns.unchanging import are_unchanging
 from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm, merged
 from flowlet.operators.copying import copy_values
@@ -192,10 +190,8 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
 
     def _emit_last(self, chunk: Chunk, results: list[Any]) -> None:
         rows = sorted({key: row for row, key in enumerate(self._key_input.exact_keys_of(chunk))}.values())
-        timestamps, last = chunk.timestamps, [results[row] for row in rows]
-        if self.out.shares_records and not are_unchanging(last):  # they are kept
-            last = list(map(apart, last))
-        self.output.collect(Chunk(last, None if timestamps is None else [timestamps[row] for row in rows]))
+        timestamps = chunk.timestamps
+        self.output.collect(Chunk([results[row] for row in rows], None if timestamps is None else [timestamps[row] for row in rows]))
 
     # -- columns
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
-from flowlet.chain.record_copies import KeptKind
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.columns import Column, column_of
 from flowlet.common.typeinfo import TypeInformation
@@ -63,7 +62,6 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         self._slots = Slots()  # afterwards: exact key -> slot
         self._loops_find_slots = False  # the text of a loop reads the slots: there is no index any more
         self._results: list[Any] = []  # by slot; the same list all the time
-        self._kept_kind = KeptKind()
 
     def open(self) -> None:
         """Prepare; from now on it is known whether the function uses keyed state."""
@@ -91,7 +89,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         if key is None:
             key = self._key_input.write_key(code, record)
         slot = self._write_slot(code, key)
-        self._write_emitted(code, record, slot, timestamp, code.counts.get(id(self)))
+        self.out.write(code, self._write_result(code, record, slot), timestamp, count=code.counts.get(id(self)))
 
     def _write_slot(self, code: LoopCode, key: str) -> str:
         """The statements that find the slot of a key, and make the key the current one if the function uses keyed state."""
@@ -105,17 +103,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
 
     def _write_advance(self, code: LoopCode, record: str, timestamp: str | None, key_or_slot: str | None) -> None:
         slot = self._slot_of(code, key_or_slot)
-        self._write_emitted(code, record, slot, timestamp, "num_records")
-
-    def _write_emitted(self, code: LoopCode, record: str, slot: str, timestamp: str | None, count: str | None) -> None:
-        """The statements that bring the state up to date and emit the result, which is kept: a chained function gets a copy."""
-        if not self.out.shares_records:
-            self.out.write(code, self._write_result(code, record, slot), timestamp, count=count)
-            return
-        kind, kept_kind = code.variable("kind"), code.bind(self._kept_kind, "kept_kind")
-        code.at_start(f"{kind} = {kept_kind}.kind")
-        result = self._write_result(code, record, slot, first=f"{kind} = {kept_kind}.look_at({record})")
-        self.out.write(code, result, timestamp, count=count, can_change=f"type({result}) is not {kind}")
+        self.out.write(code, self._write_result(code, record, slot), timestamp, count="num_records")
 
     def _write_silent(self, code: LoopCode, record: str, timestamp: str | None, key_or_slot: str | None) -> None:
         slot = self._slot_of(code, key_or_slot)
@@ -125,16 +113,12 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         assert key_or_slot is not None, "the loop is given keys or slots"
         return self._write_slot(code, key_or_slot) if self._uses_state else key_or_slot
 
-    def _write_result(self, code: LoopCode, record: str, slot: str, *, first: str = "pass") -> str:
-        """The statements that bring the state up to date; ``first``: what to do with the first record of a key.
-
-        Returns the variable with the result.
-        """
+    def _write_result(self, code: LoopCode, record: str, slot: str) -> str:
+        """The statements that bring the state up to date; returns the variable with the result."""
         state, so_far, result = code.bind(self._results, "state"), code.variable("so_far"), code.variable("v")
         code.line(f"{so_far} = {state}[{slot}]")
         with code.block(f"if {so_far} is {code.bind(MISSING, 'MISSING')}:"):
             code.line(f"{result} = {record}")
-            code.line(first)
         with code.block("else:"):
             call = f"{code.bind(self._reduce_function.call, 'reduce')}({so_far}, {record})"
             code.line(f"{result} = {call}", Blame(self.name, self.ctx.subtask, record))
@@ -192,8 +176,6 @@ class KeyedReduceOperator(KeyedAggregationOperator):
     def _take_records(self, keys: list[Any], records: list[Any]) -> None:
         self._form = StateForm.RECORDS
         self._results[:] = records  # the same list and dictionary: loops hold them
-        for record in records:
-            self._kept_kind.look_at(record)
         self._slots.clear()
         if self._index is not None:
             self._index.close()

@@ -13,7 +13,6 @@ from operator import is_
 from typing import Any, Final
 
 from flowlet.chain.preview import last_of, preview
-from flowlet.chain.record_copies import apart
 from flowlet.columns.unchanging import are_unchanging
 from flowlet.errors import JobGraphError, UserFunctionError
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
@@ -63,8 +62,7 @@ class KeyedSumOperator(KeyedAggregationOperator):
 
     def _advance_and_emit(self, chunk: Chunk) -> None:
         values = chunk.values
-        is_flat = list(map(type, values)).count(tuple) == len(values) and are_unchanging(values)
-        if is_flat and self._form is not StateForm.RECORDS:
+        if list(map(type, values)).count(tuple) == len(values) and are_unchanging(values):
             super()._advance_and_emit(chunk)
             return
         # Whoever reads the results may change them, and with them the first record of a key, which is in the state.
@@ -76,14 +74,12 @@ class KeyedSumOperator(KeyedAggregationOperator):
     def _each_advanced(self, keys: list[Any], values: list[Any]) -> Iterator[Any]:
         """The result after each record, each when it is asked for."""
         results: list[Any] = []
-        is_shared = self.out.shares_records
         for key, value in zip(keys, values, strict=True):
             try:
                 self._advance_records([key], iter((value,)), results)
             except Exception as error:  # noqa: BLE001 - raised from the error, or from one that says it better
                 raise UserFunctionError(self.name, self.ctx.subtask, preview(value)) from self._cause(value, error)
-            result = results.pop()
-            yield apart(result) if is_shared else result
+            yield results.pop()
 
     def _advance_chunk(self, chunk: Chunk, results: list[Any]) -> None:
         values = chunk.values

@@ -9,11 +9,9 @@ Source:     Flink ``HeapValueState``, ``HeapListState``, ``HeapMapState``, ``Hea
             ``SynchronousValueRuntimeState`` and its like.  A map tells keys apart as PyFlink's do, by type and value.
 """
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from flowlet.columns.unchanging import is_unchanging
 from flowlet.datastream.state import AggregatingState, ListState, MapState, ReducingState, ValueState
 from flowlet.keys.exact_keys import exact_key
 from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValues
@@ -105,42 +103,14 @@ class HeapReducingState(ReducingState[Any]):
         self._stored.clear()
 
 
-class AccumulatorMaker:
-    """Makes accumulators of an ``AggregateFunction``, none of which is another one's.
-
-    A function may return one and the same object each time, such as a list of its module, and change it in ``add``.  Then each key gets a
-    copy.  It is found out by a second call, the first time; values that cannot change need none.
-    """
-
-    __slots__ = ("_create", "_is_known", "_shared")
-
-    def __init__(self, create: Callable[[], Any]) -> None:
-        self._create = create
-        self._is_known = False
-        self._shared: Any = None  # the object that the function returns each time; nobody else has it
-
-    def __call__(self) -> Any:
-        """A new accumulator."""
-        if self._shared is not None:
-            return copy.deepcopy(self._shared)
-        made = self._create()
-        if not self._is_known:
-            self._is_known = True
-            if not is_unchanging(made) and self._create() is made:
-                self._shared = made
-                return copy.deepcopy(made)
-        return made
-
-
 class HeapAggregatingState(AggregatingState[Any, Any]):
     """The values of each key, combined by an ``AggregateFunction``; ``stored`` keeps the accumulator."""
 
-    __slots__ = ("_create", "_function", "_stored")
+    __slots__ = ("_function", "_stored")
 
     def __init__(self, stored: ValueState[Any], function: Any) -> None:
         self._stored = stored
         self._function = function
-        self._create = AccumulatorMaker(function.create_accumulator)
 
     def get(self) -> Any:
         """The result for the current key; None if it has no values."""
@@ -151,7 +121,7 @@ class HeapAggregatingState(AggregatingState[Any, Any]):
         """Add a value to the accumulator of the current key."""
         accumulator = self._stored.value()
         if accumulator is None:
-            accumulator = self._create()
+            accumulator = self._function.create_accumulator()
         self._stored.update(self._function.add(value, accumulator))
 
     def accumulator(self) -> Any:

@@ -26,7 +26,6 @@ from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP, TimeWindow
 from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key
 from flowlet.keys.namespaced_key import NamespacedKey
 from flowlet.records import MIN_TIMESTAMP, Chunk
-from flowlet.state.heap_states import AccumulatorMaker
 from flowlet.timers.time_api import InternalTimerService
 from flowlet.windows.window_contents import CombinedContents, ListContents, WindowContents
 from flowlet.windows.window_states import WindowStates
@@ -64,7 +63,6 @@ class AlignedWindows:
         self._ctx = ctx
         self._combine = spec.combine
         self._aggregates = spec.aggregates
-        self._create = AccumulatorMaker(spec.combine.create_accumulator) if spec.aggregates else None
         # By start and exact key, what is kept, or the records that the state has not got yet.
         self._cells = _CellsByStart()
         self._num_cells = 0
@@ -223,7 +221,7 @@ class AlignedWindows:
         code.line(f"{kept} = {cells}.get({exact}, {missing})")
         code.line(f"if {kept} is {missing}: {kept} = {code.bind(self._load, 'load')}({cell})")
         if self._aggregates:
-            code.line(f"if {kept} is None: {kept} = {code.bind(self._create, 'create')}()", blame)
+            code.line(f"if {kept} is None: {kept} = {code.bind(self._combine.create_accumulator, 'create')}()", blame)
             code.line(f"{cells}[{exact}] = {code.bind(self._combine.add, 'add')}({record}, {kept})", blame)
         else:
             reduce = code.bind(getattr(self._combine, "reduce", self._combine), "reduce")

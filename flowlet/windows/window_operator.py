@@ -35,7 +35,6 @@ from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.process_operator import TextsForTags
 from flowlet.operators.user_function import RuntimeContext, UserFunction, UserFunctionOperator
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
-from flowlet.state.heap_states import AccumulatorMaker
 from flowlet.timers.time_api import InternalTimer
 from flowlet.windows.aligned_windows import AlignedWindows
 from flowlet.windows.merging_window_set import MergingWindowSet
@@ -99,7 +98,6 @@ class WindowOperator(UserFunctionOperator):
         self._function_context = FunctionContext(self._states, self._timers, runtime, merges=spec.merges)
         self._call = window_call_of(spec, self._function_context)
         self._clears = clears(spec)
-        self._create = AccumulatorMaker(spec.combine.create_accumulator) if spec.aggregates else None
         self._aligned = AlignedWindows(spec, self._contents, self._states, self._timers, ctx) if spec.is_aligned else None
         self._open_functions()
         self._clean = ctx.keyed_state_backend.clean if ctx.keyed_state_backend.cleans_at_records else None
@@ -307,8 +305,7 @@ class WindowOperator(UserFunctionOperator):
         if spec.combine is None:
             return values
         if spec.aggregates:
-            assert self._create is not None, "made for a function that aggregates"
-            accumulator = self._create()
+            accumulator = spec.combine.create_accumulator()
             for value in values:
                 accumulator = spec.combine.add(value, accumulator)
             return [spec.combine.get_result(accumulator)]

@@ -6,13 +6,10 @@ Source: Flink ``CoGroupedStreams.TaggedUnion``, ``CoGroupWindowFunction``; ``Joi
         ``FlatJoinCoGroupFunction``.
 """
 
-import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, product
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from flowlet.columns.unchanging import UNCHANGING, are_unchanging
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object
 from flowlet.datastream.user_functions.function import Function, RuntimeContext
 from flowlet.datastream.user_functions.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction
@@ -90,36 +87,20 @@ class CoGroups(WindowFunction[Tagged, Any, Any, Any]):
 class Joins(CoGroups):
     """Calls a function with each pair of records of a window.
 
-    ``function``: a ``JoinFunction``, a ``FlatJoinFunction``, or a callable of two records.  It may change both: no other pair sees that.
+    ``function``: a ``JoinFunction``, a ``FlatJoinFunction``, or a callable of two records.
     """
 
     def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
         function = self._function
-        pairs = product(first, second) if are_unchanging(first) and are_unchanging(second) else _own_pairs(first, second)
         if isinstance(function, FlatJoinFunction):
-            for one, two in pairs:
-                yield from function.join(one, two) or ()
+            for one in first:
+                for two in second:
+                    yield from function.join(one, two) or ()
             return
         join = function.join if isinstance(function, JoinFunction) else function
-        for one, two in pairs:
-            yield join(one, two)
-
-
-def _own_pairs(first: list[Any], second: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """The pairs, each of records of its own; a record that is in one pair alone needs no copy."""
-    is_one_shared, is_two_shared = len(second) > 1, len(first) > 1
-    for one in first:
-        for two in second:
-            yield _copied(one) if is_one_shared else one, _copied(two) if is_two_shared else two
-
-
-def _copied(record: Any) -> Any:
-    """An equal record that shares nothing with this one that can change."""
-    if (type(record) is dict and UNCHANGING.issuperset(map(type, chain(record, record.values())))) or (
-        type(record) is list and UNCHANGING.issuperset(map(type, record))
-    ):
-        return record.copy()
-    return copy.deepcopy(record)
+        for one in first:
+            for two in second:
+                yield join(one, two)
 
 
 def checked_join_function(func: Any) -> Any:

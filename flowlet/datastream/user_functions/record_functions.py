@@ -60,7 +60,7 @@ class AggregateFunction(Function):
 
     @abstractmethod
     def create_accumulator(self) -> Any:
-        """The accumulator before the first value; if it is one and the same object each time, each key gets a copy."""
+        """The accumulator before the first value."""
 
     @abstractmethod
     def add(self, value: Any, accumulator: Any) -> Any:
