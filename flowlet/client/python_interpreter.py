@@ -143,11 +143,14 @@ def _holds_libraries(path: str) -> bool:
 
 def _entry_of(module: ModuleType) -> str | None:
     """The entry of the import path from which a module without dots has come."""
-    file = getattr(module, "__file__", None)
+    if not issubclass(type(module), ModuleType):
+        return None
+    attributes = object.__getattribute__(module, "__dict__")  # a lazy module would import itself, or raise, if it was asked
+    file = attributes.get("__file__")
     if not isinstance(file, str):
         return None
     folder = os.path.dirname(os.path.abspath(file))
-    return os.path.dirname(folder) if hasattr(module, "__path__") else folder
+    return os.path.dirname(folder) if "__path__" in attributes else folder
 
 
 def _engine_folder(*, is_other: bool) -> str:

@@ -513,8 +513,7 @@ def test_a_close_during_the_start_leaves_no_server() -> None:
     environment = NetworkEnvironment(small_config(), loop)
 
     async def start_and_close() -> None:
-        starting = asyncio.ensure_future(environment.start("127.0.0.1", 0))
-        await asyncio.sleep(0)
+        starting = asyncio.ensure_future(environment.start("127.0.0.1", 0))  # takes its first step where the close waits
         await environment.close()
         with pytest.raises(ResourceClosedError):
             await starting

@@ -170,7 +170,7 @@ def test_a_stream_whose_job_was_cancelled_says_so(spark: Any, cluster: GateClust
     [
         ({"gate": ""}, r"needs option(\"gate\", ...)"),
         ({"gate": "clacks"}, "'clacks' at JobManager"),
-        ({"jobmanager": "127.0.0.1:1"}, "is the JobManager at 127.0.0.1:1 running"),
+        ({"jobmanager": "127.0.0.1:1"}, "nothing listens there; start a JobManager"),
         ({"timeoutSeconds": "soon"}, "option timeoutSeconds is 'soon'"),
         ({}, "column 'id' is bigint, gate 'clicks' takes string: cast it"),
     ],
