@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 
 from flowlet.common.serialization import SimpleStringSchema
 from flowlet.connectors.kafka.kafka_target import KafkaTarget
@@ -18,6 +17,8 @@ from flowlet.errors import JobExecutionError, TaskCancelled
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.connectors.commit_requests import NoTimeContext
 from tests.waiting import PATIENCE_S, spin_until
+
+kafka = pytest.importorskip("confluent_kafka")
 
 SERIALIZER = KafkaRecordSerializationSchema.builder().set_topic("t").set_value_serialization_schema(SimpleStringSchema()).build()
 
@@ -153,7 +154,7 @@ class SlowBrokers:
             if wait_s >= timeout_s:
                 # A question for an offset is no call of a transaction, and librdkafka calls none of its errors retriable.
                 is_retriable = self.can_go_on and call != "committed"
-                raise KafkaException(KafkaError(getattr(KafkaError, self.code), "silence", retriable=is_retriable))
+                raise kafka.KafkaException(kafka.KafkaError(getattr(kafka.KafkaError, self.code), "silence", retriable=is_retriable))
         self.done.append(call)
 
     def target(self, check_cancelled: Callable[[], None] = lambda: None) -> KafkaTarget:
