@@ -65,7 +65,7 @@ class TaskManagerOptions:
 
 
 class _Pipe:
-    """What one child printed so far.  Owned by the forwarder's thread."""
+    """The output of one child so far.  Owned by the forwarder's thread."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -324,7 +324,7 @@ class TaskManagerProcess:
             return True
         try:
             descriptor = self.end_event_fd()
-        except ProcessLookupError:  # the program waits for every child of its own accord, or ignores SIGCHLD
+        except ProcessLookupError:  # the program itself has waited for the child, or ignores SIGCHLD
             self._process.poll()
             return True
         try:

@@ -89,7 +89,7 @@ def modules_beside(main: ModuleType) -> dict[str, ModuleSource]:
 
 
 def main_objects(main: ModuleType) -> dict[str, bytes]:
-    """What the main module defines, pickled one by one, by name: classes, functions, and objects that pickle themselves by their names."""
+    """The definitions of the main module, pickled one by one, by name: classes, functions, and objects that pickle themselves by their names."""
     objects = {}
     for name, thing in list(vars(main).items()):
         shipped = thing if _is_defined_by(main, thing) else _named_object(main, name, thing)
@@ -156,7 +156,7 @@ def _files_of(top: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _attributes_of(module: object) -> dict[str, Any]:
-    """What is set in a module.  A lazy one is not asked: it would import itself, or raise."""
+    """The attributes that are set in a module.  A lazy one is not asked: it would import itself, or raise."""
     try:
         attributes: dict[str, Any] = object.__getattribute__(module, "__dict__")
     except AttributeError:

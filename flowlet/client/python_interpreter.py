@@ -90,7 +90,7 @@ def interpreter_flags() -> list[str]:
 
 
 def program_start(python: str | None) -> ProgramStart:
-    """What a child has of this program; ``python``: its interpreter, None is this one."""
+    """The start of a child as this program was started; ``python``: its interpreter, None is this one."""
     paths = list(dict.fromkeys(_absolute(each) for each in _texts(sys.path)))  # an import leaves others out, too
     if python is not None:
         own = _interpreters_folders()

@@ -102,7 +102,7 @@ class FileKeeper:
     def _change_ended(self, change: asyncio.Task[None]) -> None:
         self._changes.discard(change)
         if not change.cancelled():
-            change.exception()  # its caller may have been cancelled, and nobody else asks for it
+            change.exception()  # asked for here, because the caller may have been cancelled
 
     async def read(self, digest: bytes) -> bytes | None:
         """A part; None: it is not here.  Raises StorageError: it cannot be read."""

@@ -100,7 +100,7 @@ def send_programs_by_value(thing: Any) -> None:
 
 @contextlib.contextmanager
 def classes_stay() -> Iterator[None]:
-    """In the block, reading a class that this process has does not change it: what comes back is no newer than what is here."""
+    """Keep the classes that this process has as they are while pickles are read in the block: results are no newer than they."""
     token = _keeps_classes.set(True)
     try:
         yield
