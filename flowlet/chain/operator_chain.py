@@ -175,7 +175,7 @@ class OperatorChain:
         return self.operators[0]
 
     def input_of(self, index: int) -> Callable[[Chunk], None]:
-        """Return the function that gives records to an operator after the head, as if its parent emitted them."""
+        """Return a function that gives records to an operator after the head as its parent does."""
         return input_of(self.operators[index].name, self._consumers[index])
 
     @property

@@ -89,7 +89,7 @@ def modules_beside(main: ModuleType) -> dict[str, ModuleSource]:
 
 
 def main_objects(main: ModuleType) -> dict[str, bytes]:
-    """The definitions of the main module, pickled one by one, by name: classes, functions, and objects that pickle themselves by their names."""
+    """The definitions of the main module, each pickled, by name: classes, functions, and objects that pickle themselves by name."""
     objects = {}
     for name, thing in list(vars(main).items()):
         shipped = thing if _is_defined_by(main, thing) else _named_object(main, name, thing)
