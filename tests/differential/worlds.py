@@ -15,6 +15,7 @@ from flowlet.datastream import OutputTag
 TAGS: Final = {name: OutputTag(name) for name in ("left", "right")}
 # Timestamps are multiples of this; what a function adds to make its timers unique stays below.
 TICK_MS: Final = 10_000
+_MAX_ITEMS: Final = 100  # of a record that changes
 
 
 @dataclass
@@ -81,12 +82,12 @@ def touch(record: Any) -> None:
     """Change a record, or the first thing in it that can change."""
     match record:
         case list():
-            record.append("+")
+            _lengthen(record, "+")
         case dict():
             record["touched"] = record.get("touched", 0) + 1
         case Point():
             record.n += 1
-            record.items.append("+")
+            _lengthen(record.items, "+")
         case Box():
             touch(record.inside)
         case tuple():
@@ -98,15 +99,23 @@ def touch(record: Any) -> None:
             pass
 
 
+def _lengthen(items: list[Any], more: Any) -> None:
+    """Append; a long list gets another last element: a record that grew with each of thousands of touches would be compared for minutes."""
+    if len(items) < _MAX_ITEMS:
+        items.append(more)
+    else:
+        items[-1] = (more, items[-1] != (more, True))
+
+
 def absorb(so_far: Any, record: Any) -> Any:
     """Put something of a record into what was gathered so far, in place where that is possible."""
     match so_far:
         case list():
-            so_far.append(size(record))
+            _lengthen(so_far, size(record))
         case dict():
             so_far["sum"] = so_far.get("sum", 0) + size(record)
         case Point():
-            so_far.items.append(size(record))
+            _lengthen(so_far.items, size(record))
         case Box():
             touch(so_far)
         case _:

@@ -4,8 +4,9 @@ Hot path.  An access that finds its key in the cache costs one look at the type 
 first one of a key also computes its key group and asks RocksDB (bench: docs/measurements.md).
 
 Side:       task.
-Invariants: what a cache holds was charged to the budget of the store before it was stored, also in place of something else.  An entry of a
-            cache that is not in ``_changed`` is what RocksDB has.  None stands for a row that does not exist: a key without a value has
+Invariants: what a cache holds was charged to the budget of the store before it was stored; a value that replaces one that was counted
+            since the last flush may be larger by what some updates added (``_UPDATES_UNSEEN``).  An entry of a cache that is not in
+            ``_changed`` is what RocksDB has.  None stands for a row that does not exist: a key without a value has
             no row.  Lists and maps are never given to the user themselves.
 Rules:      what ``value()`` gave may be the cached object: as with every back end, a value that was changed in place must be given to
             ``update``.  A list is one row; a map has a row per key, and its order is that of RocksDB.
@@ -13,8 +14,6 @@ Source:     Flink ``RocksDBValueState``, ``RocksDBListState``, ``RocksDBMapState
 """
 
 from collections.abc import Iterable, Iterator
-from sys import getsizeof
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.datastream.state import ListState, MapState, ValueState
@@ -31,15 +30,13 @@ if TYPE_CHECKING:
     import rocksdict
 
 _ENTRY_BYTES: Final = 200  # of the dictionaries, per entry
+_REFERENCE_BYTES: Final = 8
 _MAP_BYTES: Final = 600  # of what is known of a map without entries
-# Values that are all counted as _SMALL_BYTES: these types, integers of 64 bits and short texts.
-_SMALL: Final = frozenset({float, bool, NoneType})
-_SMALL_BYTES: Final = 128
-_MAX_SMALL_INT: Final = (1 << 63) - 1
-_MAX_SMALL_TEXT: Final = 16  # characters, of at most 4 bytes
-# A container that replaces one of the same length is looked into once in so many updates: each look costs as much as some updates.  So what
-# grows inside of it is seen some updates late, or when the row is written.
-_LOOK_EVERY: Final = 16
+# To look at a value costs as much as some updates, so of the updates of keys that were counted since the last flush one in so many is
+# looked at.  If its value has grown, all keys are counted again by their next updates.  Where so many values as large as the last one
+# would be more than a sixteenth of the budget, more updates are looked at.
+_UPDATES_UNSEEN: Final = 64
+_SHARE_UNSEEN: Final = 16
 _MISSING: Final = object()
 _UNSET: Final = object()
 
@@ -97,6 +94,10 @@ class StateKeys:
         self.budget.charge(0, new)
         return True
 
+    def num_unseen(self, size: int) -> int:
+        """How many of the next updates may pass without a look, after a value of this size was seen."""
+        return min(_UPDATES_UNSEEN, self.budget.limit // (_SHARE_UNSEEN * size))
+
     def dumped(self, value: Any, row: Any) -> bytes:
         """The bytes of a row with this value.  Raises FlowletError: it cannot be pickled, or is of another type than declared."""
         if self.is_checked:
@@ -116,16 +117,14 @@ class StateKeys:
 class RowCacheOfKeys:
     """One row per key of the stream."""
 
-    __slots__ = ("_changed", "_keys", "_shallow", "_sizes", "_small", "_until_look", "entries")
+    __slots__ = ("_changed", "_keys", "_sizes", "counted", "entries")
 
     def __init__(self, keys: StateKeys) -> None:
         self._keys = keys
-        self.entries: dict[Any, Any] = {}  # By exact key; changed in place only: states keep its bound methods.
+        self.entries: dict[Any, Any] = {}  # By exact key; changed in place only, as is ``counted``: states keep them.
         self._sizes: dict[Any, int] = {}  # Of the entries: what was charged.
         self._changed: dict[Any, Any] = {}  # Keys as the user knows them, by exact key.
-        self._small: set[Any] = set()  # Of the changed entries those that are charged as small: they need no more charge for a small value.
-        self._shallow: dict[Any, int] = {}  # Of the changed entries that are not small: their sizes without what they refer to.
-        self._until_look = _LOOK_EVERY
+        self.counted: set[Any] = set()  # Of the changed entries those whose next values need not be looked at.
         keys.store.caches.append(self)
 
     def load(self, key: Any, exact: Any) -> Any:
@@ -141,43 +140,23 @@ class RowCacheOfKeys:
         self.entries[exact] = value
         return value
 
-    def store(self, key: Any, exact: Any, value: Any, num_added: int | None = None) -> None:
-        """Replace the value of a key; None: it has none any more.  ``num_added``: by how many bytes it is larger; None: not known."""
-        kind = type(value)
-        if kind is int:
-            is_small = -_MAX_SMALL_INT <= value <= _MAX_SMALL_INT
-        else:
-            is_small = kind in _SMALL or (kind is str and len(value) <= _MAX_SMALL_TEXT)
-        if is_small:
-            if exact not in self._small:
-                self._charge(key, exact, value, num_added, is_small=True)
-        elif self._shallow.get(exact) != getsizeof(value, 0) or num_added is not None:
-            self._charge(key, exact, value, num_added, is_small=False)
-        elif kind is not str and kind is not bytes:
-            self._until_look -= 1
-            if not self._until_look:
-                self._until_look = _LOOK_EVERY
-                self._charge(key, exact, value, None, is_small=False)
-        self.entries[exact] = value
+    def store(self, key: Any, exact: Any, value: Any, num_added: int | None = None) -> int:
+        """Replace the value of a key; None: it has none any more.  ``num_added``: by how many bytes it is larger; None: not known.
 
-    def _charge(self, key: Any, exact: Any, value: Any, num_added: int | None, *, is_small: bool) -> None:
+        Returns how many of the next updates of keys in ``counted`` may replace entries without asking.
+        """
         old = self._sizes.get(exact, 0)
-        if is_small:
-            size = _ENTRY_BYTES + _SMALL_BYTES
-        elif num_added is not None and old:
-            size = old + num_added
-        else:
-            size = _ENTRY_BYTES + memory_size(value)
+        size = old + num_added if num_added is not None and old else _ENTRY_BYTES + memory_size(value)
+        if _is_much_larger(size, old):
+            self.counted.clear()  # The values of other keys may have grown, too.
+        elif size > old >> 1:
+            size = max(size, old)  # Lengths that go up and down are no growth.
         self._keys.charge(old, size)
         self._sizes[exact] = size
         self._changed[exact] = key
-        if is_small:
-            self._small.add(exact)
-            self._shallow.pop(exact, None)
-        else:
-            self._small.discard(exact)
-            if num_added is None:
-                self._shallow[exact] = getsizeof(value, 0)
+        self.counted.add(exact)
+        self.entries[exact] = value
+        return self._keys.num_unseen(size)
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
         """See ``RowCache``."""
@@ -194,8 +173,7 @@ class RowCacheOfKeys:
                 keys.budget.charge(sizes[exact], len(row) + _ENTRY_BYTES)
                 sizes[exact] = len(row) + _ENTRY_BYTES
         self._changed.clear()
-        self._small.clear()
-        self._shallow.clear()
+        self.counted.clear()
 
     def forget(self) -> None:
         """See ``RowCache``."""
@@ -205,20 +183,22 @@ class RowCacheOfKeys:
     def held_bytes(self) -> int:
         """See ``RowCache``."""
         assert self._sizes.keys() == self.entries.keys()
-        assert self._small <= self._changed.keys() <= self.entries.keys()
+        assert self.counted <= self._changed.keys() <= self.entries.keys()
         return sum(self._sizes.values())
 
 
 class RocksDBValueState(ValueState[Any]):
     """One value per key."""
 
-    __slots__ = ("_cache", "_context", "_entries", "_keys")
+    __slots__ = ("_context", "_counted", "_entries", "_keys", "_num_unseen", "cache")
 
     def __init__(self, keys: StateKeys) -> None:
         self._keys = keys
         self._context = keys.context
-        self._cache = RowCacheOfKeys(keys)
-        self._entries = self._cache.entries
+        self.cache = RowCacheOfKeys(keys)
+        self._entries = self.cache.entries
+        self._counted = self.cache.counted
+        self._num_unseen = 0
 
     def __repr__(self) -> str:
         return f"<RocksDBValueState {self._keys.name!r}>"
@@ -228,22 +208,27 @@ class RocksDBValueState(ValueState[Any]):
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
         value = self._entries.get(exact, _MISSING)
-        return self._cache.load(key, exact) if value is _MISSING else value
+        return self.cache.load(key, exact) if value is _MISSING else value
 
     def update(self, value: Any) -> None:
         """Replace the value of the current key; None clears it."""
         key = self._context.current_key
-        self._cache.store(key, key if type(key) in PLAIN else self._keys.exact(key), value)
+        exact = key if type(key) in PLAIN else self._keys.exact(key)
+        num_unseen = self._num_unseen
+        if num_unseen and exact in self._counted:
+            self._num_unseen = num_unseen - 1
+            self._entries[exact] = value
+        else:
+            self._num_unseen = self.cache.store(key, exact, value)
 
     def update_grown(self, value: Any, num_added: int) -> None:
         """``update``, with what the value of the current key was, and some more bytes."""
         key = self._context.current_key
-        self._cache.store(key, key if type(key) in PLAIN else self._keys.exact(key), value, num_added)
+        self.cache.store(key, key if type(key) in PLAIN else self._keys.exact(key), value, num_added)
 
     def clear(self) -> None:
         """Forget the value of the current key."""
-        key = self._context.current_key
-        self._cache.store(key, key if type(key) in PLAIN else self._keys.exact(key), None)
+        RocksDBValueState.update(self, None)
 
 
 class DeclaredRocksDBValueState(RocksDBValueState):
@@ -260,18 +245,28 @@ class DeclaredRocksDBValueState(RocksDBValueState):
         """Replace the value of the current key; None clears it.  Raises FlowletError: it is of another type."""
         if type(value) is not self._exact and value is not None:
             value = self._declared.entered(value)
-        key = self._context.current_key
-        self._cache.store(key, key if type(key) in PLAIN else self._keys.exact(key), value)
+        key = self._context.current_key  # From here as in RocksDBValueState: a call costs as much as all this.
+        exact = key if type(key) in PLAIN else self._keys.exact(key)
+        num_unseen = self._num_unseen
+        if num_unseen and exact in self._counted:
+            self._num_unseen = num_unseen - 1
+            self._entries[exact] = value
+        else:
+            self._num_unseen = self.cache.store(key, exact, value)
 
 
 class RocksDBListState(ListState[Any]):
     """A list per key, in one row."""
 
-    __slots__ = ("_keys", "_value")
+    __slots__ = ("_cache", "_context", "_keys", "_num_added", "_num_unseen", "_value")
 
     def __init__(self, keys: StateKeys) -> None:
         self._keys = keys
+        self._context = keys.context
         self._value = RocksDBValueState(keys)
+        self._cache = self._value.cache
+        self._num_unseen = 0
+        self._num_added = 0  # since an element was counted
 
     def __repr__(self) -> str:
         return f"<RocksDBListState in {self._value!r}>"
@@ -288,8 +283,24 @@ class RocksDBListState(ListState[Any]):
         return list(self._value.value() or ())
 
     def add(self, value: Any) -> None:
-        """Append to the list of the current key."""
-        self.add_all((value,))
+        """Append to the list of the current key.
+
+        Some elements are not looked at, as with ``RocksDBValueState.update``: the next one that is counts for them, too.
+        """
+        key = self._context.current_key
+        exact = key if type(key) in PLAIN else self._keys.exact(key)
+        self._num_added += 1
+        if self._num_unseen and exact in self._cache.counted:
+            elements = self._cache.entries[exact]
+            if elements is not None:
+                self._num_unseen -= 1
+                elements.append(value)
+                return
+        size = memory_size(value) + _REFERENCE_BYTES
+        elements = self._value.value() or []
+        elements.append(value)
+        self._value.update_grown(elements, size * self._num_added)
+        self._num_added, self._num_unseen = 0, self._keys.num_unseen(size)
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append values to the list of the current key."""
@@ -317,15 +328,11 @@ class DeclaredRocksDBListState(DeclaredList, RocksDBListState):
         super().__init__(keys)
         self.declared = keys.declared
 
-    def add(self, value: Any) -> None:
-        """Append to the list of the current key."""
-        self.add_all((value,))
-
 
 class _CachedMap:
     """What is known of one key's map."""
 
-    __slots__ = ("changed", "is_complete", "is_replaced", "key", "known", "num_live", "prefix", "sizes", "small")
+    __slots__ = ("changed", "counted", "is_complete", "is_replaced", "key", "known", "num_live", "prefix", "sizes")
 
     def __init__(self, key: Any, prefix: bytes) -> None:
         self.key = key  # of the stream, as the user knows it
@@ -334,21 +341,21 @@ class _CachedMap:
         self.num_live = 0  # how many of them are not None
         self.sizes: dict[Any, int] = {}  # of ``known``: what was charged
         self.changed: set[Any] = set()
-        self.small: set[Any] = set()  # of ``changed``: there, and charged as small, so that another small value needs no charge
+        self.counted: set[Any] = set()  # of ``changed``: there, and its next values need not be looked at
         self.is_complete = False  # whether a key that is not known has no row
         self.is_replaced = False  # whether the rows that RocksDB has are void
 
     def keep(self, exact: Any, entry: tuple[Any, Any] | None, size: int) -> None:
         """Know an entry, which was charged."""
         self.num_live += (entry is not None) - (self.known.get(exact) is not None)
-        self.small.discard(exact)
+        self.counted.discard(exact)
         self.known[exact] = entry
         self.sizes[exact] = size
 
     def held_bytes(self) -> int:
         """What it takes."""
         assert self.sizes.keys() == self.known.keys()
-        assert self.small <= self.changed <= self.known.keys()
+        assert self.counted <= self.changed <= self.known.keys()
         assert self.num_live == len(self.known) - list(self.known.values()).count(None)
         return _MAP_BYTES + len(self.prefix) + sum(self.sizes.values())
 
@@ -356,12 +363,14 @@ class _CachedMap:
 class MapCache:
     """A row per key of a map."""
 
-    __slots__ = ("_changed", "_keys", "_maps")
+    __slots__ = ("_changed", "_counted", "_keys", "_maps", "_num_unseen")
 
     def __init__(self, keys: StateKeys) -> None:
         self._keys = keys
         self._maps: dict[Any, _CachedMap] = {}  # by exact key
         self._changed: dict[Any, _CachedMap] = {}
+        self._counted: set[_CachedMap] = set()  # those that have counted keys
+        self._num_unseen = 0
         keys.store.caches.append(self)
 
     def current(self) -> _CachedMap:
@@ -404,20 +413,22 @@ class MapCache:
         exact = key if type(key) in PLAIN else exact_key(key)
         entry = (key, value) if is_there else None
         current = self.current()
-        kind = type(value)
-        if kind is int:
-            is_small = is_there and -_MAX_SMALL_INT <= value <= _MAX_SMALL_INT
-        else:
-            is_small = is_there and (kind in _SMALL or (kind is str and len(value) <= _MAX_SMALL_TEXT))
-        if is_small and exact in current.small:
-            current.known[exact] = entry  # as large as the one before, of the same key
+        if self._num_unseen and is_there and exact in current.counted:
+            self._num_unseen -= 1
+            current.known[exact] = entry
             return
-        size = _ENTRY_BYTES + memory_size(key) + _SMALL_BYTES if is_small else _size_of(entry, None)
+        old, size = current.sizes.get(exact, 0), _size_of(entry, None)
+        if _is_much_larger(size, old):
+            self._forget_counted()  # The values of other keys may have grown, too.
+        elif size > old >> 1:
+            size = max(size, old)
         current = self._keep(current, exact, entry, size)
-        if is_small:
-            current.small.add(exact)
         current.changed.add(exact)
+        if is_there:
+            current.counted.add(exact)
+            self._counted.add(current)
         self._mark_changed(current)
+        self._num_unseen = self._keys.num_unseen(size)
 
     def completed(self) -> Iterable[tuple[Any, Any]]:
         """Keys and values of the current map; it is kept if it fits into the cache."""
@@ -466,7 +477,7 @@ class MapCache:
         current.known, current.sizes, current.num_live = {}, {}, 0
         current.is_complete, current.is_replaced = True, True
         current.changed.clear()
-        current.small.clear()
+        current.counted.clear()
         self._mark_changed(current)
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
@@ -493,9 +504,9 @@ class MapCache:
                     keys.budget.charge(current.sizes[exact], size)
                     current.sizes[exact] = size
             current.changed.clear()
-            current.small.clear()
             current.is_replaced = False
         self._changed.clear()
+        self._forget_counted()
 
     def forget(self) -> None:
         """See ``RowCache``."""
@@ -505,6 +516,11 @@ class MapCache:
         """See ``RowCache``."""
         return sum(each.held_bytes() for each in self._maps.values())
 
+    def _forget_counted(self) -> None:
+        for each in self._counted:
+            each.counted.clear()
+        self._counted.clear()
+
     def _mark_changed(self, current: _CachedMap) -> None:
         self._changed[current.prefix] = current
 
@@ -513,6 +529,11 @@ class MapCache:
             return plain_key(row[prefix_size:]), loads_value(content)
         _, key, value = loads_value(content[1:])
         return key, value
+
+
+def _is_much_larger(size: int, old: int) -> bool:
+    """Whether a value has grown so much since it was counted that others may have, too; 0: it was not counted."""
+    return old > 0 and size - old > old >> 2
 
 
 def _size_of(entry: tuple[Any, Any] | None, content: bytes | None) -> int:

@@ -203,6 +203,8 @@ def memory_size(value: Any, depth: int = _MAX_DEPTH) -> int:
         samples = value if len(value) <= _NUM_SAMPLES else value[:: -(-len(value) // _NUM_SAMPLES)]
         if _FLAT.issuperset(map(type, samples)):
             return size + (sum(map(sys.getsizeof, samples)) * len(value) // len(samples) if samples else 0)
+    if kind is dict and len(value) <= _NUM_SAMPLES and _FLAT.issuperset(map(type, value)) and _FLAT.issuperset(map(type, value.values())):
+        return size + sum(map(sys.getsizeof, value)) + sum(map(sys.getsizeof, value.values()))
     if isinstance(value, dict):
         keys, values = _ends(dict.keys(value)), _ends(dict.values(value))
         size += _all_of(keys, len(value), depth) + _all_of(values, len(value), depth)

@@ -24,6 +24,7 @@ from flowlet.datastream.state import (
 from flowlet.timers.time_api import KeyContext
 
 pytest.importorskip("rocksdict")
+from flowlet.state.rocksdb.cached_states import MapCache, RowCacheOfKeys
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
 from flowlet.state.rocksdb.rocksdb_store import ByteBudget, RocksDBStore, memory_size
 
@@ -111,6 +112,48 @@ def test_values_that_grow_by_replacement_stay_within_the_budget(write: str, cach
             assert finish is not None
             finish()
             cached.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["value", "declared value", "map of each key", "one map", "list"])
+def test_values_that_outgrow_what_was_counted_are_noticed(kind: str, tmp_path: Path) -> None:
+    """900 keys with small values that were written often, and then each key's becomes a larger one: 5 MB for a cache of 1 MB.
+
+    One update of 65 is looked at; the first one that is larger makes the others be counted.
+    """
+    limit = 1 << 20
+    cached = Cached(tmp_path, limit)
+    value = cached.state(ValueStateDescriptor("v", Types.STRING() if kind.startswith("declared") else Types.PICKLED_BYTE_ARRAY()))
+    elements, entries = cached.state(ListStateDescriptor("l")), cached.state(MapStateDescriptor("m"))
+    held = []
+    for text in ("a", "b", "c", "d" * 5_600):
+        for number in range(900):
+            cached.at(0 if kind == "one map" else number)
+            if kind.endswith("value"):
+                value.update(text)
+            elif kind == "list":
+                elements.add(text)
+            else:
+                entries.put(number, text)
+            if number % 100 == 99:
+                held.append(_held_bytes(cached))
+    cached.check(limit)
+    cached.backend.close()
+
+    assert max(held) < limit + 64 * 5_700
+
+
+def _held_bytes(cached: Cached) -> int:
+    """What values in the caches really take."""
+    store = cached.backend._store
+    assert store is not None
+    values: list[Any] = []
+    for cache in store.caches:
+        if isinstance(cache, MapCache):
+            values += [entry for each in cache._maps.values() for entry in each.known.values()]
+        elif isinstance(cache, RowCacheOfKeys):
+            values += cache.entries.values()
+    return sum(map(memory_size, values))
 
 
 def test_lists_and_maps_that_grow_entry_by_entry_are_counted(cached: Cached) -> None:
