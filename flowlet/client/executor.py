@@ -24,7 +24,7 @@ from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
 from flowlet.rpc.http import MAX_MESSAGE_BYTES
 from flowlet.rpc.shared_pieces import pieces_of
-from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type
+from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type, share_containers
 from flowlet.shipping.part_sources import PackedFiles, pack
 from flowlet.splits.enumerators import split_set_of
 from flowlet.splits.split_kinds import SplitSet
@@ -143,18 +143,22 @@ def to_message(job_graph: JobGraph, code: UserCode | None = None) -> JobGraphMes
         JobSubmissionError: something in it cannot be sent; names the vertex or edge.
     """
     pieces: dict[bytes, bytes] = {}
-    vertices = [_vertex_message(vertex, pieces) for vertex in job_graph.topological_order()]
+    vertices, edges = job_graph.topological_order(), job_graph.edges
+    roots = [*(list(vertex.chain) for vertex in vertices), *(edge.partitioner for edge in edges)]
+    blobs = [dump_chain(vertex.chain, vertex.name, vertex.parallelism, pieces) for vertex in vertices]
+    blobs += [dump_partitioner(edge.partitioner, edge.name or edge.id, pieces) for edge in edges]
+    blobs = share_containers(roots, blobs, pieces)
     return JobGraphMessage(
         job_graph.job_id,
         job_graph.name,
-        vertices,
-        [_edge_message(edge, pieces) for edge in job_graph.edges],
+        list(map(_vertex_message, vertices, blobs)),
+        list(map(_edge_message, edges, blobs[len(vertices) :])),
         code=msgspec.structs.replace(code or UserCode(), pieces=pieces),
         settings=job_graph.settings,
     )
 
 
-def _vertex_message(vertex: JobVertex, pieces: dict[bytes, bytes]) -> VertexMessage:
+def _vertex_message(vertex: JobVertex, chain: bytes) -> VertexMessage:
     return VertexMessage(
         id=vertex.id,
         name=vertex.name,
@@ -162,7 +166,7 @@ def _vertex_message(vertex: JobVertex, pieces: dict[bytes, bytes]) -> VertexMess
         max_parallelism=vertex.max_parallelism,
         slot_sharing_group=vertex.slot_sharing_group,
         operator_names=vertex.operator_names,
-        chain=dump_chain(vertex.chain, vertex.name, vertex.parallelism, pieces),
+        chain=chain,
         watermark_alignment=_alignment(vertex),
         remote_gate=_remote_gate(vertex),
         split_set=_split_set(vertex),
@@ -199,7 +203,7 @@ def _alignment(vertex: JobVertex) -> WatermarkAlignmentMessage | None:
     return None if found is None else WatermarkAlignmentMessage(found.group, found.max_drift_ms, found.update_interval_ms)
 
 
-def _edge_message(edge: JobEdge, pieces: dict[bytes, bytes]) -> EdgeMessage:
+def _edge_message(edge: JobEdge, partitioner: bytes) -> EdgeMessage:
     return EdgeMessage(
         id=edge.id,
         source=edge.source,
@@ -207,7 +211,7 @@ def _edge_message(edge: JobEdge, pieces: dict[bytes, bytes]) -> EdgeMessage:
         target=edge.target,
         is_pointwise=edge.partitioner.is_pointwise,
         ship_strategy=edge.partitioner.ship_strategy,
-        partitioner=dump_partitioner(edge.partitioner, edge.name or edge.id, pieces),
+        partitioner=partitioner,
         buffer_timeout_ms=edge.buffer_timeout_ms,
         tag=edge.tag,
         input_id=edge.input_id,

@@ -7,15 +7,19 @@ Invariants: only one blob is opened at a time: opening imports modules, and two 
             that sent them has proved who it is.  No other part of the control plane is a pickle.
 Rules:      functions of ``__main__``, lambdas and nested functions are pickled by value, those of modules by name.
             In the process of the program that made them, classes have the methods that the tasks brought only while tasks run.
+Format:     a blob is one pickle, or several that one unpickler reads: first the containers that other blobs have, too, at last the object.
 """
 
 import contextlib
+import io
+import pickle
 import sys
 import threading
 import warnings
+from collections import Counter, deque
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
-
-import cloudpickle
 
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.rpc.shared_pieces import divide, join
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 _ADVICE: Final = "make what cannot be pickled in open() of a function class, which runs on the TaskManager"
 _NO_PIECES: Final[dict[bytes, bytes]] = {}
 MIN_PIECE_BYTES: Final = 256 * 1024  # below, a piece is not worth its name; Python's pickler writes contents from 64 KiB on separately
+_CONTAINERS: Final = (dict, list, tuple, set, frozenset, deque)
+_MIN_CONTAINER_ITEMS: Final = 64  # one with fewer, which is large all the same, has large contents
 OPENING: Final = threading.RLock()
 """Held while modules of users are imported; no other lock of ours is taken under it."""
 
@@ -115,6 +121,67 @@ def dump_chain(chain: "Sequence[Chained]", vertex: str, parallelism: int = 1, pi
     return _divided(file, pieces)
 
 
+def share_containers(roots: "Sequence[Any]", blobs: "Sequence[bytes]", pieces: dict[bytes, bytes]) -> list[bytes]:
+    """Write blobs that are large again, so that containers of many small objects that several of them have travel once, too.
+
+    ``roots``: what was serialized as ``blobs``; ``pieces`` takes the containers.
+    """
+    numbers = [number for number, blob in enumerate(blobs) if len(blob) >= MIN_PIECE_BYTES]
+    if len(numbers) < 2:
+        return list(blobs)
+    found = {number: _large_containers(roots[number]) for number in numbers}
+    times = Counter(key for containers in found.values() for key in containers)
+    common = {key for containers in found.values() for key, each in containers.items() if times[key] > 1 and _is_large(each)}
+    shared = list(blobs)
+    for number in numbers:
+        containers = [each for key, each in sorted(found[number].items()) if key in common]
+        if containers:
+            shared[number] = _dump_behind(containers, roots[number], pieces)
+    return shared
+
+
+class _ContainerFinder(program_pickle.ProgramPickler):
+    """Finds the outermost containers of many objects, and does not look into them."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO())
+        self.found: dict[int, Any] = {}  # By identity; kept, so that no other object gets it.
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """That of a container; None for another object."""
+        if isinstance(obj, _CONTAINERS) and len(obj) >= _MIN_CONTAINER_ITEMS:
+            self.found[id(obj)] = obj
+            return id(obj)
+        return None
+
+
+def _large_containers(root: Any) -> dict[int, Any]:
+    finder = _ContainerFinder()
+    finder.dump(root)
+    return finder.found
+
+
+def _is_large(container: Any) -> bool:
+    file = _Parts()
+    program_pickle.ProgramPickler(file).dump(container)
+    return sum(len(part) for part, is_piece in file.found if not is_piece) >= MIN_PIECE_BYTES
+
+
+def _dump_behind(containers: list[Any], root: Any, pieces: dict[bytes, bytes]) -> bytes:
+    """The blob of an object, behind those of containers in it, to which it then refers."""
+    file = _Parts()
+    pickler = program_pickle.ProgramPickler(file)
+    parts: list[tuple[bytes, bool]] = []
+    for container in containers:
+        pickler.dump(container)
+        for is_piece, run in groupby(file.found, key=itemgetter(1)):
+            contents = [part for part, _ in run]
+            parts += [(part, True) for part in (contents if is_piece else [b"".join(contents)])]
+        file.found.clear()
+    pickler.dump(root)
+    return divide(parts + file.found, pieces)
+
+
 def _divided(file: _Parts, pieces: dict[bytes, bytes] | None) -> bytes:
     return b"".join(part for part, _ in file.found) if pieces is None else divide(file.found, pieces)
 
@@ -192,12 +259,21 @@ def load_object(blob: bytes, what: str) -> Any:
 def _load(blob: bytes, what: str, pieces: "Mapping[bytes, bytes]" = _NO_PIECES) -> Any:
     try:
         with OPENING, PROGRAM_CLASSES.change():
-            return cloudpickle.loads(join(blob, pieces))
+            return _loads(join(blob, pieces))
     except ModuleNotFoundError as error:
         hint = "install it where the TaskManager runs, or import it at the top of a program that lies in the same folder"
         raise DeploymentError(f"{what} need the module {error.name!r}, which this TaskManager does not find: {hint}") from error
     except Exception as error:
         raise DeploymentError(f"{what} could not be loaded: {_describe(error)}") from error
+
+
+def _loads(blob: bytes) -> Any:
+    file = io.BytesIO(blob)
+    unpickler = pickle.Unpickler(file)  # noqa: S301 - see the module's invariants
+    loaded = unpickler.load()
+    while file.tell() < len(blob):
+        loaded = unpickler.load()
+    return loaded
 
 
 def describe_largest(chain: "Sequence[Chained]") -> str:

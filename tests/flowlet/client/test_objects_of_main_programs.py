@@ -646,9 +646,9 @@ if __name__ == "__main__":
 
 _LARGE = """
 table = {"large": [bytes(40_000_000)], "small": [b"x"]}
-other = {number: b"%d" % number + bytes(900) for number in range(45_000)}
+other = {a: {b: {c: b"%d" % (a * b * c) + bytes(900) for c in range(36)} for b in range(36)} for a in range(36)}  # no long containers
 
-def look_up(key): return table[key], other[1]
+def look_up(key): return table[key], other[1][1][1]
 
 def work(key): return len(look_up(key)[0])
 
@@ -667,11 +667,14 @@ _SHARED = """
 import os, numpy, pyarrow
 from flowlet.common import Configuration
 
-table = {"large": [bytes(16_000_000)], "text": "\u00e4" * 4_000_000}
+table = {"large": [bytes(10_000_000)], "text": "\u00e4" * 2_000_000}
 array, column = numpy.arange(2_000_000), pyarrow.array(range(1_000_000))
+words = {number: "word %d" % number for number in range(450_000)}
+words["itself"] = [words]
 
 def look_up(value):
-    return len(table["large"][0]), len(table["text"]), column[value].as_py(), int(array[3])
+    assert words["itself"][0] is words
+    return len(table["large"][0]), len(words), column[value].as_py(), int(array[3])
 
 def once(value):
     array[3] += 1
@@ -814,13 +817,13 @@ def test_a_job_that_is_too_large_names_the_variable_and_the_remedy(parallelism: 
 
 @PARALLELISM
 def test_what_is_large_and_several_vertices_refer_to_is_sent_once(parallelism: str, tmp_path: Path) -> None:
-    """Bytes, a text, arrays of numpy and pyarrow, which a key selector has, too.
+    """Bytes, arrays of numpy and pyarrow, a dictionary of many small objects, which a key selector has, too: four copies are refused.
 
     Each vertex has copies of its own, and new ones after a restart.
     """
     out = printed(tmp_path, _START + _SHARED, "program.py", parallelism)
 
-    assert out.splitlines()[-1] == "program: 3 task: (1, " + 2 * "(16000000, 4000000, 1, 3), " + "(16000000, 4000000, 1, 4))"
+    assert out.splitlines()[-1] == "program: 3 task: (1, " + 2 * "(10000000, 450001, 1, 3), " + "(10000000, 450001, 1, 4))"
 
 
 @PARALLELISM

@@ -13,7 +13,7 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import JobSubmissionError
 from flowlet.graph.partitioner import KeyGroups, Rebalance
-from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner, load_chain, load_partitioner
+from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner, load_chain, load_partitioner, share_containers
 from tests.waiting import PATIENCE_S
 
 
@@ -34,6 +34,32 @@ def test_a_chain_arrives_with_its_shape_and_its_functions() -> None:
 
     assert [(each.operator.name, each.parent) for each in loaded] == [("head", -1), ("add", 0)]
     assert loaded[1].operator.held(2) == 42  # type: ignore[attr-defined]  # a Holder
+
+
+def test_containers_of_many_small_objects_are_shared_by_chains_and_key_selectors() -> None:
+    """With what they share with the rest of their vertex; each vertex has copies of its own."""
+    record = ("shared", 1)
+    table: dict[object, object] = {number: str(number) for number in range(50_000)} | {"record": record, "own": []}
+    other = [str(number) for number in range(50_000)]
+    first, second = ([ChainedOperator(Holder("h", (table, record, extra)), -1)] for extra in ("first", other))
+    third, small = KeyGroups(lambda key: table[key], 7), [ChainedOperator(Holder("s", [1]), -1)]
+    pieces: dict[bytes, bytes] = {}
+    blobs = [*(dump_chain(each, "v", 1, pieces) for each in (first, second, small)), dump_partitioner(third, "e", pieces)]
+
+    shared = share_containers([first, second, small, third], blobs, pieces)
+
+    assert len(pieces) == 1
+    assert len(shared[0]) < 2_000
+    assert len(shared[1]) > 200_000, "what only one vertex has"
+    assert len(shared[3]) < 5_000
+    assert shared[2] == blobs[2]
+    loaded = [load_chain(each, "v", pieces)[0].operator.held for each in shared[:2]]  # type: ignore[attr-defined]  # a Holder
+    assert loaded == [(table, record, "first"), (table, record, other)]
+    assert all(of_table["record"] is of_vertex for of_table, of_vertex, _ in loaded)
+    assert loaded[0][0]["own"] is not loaded[1][0]["own"]
+    keyed = load_partitioner(shared[3], "v", pieces)
+    assert isinstance(keyed, KeyGroups)
+    assert keyed.key_selector(7) == "7"
 
 
 def test_partitioners_arrive_equal_and_with_their_key_selector() -> None:
