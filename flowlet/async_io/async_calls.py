@@ -16,6 +16,8 @@ from typing import Any, Final, Protocol, TypeAlias
 from flowlet.async_io.shared_async_loop import PROCESS_ASYNC_LOOP, SharedAsyncLoop
 from flowlet.chain.record_copies import copy_if_mutable
 from flowlet.errors import FlowletError
+from flowlet.mailbox.mailbox_future import Signal
+from netstack.availability import AvailabilityFuture
 from netstack.forks import end_stranded_child
 
 # How long cancelled coroutines may take to clean up.  Not measured.
@@ -83,8 +85,8 @@ class CallRunner(Protocol):
     def take_outcomes(self) -> list[tuple[AsyncCall, Any]]:
         """The calls that ended since the last time, each with its result or ``Failed``."""
 
-    def run(self, function: AsyncFunctionCall, *args: Any) -> Any:
-        """Call a coroutine function; waits for its result."""
+    def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
+        """Call a coroutine function; waits for its result, with ``wait`` if that is given: if it raises, the coroutine is interrupted."""
 
     def cancel_all(self) -> None:
         """Interrupt all calls and wait for their ends."""
@@ -111,7 +113,7 @@ class AsyncCalls:
         self._outcomes: deque[tuple[AsyncCall, Any]] = deque()  # Appended by the loop thread, popped by the task's thread.
         # Set by the loop thread after it appends; cleared by the task's thread before it pops.  So no outcome stays without a notification.
         self._is_notified = False
-        self._tasks: set[asyncio.Task[None]] = set()  # Loop thread only: the running coroutines.
+        self._tasks: set[asyncio.Task[Any]] = set()  # Loop thread only: the running coroutines.
         self._is_ending = False  # Loop thread only: outcomes are dropped from now on.
 
     def __repr__(self) -> str:
@@ -131,10 +133,22 @@ class AsyncCalls:
         outcomes = self._outcomes
         return [outcomes.popleft() for _ in range(len(outcomes))]
 
-    def run(self, function: AsyncFunctionCall, *args: Any) -> Any:
-        """Call a coroutine function on the loop; waits for its result, raises its error."""
-        # waits for open() or close() of an async function; ended by that function
-        outcome = self._loop.submit(_outcome_of(function, args)).result()
+    def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
+        """Call a coroutine function on the loop; waits for its result, raises its error.
+
+        ``wait``: waits for the end of the coroutine; if it raises, such as TaskCancelled, the coroutine and all calls are interrupted.
+        """
+        future = self._loop.submit(self._outcome_of(function, args))
+        if wait is not None:
+            ended = AvailabilityFuture()
+            future.add_done_callback(lambda _: ended.complete())
+            try:
+                wait(ended)
+            except BaseException:
+                self.cancel_all()
+                raise
+        # waits for close() of an async function, or for nothing if wait() has returned; ended by that function
+        outcome = future.result()
         if isinstance(outcome, Failed):
             raise outcome.error
         return outcome
@@ -170,6 +184,17 @@ class AsyncCalls:
             self._is_notified = True
             self._on_outcomes()
 
+    async def _outcome_of(self, function: AsyncFunctionCall, args: tuple[Any, ...]) -> Any:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine of the loop"
+        self._tasks.add(task)
+        try:
+            return await function(*args)
+        except BaseException as error:  # noqa: BLE001 - see AsyncCall.run
+            return Failed(error)
+        finally:
+            self._tasks.discard(task)
+
     async def _cancel_on_loop(self) -> int:
         """Cancel all coroutines; returns how many do not end."""
         self._is_ending = True
@@ -180,10 +205,3 @@ class AsyncCalls:
             return 0
         _, pending = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)
         return len(pending)
-
-
-async def _outcome_of(function: AsyncFunctionCall, args: tuple[Any, ...]) -> Any:
-    try:
-        return await function(*args)
-    except BaseException as error:  # noqa: BLE001 - see AsyncCall.run
-        return Failed(error)

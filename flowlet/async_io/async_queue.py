@@ -1,15 +1,17 @@
 """Keeps records until their results are there, together with the control elements between them: watermarks, statuses and marks.
 
 Side:       pure.  Driven by its operator.
-Invariants: at most ``capacity`` elements.  A record leaves once, after ``complete``.  In both orders, control elements leave after all
-            records that came before them, and before all that came after.
+Invariants: at most ``capacity`` elements have a place; the others wait for one, in order of arrival.  A record leaves once, after
+            ``complete``.  In both orders, control elements leave after all records that came before them, and before all that came after.
 Source:     Flink ``StreamElementQueue``, ``OrderedStreamElementQueue``, ``UnorderedStreamElementQueue`` with its segments, where control
-            elements take a place, too.  Results leave in chunks; snapshots keep the order of arrival.
+            elements take a place, too.  Results leave in chunks; snapshots keep the order of arrival.  In Flink, an element that finds no
+            place stays outside, and the task waits; here it waits in the queue, so that the task need not.
 """
 
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
@@ -36,40 +38,61 @@ class PendingRecord:
 
 
 class AsyncQueue(ABC):
-    """The base class of both orders; ``capacity`` (at least 1) counts records and control elements."""
+    """The base class of both orders; ``capacity`` (at least 1) counts the places, for records and control elements."""
 
     def __init__(self, capacity: int) -> None:
         assert capacity > 0, f"a queue of {capacity} places"
         self.capacity = capacity
-        self._num_elements = 0
+        self.num_left = 0  # elements that have left
+        self._num_placed = 0
+        self._waiting: deque[PendingRecord | Control] = deque()  # elements without a place
 
     def __len__(self) -> int:
-        return self._num_elements
+        return self._num_placed + len(self._waiting)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._num_elements}/{self.capacity}>"
+        return f"<{type(self).__name__} {self._num_placed}/{self.capacity}, {len(self._waiting)} waiting>"
 
     @property
-    def num_free(self) -> int:
-        """The number of free places."""
-        return self.capacity - self._num_elements
+    def num_waiting(self) -> int:
+        """The number of elements that wait for a place."""
+        return len(self._waiting)
 
     def put_records(self, values: Sequence[Any], timestamps: Sequence[int] | None) -> list[PendingRecord]:
-        """Add records, in this order; at most ``num_free``."""
-        assert len(values) <= self.num_free, f"{len(values)} records for {self!r}"
+        """Add records, in this order; returns those that have a place, so that their calls can start."""
         if timestamps is None:
             records = [PendingRecord(value, None) for value in values]
         else:
             records = [PendingRecord(value, timestamp) for value, timestamp in zip(values, timestamps, strict=True)]
+        num_free = 0 if self._waiting else self.capacity - self._num_placed
+        if len(records) > num_free:
+            self._waiting.extend(records[num_free:])
+            del records[num_free:]
         self._append_records(records)
-        self._num_elements += len(records)
+        self._num_placed += len(records)
         return records
 
     def put_control(self, control: Control) -> None:
-        """Add a control element; there must be a free place."""
-        assert self.num_free > 0, f"no place for {control!r} in {self!r}"
+        """Add a control element."""
+        if self._waiting or self._num_placed == self.capacity:
+            self._waiting.append(control)
+            return
         self._append_control(control)
-        self._num_elements += 1
+        self._num_placed += 1
+
+    def fill_places(self) -> list[PendingRecord]:
+        """Give free places to the elements that wait for one; returns the records among them, so that their calls can start."""
+        started: list[PendingRecord] = []
+        waiting = self._waiting
+        while waiting and self._num_placed < self.capacity:
+            element = waiting.popleft()
+            if isinstance(element, PendingRecord):
+                self._append_records([element])
+                started.append(element)
+            else:
+                self._append_control(element)
+            self._num_placed += 1
+        return started
 
     def complete(self, record: PendingRecord, results: list[Any]) -> None:
         """Set the results of a record, once; may be empty."""
@@ -82,20 +105,24 @@ class AsyncQueue(ABC):
         while True:
             control = self._pop_control()
             if control is not None:
-                self._num_elements -= 1
+                self._count_left(1)
                 return control
             records = self._pop_complete()
             if not records:
                 return None
-            self._num_elements -= len(records)
+            self._count_left(len(records))
             if chunk := _results_of(records):
                 return chunk
+
+    def _count_left(self, num_elements: int) -> None:
+        self._num_placed -= num_elements
+        self.num_left += num_elements
 
     def elements(self) -> list[Chunk | Control]:
         """Copy all elements, in order of arrival, for a snapshot; without completion marks, whose numbers start again with the job."""
         found: list[Chunk | Control] = []
         run: list[PendingRecord] = []
-        for element in self._in_order():
+        for element in chain(self._in_order(), self._waiting):
             if isinstance(element, PendingRecord):
                 if run and (run[-1].timestamp is None) is not (element.timestamp is None):
                     found.append(_inputs_of(run))
@@ -114,8 +141,9 @@ class AsyncQueue(ABC):
 
     def check_invariants(self) -> None:
         """Assert the invariants that are visible from outside."""
-        assert 0 <= self._num_elements <= self.capacity, f"{self!r} is overfull"
-        assert self._num_elements == sum(1 for _ in self._in_order()), f"{self!r} has lost count"
+        assert 0 <= self._num_placed <= self.capacity, f"{self!r} is overfull"
+        assert self._num_placed == sum(1 for _ in self._in_order()), f"{self!r} has lost count"
+        assert not any(isinstance(each, PendingRecord) and each.results is not None for each in self._waiting), "results without a call"
 
     @abstractmethod
     def _append_records(self, records: list[PendingRecord]) -> None: ...
@@ -136,7 +164,7 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def _in_order(self) -> Iterator[PendingRecord | Control]:
-        """All elements in order of arrival."""
+        """All elements that have a place, in order of arrival."""
 
 
 class OrderedAsyncQueue(AsyncQueue):

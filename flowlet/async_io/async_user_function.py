@@ -13,6 +13,7 @@ from flowlet.async_io.async_calls import AsyncFunctionCall, CallRunner
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import JobGraphError, UserFunctionError
+from flowlet.mailbox.mailbox_future import Signal
 from flowlet.operators.user_function import Checkpoints, RuntimeContext
 
 
@@ -47,7 +48,9 @@ class AsyncUserFunction:
     def open(self, ctx: OperatorContext, calls: CallRunner) -> None:
         """Call the object's ``initialize_state`` and ``open``, if it has them.  Raises UserFunctionError if one fails."""
         self.checkpoints.initialize(ctx)
-        self._run("open", ctx, calls, RuntimeContext(ctx))
+        # A coroutine may take long; mails are taken meanwhile, so that the task can be cancelled.
+        wait = None if ctx.executor is None else ctx.executor.yield_until
+        self._run("open", ctx, calls, RuntimeContext(ctx), wait=wait)
 
     def close(self, ctx: OperatorContext, calls: CallRunner) -> None:
         """Call the object's ``close``, if it has one.  Raises UserFunctionError if it fails."""
@@ -72,13 +75,13 @@ class AsyncUserFunction:
     def _method(self, name: str) -> Any:
         return getattr(self._function, name, None) if self._is_object else None
 
-    def _run(self, name: str, ctx: OperatorContext, calls: CallRunner, *args: Any) -> None:
+    def _run(self, name: str, ctx: OperatorContext, calls: CallRunner, *args: Any, wait: Callable[[Signal], None] | None = None) -> None:
         step = self._method(name)
         if not callable(step):
             return
         try:
             if inspect.iscoroutinefunction(step):
-                calls.run(step, *args)
+                calls.run(step, *args, wait=wait)
             else:
                 step(*args)
         except Exception as error:

@@ -1,18 +1,21 @@
 """Calls a coroutine for every record and emits the results, without waiting for one call before the next.
 
 Side:       task.  Coroutines run on the shared loop; all code here runs on input or as a mail of this operator.
-Invariants: at most ``capacity`` records and control elements are inside.  Records are emitted on the task's thread only.  No user code
-            runs after ``close``.
+Invariants: calls run for at most ``capacity`` records.  Records are emitted on the task's thread only.  No user code runs after ``close``.
+Waits:      an element that finds no place waits in the queue, and so in the snapshots.  Until it has a place, ``available_future``
+            keeps the task from reading on; meanwhile the task takes every mail at once.  In Flink the task waits inside the operator, and
+            mails of the operators before it, checkpoints among them, wait with it.  Records that timers emit are not held back so: they
+            wait outside, as in Flink, once ``MAX_WAITING`` elements wait for a place.
 Units:      milliseconds.
-Source:     Flink ``AsyncWaitOperator``.  A chunk enters in batches, as places become free.  A status waits its turn like a watermark: in
-            Flink it overtakes records, and the watermarks among them are then dropped.
+Source:     Flink ``AsyncWaitOperator``.  A status waits its turn like a watermark: in Flink it overtakes records, and the watermarks among
+            them are then dropped.  A timeout counts from the start of the first call, as there: what waits for a place has not started.
 Absent:     attempts and timeouts do not survive a restart, as in Flink: all records of a snapshot start again.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from flowlet.async_io.async_calls import AsyncCalls, CallRunner
 from flowlet.async_io.async_queue import AsyncQueue, Control, create_async_queue
@@ -23,6 +26,11 @@ from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import MailboxClosedError
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
+from netstack.availability import AVAILABLE, AvailabilityFuture
+
+# So many elements may wait for a place before a record waits outside the queue.  More than a chunk has, so that only a record of which a
+# function makes very many, or timers that emit more than the calls take, come so far.  Not measured; 10 MB and the records.
+MAX_WAITING: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,7 @@ class AsyncWaitOperator(StreamOperator):
     Args:
         function: an object with a coroutine method ``async_invoke(value)``, or a coroutine function; returns a list.
         timeout_ms: for all attempts of one record together; 0: none.
-        capacity: places for records and watermarks; while all are taken, new input waits, and this operator's mails run.
+        capacity: places for records and watermarks; while all are taken, what comes waits in the queue, and the task reads no input.
         is_ordered: whether results keep the order of the records.
         retry_strategy: PyFlink's ``AsyncRetryStrategy``; None: the first outcome counts.
         name: of the operator.
@@ -50,7 +58,8 @@ class AsyncWaitOperator(StreamOperator):
         JobGraphError: the function is not asynchronous.
     """
 
-    waits = True  # it waits while all places are taken
+    waits = True  # it waits while MAX_WAITING elements have no place
+    holds_records = True
 
     def __init__(
         self,
@@ -69,6 +78,8 @@ class AsyncWaitOperator(StreamOperator):
         self._retry = None if retry_strategy is None else RetryPolicy(retry_strategy)
         self.create_calls = create_calls  # tests may replace it before open
         self._queue: AsyncQueue = create_async_queue(capacity, is_ordered=is_ordered)
+        self._room: AvailabilityFuture | None = None  # set while elements wait for a place
+        self._drained: tuple[int, AvailabilityFuture] | None = None  # to be done when so many elements have left
         self._restored: Sequence[Chunk | Control] = ()
         self._requests: AsyncRequests | None = None  # set while it is open
         self._has_stopped = False  # results stay in the queue, and so in the savepoint that stops the job
@@ -123,6 +134,19 @@ class AsyncWaitOperator(StreamOperator):
                 self.process_chunk(element)
             else:
                 self._process_control(element)
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done while no element waits for a place."""
+        return AVAILABLE if self._room is None else self._room
+
+    def drained_future(self) -> AvailabilityFuture:
+        """Done when as many elements have left as are inside now."""
+        queue = self._queue
+        if not len(queue):
+            return AVAILABLE
+        future = AvailabilityFuture()
+        self._drained = (queue.num_left + len(queue), future)
+        return future
 
     def end_input(self, input_id: int) -> None:
         """Wait for all results.  Retries go on with their delays, as in PyFlink; Flink's Java tries once more, at once."""
@@ -182,21 +206,22 @@ class AsyncWaitOperator(StreamOperator):
     # -- input
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Start a call for every record.  Raises UserFunctionError if a call for one of these or earlier records failed."""
-        assert self._requests is not None, "the operator is open"
-        values, timestamps = chunk.values, chunk.timestamps
-        start = 0
-        while start < len(values):
-            self._wait_for_room()
-            batch = slice(start, start + self._queue.num_free)
-            self._requests.begin(self._queue.put_records(values[batch], None if timestamps is None else timestamps[batch]))
-            start = batch.stop
+        """Start calls for the records that find a place.  Raises UserFunctionError if a call for an earlier record failed."""
+        self._process(chunk.values, chunk.timestamps)
 
     def process_record(self, record: Any, timestamp: int | None) -> None:
-        """Start a call for one record."""
+        """Start a call for one record, if it finds a place."""
+        self._process((record,), None if timestamp is None else (timestamp,))
+
+    def _process(self, values: Sequence[Any], timestamps: Sequence[int] | None) -> None:
         assert self._requests is not None, "the operator is open"
-        self._wait_for_room()
-        self._requests.begin(self._queue.put_records((record,), None if timestamp is None else (timestamp,)))
+        if self._queue.num_waiting >= MAX_WAITING:
+            self._wait_for_room()
+        records = self._queue.put_records(values, timestamps)
+        if records:
+            self._requests.begin(records)
+        if self._room is None and self._queue.num_waiting:
+            self._room = AvailabilityFuture()
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Pass the watermark on behind the results of the records before it."""
@@ -211,12 +236,15 @@ class AsyncWaitOperator(StreamOperator):
         self._process_control(mark)
 
     def _process_control(self, control: Control) -> None:
-        self._wait_for_room()
+        if self._queue.num_waiting >= MAX_WAITING:
+            self._wait_for_room()
         self._queue.put_control(control)
+        if self._room is None and self._queue.num_waiting:
+            self._room = AvailabilityFuture()
         self._emit_completed()
 
     def _wait_for_room(self) -> None:
-        while not self._queue.num_free:
+        while self._queue.num_waiting >= MAX_WAITING:
             self.ctx.mailbox_executor.yield_()
 
     # -- results
@@ -233,8 +261,16 @@ class AsyncWaitOperator(StreamOperator):
             self._emit_completed()
 
     def _emit_completed(self) -> None:
-        while not self._has_stopped and (element := self._queue.next_element()) is not None:
+        queue = self._queue
+        while not self._has_stopped:
+            element = queue.next_element()
+            # Before the results are emitted, which may take time.
+            has_started = queue.num_waiting > 0 and self._start_waiting()
             match element:
+                case None:
+                    if not has_started:
+                        break
+                    # A control element that has found a place may leave at once.
                 case Chunk():
                     self.output.collect(element)
                 case Watermark():
@@ -245,3 +281,19 @@ class AsyncWaitOperator(StreamOperator):
                     self.output.emit_mark(element)
                 case _:
                     assert_never(element)
+        if self._drained is not None and queue.num_left >= self._drained[0]:
+            (_, drained), self._drained = self._drained, None
+            drained.complete()
+
+    def _start_waiting(self) -> bool:
+        """Give free places to the elements that wait for one, and start their calls; returns whether there were free places."""
+        assert self._requests is not None, "the operator is open"
+        queue = self._queue
+        num_waiting = queue.num_waiting
+        records = queue.fill_places()
+        if records:
+            self._requests.begin(records)
+        if self._room is not None and not queue.num_waiting:
+            room, self._room = self._room, None
+            room.complete()
+        return queue.num_waiting < num_waiting

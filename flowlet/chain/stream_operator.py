@@ -29,6 +29,7 @@ from flowlet.timers.time_api import (
     Triggerable,
 )
 from flowlet.typed.record_conversion import DeclaredOutput
+from netstack.availability import AVAILABLE, AvailabilityFuture
 
 
 class EdgeOutput(Protocol):
@@ -195,6 +196,7 @@ class StreamOperator:
     takes_keyed_records: bool = False  # whether it wants single records all the same behind a ``key_by``, where none can change either
     state_version: ClassVar[int] = 1  # of the snapshot; raised by whoever changes its fields
     waits: ClassVar[bool] = False  # whether it may run mails while it processes a record
+    holds_records: ClassVar[bool] = False  # whether records wait in it, so that the task asks ``available_future`` and ``drained_future``
     takes_late_data: ClassVar[bool] = False  # whether its producers may send it records behind their end of data
     # In BATCH mode, for each input: the key selector by which its records are sorted, or None; empty: no input is sorted.
     sorted_inputs: Sequence[Any] = ()
@@ -224,6 +226,14 @@ class StreamOperator:
 
     def open(self) -> None:
         """Prepare for the first record."""
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done while the operator has room; until then the task reads no input, and takes mails."""
+        return AVAILABLE
+
+    def drained_future(self) -> AvailabilityFuture:
+        """Done when the records that are inside now have left; the task takes mails until then, before it ends its data."""
+        return AVAILABLE
 
     def end_input(self, input_id: int) -> None:
         """Input ``input_id`` (from 1) ended and is drained: no more records follow."""

@@ -105,6 +105,13 @@ class CheckpointedInputGate:
         """Whether the next poll certainly finds data, and no event or error."""
         return not self._kept and isinstance(self._gate, SingleInputGate) and self._gate.next_is_data
 
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next poll certainly finds an event or an error, and no data."""
+        if self._kept:
+            return self._kept[0].event is not None
+        return isinstance(self._gate, SingleInputGate) and self._gate.next_is_event
+
     def priority_event_available_future(self) -> AvailabilityFuture:
         """Done while there is a priority event to poll."""
         return self._gate.priority_event_available_future()

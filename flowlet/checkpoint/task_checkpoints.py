@@ -83,6 +83,8 @@ class TaskCheckpoints:
         self._synchronous_id: int | None = None  # the savepoint that stops the job
         self._stop_source: Callable[[StopMode], None] | None = None
         self._behind_end_of_data: list[tuple[CheckpointMetadata, CheckpointOptions]] = []  # savepoints to take once the source has stopped
+        self._on_stop: Callable[[], None] | None = None  # set when the data has ended, and operators still hold records
+        self._at_end_of_data: list[tuple[CheckpointMetadata, CheckpointOptions, AlignmentMetrics]] = []  # savepoints whose barriers came
         self._is_end_of_data = False
         self._has_finished = False  # the operators
         self._final_min_id: int | None = None  # the first checkpoint taken after the end of data
@@ -218,6 +220,18 @@ class TaskCheckpoints:
 
     # ---------------------------------------------------------------- task thread
 
+    def draining_began(self, on_stop: Callable[[], None]) -> None:
+        """The data has ended, and operators still hold records: a savepoint that stops the task is taken behind its end of data.
+
+        ``on_stop`` is called when one waits; then ``stops_without_drain`` may be true.
+        """
+        self._on_stop = on_stop
+
+    @property
+    def stops_without_drain(self) -> bool:
+        """Whether a savepoint waits for the end of data that stops the task without the records that its operators hold."""
+        return any(_STOP_MODES[options.type] is StopMode.NO_DRAIN for _, options, _ in self._at_end_of_data)
+
     def end_of_data_received(self, mode: StopMode) -> None:
         """No more data will come, so the next checkpoint can be the final one.
 
@@ -235,6 +249,9 @@ class TaskCheckpoints:
         waiting, self._behind_end_of_data = self._behind_end_of_data, []
         for metadata, options in waiting:
             self._trigger(metadata, options)
+        aligned, self._at_end_of_data = self._at_end_of_data, []
+        for metadata, options, alignment in aligned:
+            self._perform(metadata, options, alignment)
 
     def waits_for_final_checkpoint(self, *, is_wanted: bool) -> bool:
         """Whether the task must wait for a final checkpoint, if one ``is_wanted``, or for the savepoint that stops it."""
@@ -268,6 +285,10 @@ class TaskCheckpoints:
             self._give_up(CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_NOT_READY, self._name))
             return False
         if options.type in _SYNCHRONOUS:
+            if self._on_stop is not None and not self._is_end_of_data:
+                self._at_end_of_data.append((metadata, options, alignment))
+                self._on_stop()
+                return True
             self._synchronous_id = checkpoint_id
         if self._is_end_of_data and self._final_min_id is None:
             self._final_min_id = checkpoint_id

@@ -88,6 +88,10 @@ class ReadableGate(Protocol):
     def is_finished(self) -> bool:
         """Whether all channels reached the end of their partition."""
 
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next poll certainly finds an event or an error, and no data."""
+
     def available_future(self) -> AvailabilityFuture:
         """A future that is done when a poll may find something."""
 
@@ -199,7 +203,7 @@ class InputProcessor:
         return f"{awaited} on {len(unfinished)} of {len(self._gates)} gates ({self._num_channels_with_data} channels still have data)"
 
     def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
-        """Process up to ``max_buffers`` buffers or events; calls ``should_stop`` after each of them.
+        """Process up to ``max_buffers`` buffers or events; calls ``should_stop`` after each of them.  0: only what was read already.
 
         Raises:
             UserFunctionError: a user function failed.
@@ -207,7 +211,7 @@ class InputProcessor:
             NetstackError: a gate failed (the producer failed, the connection was lost).
         """
         if self._queued is not None:
-            return self._process_next(self._queued)
+            return self._process_next(self._queued) if max_buffers or self._queued else InputStatus.MORE_AVAILABLE
         if self._slices is not None and not self._slices.process(self._process_control, should_stop):
             return InputStatus.MORE_AVAILABLE
         run = self._run
@@ -251,6 +255,23 @@ class InputProcessor:
         if self._queued or self._run or self._slices:
             return True
         return all(gate.is_finished for gate in self._gates) or any(map(_has_next, self._gates))
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether elements were read that are not processed."""
+        return bool(self._queued or self._slices)
+
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next ``process_input`` finds an event, and no records before it."""
+        if self._queued or self._run or self._slices:
+            return False
+        num_gates = len(self._gates)
+        for turn in range(num_gates):
+            gate = self._gates[(self._next_gate + turn) % num_gates]
+            if _has_next(gate):
+                return gate.next_is_event
+        return False
 
     def advance_to_end_of_event_time(self) -> None:
         """Send ``MAX_WATERMARK``, unless it was sent: no more records follow."""

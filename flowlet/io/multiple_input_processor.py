@@ -6,7 +6,7 @@ Invariants: inputs with data take turns, so none starves; each turn is as many b
 Source:     Flink ``StreamMultipleInputProcessor``; ``StreamTwoInputProcessor`` is the same with two inputs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from flowlet.io.input_processor import InputProcessor
 from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInputSelectionHandler
@@ -51,6 +51,25 @@ class MultipleInputProcessor:
             return InputStatus.NOTHING_AVAILABLE
         self._last = index
         return self._selection.update(index, self._inputs[index].process_input(max_buffers, should_stop))
+
+    @property
+    def is_available(self) -> bool:
+        """Whether ``process_input`` would find something."""
+        return any(each.is_available for each in self._selected())
+
+    @property
+    def has_rest(self) -> bool:
+        """As ``InputProcessor.has_rest``, of the selected inputs."""
+        return any(each.has_rest for each in self._selected())
+
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next ``process_input`` certainly finds an event, whichever input it reads."""
+        available = [each for each in self._selected() if each.is_available]
+        return bool(available) and all(each.next_is_event for each in available)
+
+    def _selected(self) -> Iterator[InputProcessor]:
+        return (each for index, each in enumerate(self._inputs) if self._selection.is_selected(index))
 
     def advance_to_end_of_event_time(self) -> None:
         """As ``InputProcessor.advance_to_end_of_event_time``, for every input."""

@@ -24,10 +24,11 @@ _MAX_UPDATES = 12
 
 
 class WaitKind(Enum):
-    """Why a task is parked: it lacks input, or buffers for its output."""
+    """Why a task is parked: it lacks input, or buffers for its output, or its own work goes on elsewhere, such as asynchronous calls."""
 
     IDLE = auto()
     BACK_PRESSURED = auto()
+    BUSY = auto()  # as if it worked: it is this task that holds others up
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,11 @@ class TaskTimings:
         if kind is WaitKind.IDLE:
             self._soft_back_pressure.mark_end()
             self._idle.mark_start()
-        else:
+        elif kind is WaitKind.BACK_PRESSURED:
             self._idle.mark_end()
             self._soft_back_pressure.mark_start()
+        else:
+            self.end_wait()
 
     def end_wait(self, now_ns: int | None = None) -> None:
         """The task works again, or has since ``now_ns``; does nothing if it did not wait."""

@@ -206,6 +206,16 @@ class SortingInputProcessor:
         """Whether ``process_input`` would find something, including an end."""
         return self._phase is _Phase.HANDING_OVER or any(each.processor.is_available for each in self._awaited())
 
+    @property
+    def has_rest(self) -> bool:
+        """As ``InputProcessor.has_rest``."""
+        return False
+
+    @property
+    def next_is_event(self) -> bool:
+        """Whether there is an event that must not wait: never, BATCH jobs have no checkpoints."""
+        return False
+
     def advance_to_end_of_event_time(self) -> None:
         """Nothing: the last watermark of a sorted input follows its last record, that of another one its end."""
 

@@ -88,7 +88,8 @@ class GateFedStreamTask(StreamTask):
             [self._checkpointed.get(gate, gate) for gate in gates],
             head if collected is None else collected,
             self.name,
-            on_end=partial(self._chain.end_input, number) if collected is None else _do_nothing,
+            # The chain tells a head that holds records of its end when the task has drained it.
+            on_end=partial(self._chain.end_input, number) if collected is None and not self._chain.head.holds_records else _do_nothing,
             on_mark=partial(self._process_mark, self._num_mark_channels),
             are_checkpointed=bool(self._checkpointed),
             limits=self.environment.limits,
@@ -139,7 +140,23 @@ class GateFedStreamTask(StreamTask):
         yield from super()._closers(mailbox=mailbox)
 
     def _process_input(self) -> InputStatus:
-        return self._input.process_input(MAX_BUFFERS_PER_ACTION, self._should_stop)
+        if not self._holders:
+            return self._input.process_input(MAX_BUFFERS_PER_ACTION, self._should_stop)
+        # Before each buffer the task looks whether its operators have room.  What was read already needs none: a barrier may be behind it.
+        should_stop = self._should_stop_handing_over if isinstance(self._input, SortingInputProcessor) else self._should_stop
+        return self._input.process_input(0 if self._input.has_rest else 1, should_stop)
+
+    def _should_stop_handing_over(self) -> bool:
+        return self._is_full or self._should_stop()
+
+    @property
+    def _has_event(self) -> bool:
+        return self._input.has_rest or self._input.next_is_event
+
+    def _resume_for_events(self, suspension: Suspension) -> None:
+        self._input_suspension = suspension
+        if not self._input.is_available:
+            self._input.watch(self._resume_input)
 
     def _wait_for_input(self, controller: MailboxController) -> None:
         # Set before the futures are read: a future that completes meanwhile is either seen as done, or its thread finds the suspension

@@ -42,7 +42,8 @@ class SourceStreamTask(StreamTask):
             raise TypeError(f"{self.name}: the head of the chain is no source: {head!r}")
         self._source = head
         self._stopped: StopMode | None = None  # Task thread only.
-        self._suspension: Suspension | None = None  # Task thread only: the last wait for the source.
+        self._suspension: Suspension | None = None  # Task thread only: the last wait for the source, or for operators.
+        self._is_at_end_of_event_time = False  # Task thread only.
         if self.checkpoints is not None:
             self.checkpoints.attach_source(self._stop)
 
@@ -73,9 +74,21 @@ class SourceStreamTask(StreamTask):
         for _ in range(MAX_POLLS_PER_ACTION):
             if not self._source.emit_next():
                 return InputStatus.END_OF_DATA
-            if not self._source.may_go_on or self._should_stop():
+            if not self._source.may_go_on or self._should_stop() or (self._holders and self._is_full):
                 break
         return InputStatus.MORE_AVAILABLE if self._source.wait_future() is None else InputStatus.NOTHING_AVAILABLE
+
+    @property
+    def _has_event(self) -> bool:
+        # A source that has ended goes on waiting for results if it is to stop with all of them.
+        return self._stopped is StopMode.NO_DRAIN or (self._stopped is not None and not self._is_draining)
+
+    def _resume_for_events(self, suspension: Suspension) -> None:
+        self._suspension = suspension
+
+    @property
+    def _ended_by_itself(self) -> bool:
+        return self._stopped is None
 
     def _wait_for_input(self, controller: MailboxController) -> None:
         future = self._source.wait_future()
@@ -138,4 +151,6 @@ class SourceStreamTask(StreamTask):
             self._suspension.resume()
 
     def _advance_to_end_of_event_time(self) -> None:
-        self._chain.process_watermark(MAX_WATERMARK)
+        if not self._is_at_end_of_event_time:
+            self._is_at_end_of_event_time = True
+            self._chain.process_watermark(MAX_WATERMARK)

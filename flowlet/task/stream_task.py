@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import NoReturn
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
-from flowlet.chain.stream_operator import EdgeOutput
+from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
@@ -27,7 +27,7 @@ from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.io.output_flusher import OutputFlushers
 from flowlet.io.record_writer import RecordWriter
 from flowlet.mailbox.flushing_action_executor import FlushingActionExecutor
-from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor
+from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.records import Chunk
@@ -52,6 +52,7 @@ class _Phase(Enum):
 
     RECOVERING = auto()  # process what was in flight in the checkpoint that the task begins with
     PROCESSING = auto()  # read input, run the chain
+    DRAINING = auto()  # data has ended; wait until no operator holds records
     AWAITING_END_OF_INPUT = auto()  # data has ended; wait for the end of every partition
     AWAITING_ACKNOWLEDGEMENT = auto()  # wait until the consumers have processed everything
     AWAITING_CHECKPOINT = auto()  # wait for a complete checkpoint that includes the end
@@ -93,6 +94,10 @@ class StreamTask(ABC):
         self._chain = OperatorChain(chain, self._edge_outputs(), self._services.context)
         self._edge_functions = EdgeFunctions(chain, environment.outputs, self._chain.contexts)
         self._chain.on_mark_passed = environment.report_mark
+        self._holders = [operator for operator in self._chain.operators if operator.holds_records]
+        self._drains: Iterator[tuple[StreamOperator, AvailabilityFuture]] = iter(())  # Task thread only, as the next.
+        self._drain: tuple[StreamOperator, AvailabilityFuture] | None = None  # the wait of the phase DRAINING
+        self._suspension_for_operators: Suspension | None = None  # the last wait for operators
         self._phase = _Phase.PROCESSING  # Written by the task thread.
         self._has_reported_end = False  # Written by the task thread.
         self._recovery: InputRecovery | None = None  # Task thread only; what is left of the data in flight to begin with.
@@ -269,6 +274,8 @@ class StreamTask(ABC):
                 self._recover(controller)
             case _Phase.PROCESSING:
                 self._process(controller)
+            case _Phase.DRAINING:
+                self._await_drained(controller)
             case _Phase.AWAITING_END_OF_INPUT:
                 self._await_end_of_input(controller)
             case _Phase.AWAITING_ACKNOWLEDGEMENT:
@@ -306,7 +313,7 @@ class StreamTask(ABC):
         return self._inner_inputs[index]
 
     def _process(self, controller: MailboxController) -> None:
-        if self._wait_for_output(controller):
+        if self._wait_for_output(controller) or (self._holders and self._wait_for_room(controller)):
             return
         status = self._process_input()
         self._flush_pending()
@@ -315,12 +322,91 @@ class StreamTask(ABC):
                 return
             case InputStatus.NOTHING_AVAILABLE:
                 self._wait_for_input(controller)
+            case InputStatus.END_OF_DATA | InputStatus.END_OF_INPUT if self._holders:
+                self._start_draining()
             case InputStatus.END_OF_DATA | InputStatus.END_OF_INPUT:
                 self._end_data(StopMode.DRAIN)
             case InputStatus.STOPPED:
                 self._end_data(StopMode.NO_DRAIN)
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether an operator has no room for more records."""
+        return not all(operator.available_future().is_done for operator in self._holders)
+
+    def _wait_for_room(self, controller: MailboxController) -> bool:
+        """Suspend the default action if an operator has no room, unless there is input that needs none, such as a barrier."""
+        for operator in self._holders:
+            future = operator.available_future()
+            if not future.is_done:
+                return self._wait_beside_events(controller, future, f"room in operator {operator.name!r}")
+        return False
+
+    def _wait_beside_events(self, controller: MailboxController, future: AvailabilityFuture, waiting_for: str) -> bool:
+        if self._has_event:
+            return False
+        suspension = self._suspension_for_operators = controller.suspend_default_action(WaitKind.BUSY, waiting_for)
+        self._resume_for_events(suspension)
+        future.add_done_callback(suspension.resume)
+        return True
+
+    @property
+    @abstractmethod
+    def _has_event(self) -> bool:
+        """Whether ``_process_input`` has something to do for which operators need no room."""
+
+    @abstractmethod
+    def _resume_for_events(self, suspension: Suspension) -> None:
+        """Resume the suspension when ``_has_event`` becomes true; it may be resumed more often."""
+
+    def _start_draining(self) -> None:
+        # Mails are taken, and so checkpoints, while the operators wait for their last results.  Not so once operators have finished: what
+        # they did then is not in a checkpoint of operators that have not finished.
+        if self.checkpoints is not None:
+            self.checkpoints.draining_began(self._resume_draining)
+        self._phase = _Phase.DRAINING
+        self._drains = self._drain_operators()
+        self._drain = next(self._drains, None)
+
+    def _resume_draining(self) -> None:
+        if self._suspension_for_operators is not None:
+            self._suspension_for_operators.resume()
+
+    def _drain_operators(self) -> Iterator[tuple[StreamOperator, AvailabilityFuture]]:
+        """Yield what to wait for, one after another: the records of each operator, then those of the windows that end with the input."""
+        for operator in self._holders:
+            yield operator, operator.drained_future()
+        if self._ended_by_itself:
+            self._advance_to_end_of_event_time()
+            self._flush_pending()
+            for operator in self._holders:
+                yield operator, operator.drained_future()
+
+    @property
+    def _ended_by_itself(self) -> bool:
+        """Whether the input has ended and begins with its end if the task is restored; not so if a savepoint stops the task."""
+        return True
+
+    def _await_drained(self, controller: MailboxController) -> None:
+        if self.checkpoints is not None and self.checkpoints.stops_without_drain:
+            self._end_data(StopMode.NO_DRAIN)
+            return
+        while self._drain is not None and self._drain[1].is_done:
+            self._drain = next(self._drains, None)
+        if self._drain is None:
+            self._end_data(StopMode.DRAIN)
+            return
+        operator, future = self._drain
+        if self._wait_beside_events(controller, future, f"the last results of operator {operator.name!r}"):
+            return
+        if self._process_input() is InputStatus.STOPPED:
+            self._end_data(StopMode.NO_DRAIN)
+
     def _end_data(self, mode: StopMode) -> None:
+        if mode is StopMode.NO_DRAIN:
+            # Operators may still have work in progress, such as asynchronous calls.  Its results stay in the operators, and in the
+            # savepoint that follows.  Else each result would start one more call, and the mails would have no end.
+            self._chain.stop_emitting()
         self.mailbox_processor.run_all_mails()
         if mode is StopMode.DRAIN:
             self._advance_to_end_of_event_time()
@@ -334,9 +420,7 @@ class StreamTask(ABC):
         for partition in self._partitions:
             partition.notify_end_of_data(mode)
         if mode is StopMode.NO_DRAIN:
-            # Operators may still have work in progress, such as asynchronous calls.  The consumers accept no more, so its results stay in
-            # the operators, and in the savepoint that follows; what is emitted in spite of that is dropped.
-            self._chain.stop_emitting()
+            # The consumers accept no more.
             for writer in self._writers:
                 writer.stop()
         self._phase = _Phase.AWAITING_END_OF_INPUT
@@ -435,9 +519,13 @@ class StreamTask(ABC):
         return  # a task without inputs has no such data
 
     @property
+    def _is_draining(self) -> bool:
+        return self._phase is _Phase.DRAINING
+
+    @property
     def _has_data(self) -> bool:
         """Whether the end of data was not sent yet."""
-        return self._phase in (_Phase.RECOVERING, _Phase.PROCESSING)
+        return self._phase in (_Phase.RECOVERING, _Phase.PROCESSING, _Phase.DRAINING)
 
     @property
     def _is_running(self) -> bool:

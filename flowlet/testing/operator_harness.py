@@ -199,21 +199,29 @@ class OperatorHarness:
         self._check_open()
         chunk = Chunk(list(values), None if timestamps is None else list(timestamps))
         self.operator.inputs()[input_id - 1].process_chunk(chunk)
+        self._wait_for_room()
 
     def process_input_watermark(self, input_id: int, timestamp: int) -> None:
         """Process a watermark of one input."""
         self._check_open()
         self.operator.inputs()[input_id - 1].process_watermark(Watermark(timestamp))
+        self._wait_for_room()
 
     def process_input_watermark_status(self, input_id: int, status: WatermarkStatus) -> None:
         """Process an idle or active status of one input."""
         self._check_open()
         self.operator.inputs()[input_id - 1].process_watermark_status(status)
+        self._wait_for_room()
 
     def process_input_latency_marker(self, input_id: int, marker: LatencyMarker) -> None:
         """Process a latency marker of one input."""
         self._check_open()
         self.operator.inputs()[input_id - 1].process_latency_marker(marker)
+
+    def _wait_for_room(self) -> None:
+        """As a task, which processes no input until the operator has room: run mails, and let time pass."""
+        while not self.operator.available_future().is_done:
+            self.environment.executor.yield_()
 
     # -- time and mails
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVarTuple, Unpack
 
 from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall
+from flowlet.mailbox.mailbox_future import Signal
 
 _Args = TypeVarTuple("_Args")
 
@@ -107,8 +108,8 @@ class SteppedAsyncCalls:
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
-    def run(self, function: AsyncFunctionCall, *args: Any) -> Any:
-        """Call a coroutine function; step until it has a result, and return it."""
+    def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
+        """Call a coroutine function; step until it has a result, and return it.  No mail runs meanwhile, so ``wait`` is not used."""
 
         async def call() -> Any:
             return await function(*args)

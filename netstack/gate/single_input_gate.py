@@ -204,6 +204,15 @@ class SingleInputGate(InputQueue[InputChannel]):
             channel = None if queue.priority or not queue.rest else queue.rest[0]
         return channel is not None and channel.next_is_data
 
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next poll is known to find an event or an error.  Task thread."""
+        queue = self._queue
+        with self._lock:
+            waiting = queue.priority or queue.rest
+            channel = waiting[0] if waiting else None
+        return channel is not None and channel.next_is_event
+
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
         """Up to ``max_items`` items, as ``poll_next`` would give them; an event comes alone.  Empty if there is nothing.  Never blocks.
 

@@ -147,6 +147,11 @@ class InputChannel(ABC):
         """Whether the next poll is known to find data: no event, no error.  Task thread."""
         return False
 
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next poll is known to find an event or an error.  Task thread."""
+        return False
+
     def next_data(self, max_buffers: int) -> tuple[list[NetworkBuffer], bool]:
         """At most so many data buffers, which the caller recycles, up to the next event; and whether anything may be left.  Task thread.
 

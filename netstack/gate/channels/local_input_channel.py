@@ -209,6 +209,12 @@ class LocalInputChannel(InputChannel):
             self._state_writer.add_input_data(self._persister.last_seen_barrier, self._info, SEQUENCE_NUMBER_UNKNOWN, kept)
         return found
 
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next poll is known to find an event or an error.  Task thread."""
+        view = self._view
+        return self._error is not None or (view is not None and (view.is_released or view.has_data(0)))
+
     def _look_at_event(self, data_type: DataType, view: memoryview) -> None:
         if data_type.is_blocking_upstream:
             self._is_blocked = True

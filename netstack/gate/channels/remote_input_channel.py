@@ -183,6 +183,15 @@ class RemoteInputChannel(InputChannel):
         except IndexError:  # there is nothing, or a release took it just now
             return False
 
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next poll is known to find an event or an error.  Task thread."""
+        received = self._received
+        try:
+            return self._error is not None or bool(received.priority) or not received.rest[0][0].is_buffer
+        except IndexError:  # there is nothing, or a release took it just now
+            return False
+
     def next_data(self, max_buffers: int) -> tuple[list[NetworkBuffer], bool]:
         """The oldest data buffers up to the next event; see ``InputChannel``."""
         received = self._received

@@ -33,20 +33,37 @@ def drain(queue: AsyncQueue) -> list[Any]:
 
 @BOTH_ORDERS
 def test_records_and_watermarks_take_a_place_each(is_ordered: bool) -> None:
-    """testPut: a queue of two is full with a watermark and a record."""
+    """testPut: a queue of two is full with a watermark and a record; what comes then waits in the queue, in order."""
     queue = queue_of(2, is_ordered=is_ordered)
 
     queue.put_control(Watermark(0))
-    queue.put_records(["a"], [1])
+    started = queue.put_records(["a", "b"], [1, 2])
+    queue.put_control(Watermark(2))
 
-    assert (len(queue), queue.num_free) == (2, 0)
-    assert repr(queue).endswith("2/2>")
-    with pytest.raises(AssertionError, match="1 records for"):
-        queue.put_records(["b"], [2])
-    with pytest.raises(AssertionError, match="no place for"):
-        queue.put_control(Watermark(2))
+    assert [record.value for record in started] == ["a"]
+    assert (len(queue), queue.num_waiting) == (4, 2)
+    assert repr(queue).endswith("2/2, 2 waiting>")
+    assert queue.elements() == [Watermark(0), Chunk(["a", "b"], [1, 2]), Watermark(2)]
     assert drain(queue) == [Watermark(0)]
-    assert queue.num_free == 1
+    assert [record.value for record in queue.fill_places()] == ["b"]
+    assert queue.put_records(["c"], [3]) == []
+    assert (len(queue), queue.num_waiting) == (4, 2)
+
+
+@BOTH_ORDERS
+def test_a_record_overtakes_none_that_waits(is_ordered: bool) -> None:
+    """Not even when a place is free and was not given away yet."""
+    queue = queue_of(1, is_ordered=is_ordered)
+    (first,) = queue.put_records(["a", "b"], None)
+    queue.complete(first, ["A"])
+    assert drain(queue) == ["A"]
+
+    started = queue.put_records(["c"], None)
+    queue.put_control(Watermark(1))
+
+    assert started == []
+    assert [record.value for record in queue.fill_places()] == ["b"]
+    assert queue.elements() == [Chunk(["b", "c"]), Watermark(1)]
 
 
 @BOTH_ORDERS
@@ -203,14 +220,13 @@ def test_a_queue_has_places() -> None:
 @BOTH_ORDERS
 @given(data=st.data())
 def test_whatever_the_order_of_completion(is_ordered: bool, data: st.DataObject) -> None:
-    """Every record leaves once, none crosses a control element, and an ordered queue changes nothing."""
+    """Every record leaves once, none crosses a control element, and an ordered queue changes nothing; also with more than fit."""
     queue = queue_of(6, is_ordered=is_ordered)
     sent: list[Any] = []
     received: list[Any] = []
     running: list[PendingRecord] = []
     for step in range(data.draw(st.integers(1, 40))):
-        choices = ["complete"] * bool(running) + ["record", "control"] * (queue.num_free > 0)
-        match data.draw(st.sampled_from(choices or ["none"])):
+        match data.draw(st.sampled_from(["record", "control"] + ["complete"] * bool(running))):
             case "record":
                 running += queue.put_records([step], [step] if data.draw(st.booleans()) else None)
                 sent.append(step)
@@ -225,11 +241,17 @@ def test_whatever_the_order_of_completion(is_ordered: bool, data: st.DataObject)
             case _:
                 pass
         queue.check_invariants()
+        assert len(running) <= queue.capacity
         if data.draw(st.booleans()):
             received += drain(queue)
-    for record in running:
-        queue.complete(record, [record.value])
-    received += drain(queue)
+            running += queue.fill_places()
+            queue.check_invariants()
+    while len(queue):
+        while running:
+            record = running.pop()
+            queue.complete(record, [record.value])
+        received += drain(queue)
+        running = queue.fill_places()
 
     assert len(queue) == 0
     assert in_segments(received) == in_segments(sent)

@@ -3,14 +3,13 @@
 Source: Flink ``AsyncWaitOperatorTest``.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import cloudpickle
 import pytest
 
-from flowlet.async_io.async_calls import AsyncCall
+from flowlet.async_io import async_wait_operator
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator, AsyncWaitStatistics
 from flowlet.errors import JobGraphError, TaskCancelled, UserFunctionError
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, Mail, MailOptions
@@ -56,25 +55,124 @@ def test_more_records_than_places(is_ordered: bool) -> None:
     harness.close()
 
 
-def test_a_full_queue_yields_the_mailbox() -> None:
-    """While input waits for room, mails of this operator run; those of operators before it do not."""
+@BOTH_ORDERS
+def test_a_full_queue_holds_nothing_up(is_ordered: bool) -> None:
+    """Records beyond the capacity wait unstarted in the queue; each place that becomes free starts the next one."""
+    harness = AsyncHarness(capacity=2, is_ordered=is_ordered)
+
+    harness.process(1, 2, 3, timestamps=[10, 20, 30])
+    harness.operator.process_watermark(Watermark(30))
+    harness.operator.process_record(4, 40)
+    started_at_once = list(harness.calls.started)
+    harness.end(1, ["one"])
+
+    assert started_at_once == [1, 2]
+    assert harness.calls.started == [1, 2, 3]
+    assert harness.operator.statistics() == AsyncWaitStatistics(num_in_queue=4, num_retries=0, num_timeouts=0)
+    assert harness.operator.snapshot_state(1) == [Chunk([2, 3], [20, 30]), Watermark(30), Chunk([4], [40])]
+    harness.end(2, [])
+    harness.end(3, ["three"])
+    harness.end(4, ["four"])
+    assert harness.elements == ["one", "three", Watermark(30), "four"]
+    assert harness.recorded.timestamps == [10, 30, 40]
+    harness.close()
+
+
+def test_there_is_room_again_when_no_record_waits_for_a_place() -> None:
+    """Input is not read on before; a call without results makes room, too, and so does a watermark that leaves."""
+    harness = AsyncHarness(capacity=2)
+    before = harness.operator.available_future()
+    harness.process(1, 2, 3, 4)
+    harness.operator.process_watermark(Watermark(1))
+    room = harness.operator.available_future()
+    seen = [before.is_done, room.is_done]
+
+    for value in (1, 2, 3):
+        harness.end(value, [])
+        seen.append(room.is_done)
+
+    assert seen == [True, False, False, False, True]
+    assert harness.operator.available_future().is_done
+    assert harness.elements == []
+    harness.end(4, [])
+    assert harness.elements == [Watermark(1)]
+    harness.close()
+
+
+def test_what_is_inside_now_has_left_although_more_comes() -> None:
+    """A task that ends waits for no timers that go on emitting for ever."""
+    harness = AsyncHarness(capacity=1)
+    nothing_inside = harness.operator.drained_future()
+    harness.process(1, 2)
+    drained = harness.operator.drained_future()
+    harness.process(3)
+
+    harness.end(1, ["one"])
+    harness.process(4)
+    seen = [nothing_inside.is_done, drained.is_done]
+    harness.end(2, ["two"])
+
+    assert [*seen, drained.is_done] == [True, False, True]
+    harness.close()
+
+
+def test_a_timeout_counts_from_the_start_of_the_call() -> None:
+    """A record that waits for a place is not late, as in Flink, where it waits outside."""
+
+    class Late(Doubler):
+        def timeout(self, value: Any) -> list[Any]:
+            return [f"{value} is late"]
+
+    harness = AsyncHarness(Late(), capacity=1, timeout_ms=10)
+    harness.process(1, 2)
+
+    harness.advance(9)
+    before = list(harness.elements)
+    harness.advance(1)
+    harness.advance(9)
+    between = list(harness.elements)
+    harness.advance(1)
+
+    assert (before, between) == ([], ["1 is late"])
+    assert harness.elements == ["1 is late", "2 is late"]
+    harness.close()
+
+
+def test_nothing_starts_once_the_task_has_stopped() -> None:
+    """What waits belongs to the savepoint that stops the job."""
+    harness = AsyncHarness(capacity=1)
+    harness.process(1, 2)
+
+    harness.operator.stop_emitting()
+    harness.end(1, ["one"])
+
+    assert harness.calls.started == [1]
+    assert harness.operator.snapshot_state(1) == [Chunk([1, 2])]
+    harness.close()
+
+
+def test_very_many_records_wait_outside_and_yield_the_mailbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mails of this operator run then; those of operators before it do not."""
+    monkeypatch.setattr(async_wait_operator, "MAX_WAITING", 1)
     harness = AsyncHarness(capacity=2)
     ran: list[str] = []
+    harness.process(1, 2, 3)
     harness.mailbox.put_threadsafe(Mail(lambda: ran.append("of the operator before"), 0, "a mail"))
     harness.mailbox.put_threadsafe(Mail(lambda: ran.append("of this operator"), 1, "a mail"))
     harness.when_parked(lambda: harness.calls.end(1, ["one"]))
 
-    harness.process(1, 2, 3)
+    harness.process(4)
 
     assert ran == ["of this operator"]
     assert harness.calls.started == [1, 2, 3]
     assert harness.elements == ["one"]
-    assert harness.operator.statistics() == AsyncWaitStatistics(num_in_queue=2, num_retries=0, num_timeouts=0)
     harness.close()
 
 
-def test_a_task_is_cancelled_while_its_input_waits_for_room() -> None:
+def test_a_task_is_cancelled_while_very_many_records_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_wait_operator, "MAX_WAITING", 1)
     harness = AsyncHarness(capacity=1)
+    harness.process(1, 2)
 
     def cancel() -> None:
         raise TaskCancelled("now")
@@ -84,22 +182,24 @@ def test_a_task_is_cancelled_while_its_input_waits_for_room() -> None:
     )
 
     with pytest.raises(TaskCancelled):
-        harness.process(1, 2)
+        harness.process(3)
 
     harness.close()
     assert harness.calls.events == ["cancel all", "close"]
 
 
 def test_calls_of_a_chunk_begin_together() -> None:
-    """One wake-up of the loop for as many records as there is room."""
+    """One wake-up of the loop for as many records as there is room, also when several places become free together."""
     batches: list[int] = []
     harness = AsyncHarness(capacity=3)
     harness.calls.on_start = lambda calls: batches.append(len(calls))
-    harness.when_parked(lambda: harness.calls.end(1, []))
 
-    harness.process(1, 2, 3, 4)
+    harness.process(1, 2, 3, 4, 5, 6)
+    harness.calls.end(1, [])
+    harness.calls.end(2, [])
+    harness.run_mails()
 
-    assert batches == [3, 1]
+    assert batches == [3, 2]
     harness.close()
 
 
@@ -185,8 +285,9 @@ def test_a_full_operator_behind_this_one_runs_its_own_mails_only() -> None:
     second.close()
 
 
-def test_a_chain_is_closed_while_both_operators_are_full() -> None:
+def test_a_chain_is_closed_while_both_operators_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """FLINK-5638: what waits for room downstream is interrupted; nothing is emitted while closing."""
+    monkeypatch.setattr(async_wait_operator, "MAX_WAITING", 1)
     mailbox = ScriptedMailbox()
     second = AsyncHarness(capacity=1, mailbox=mailbox, priority=2)
     first = AsyncHarness(capacity=1, mailbox=mailbox, priority=1, output=_into(second))
@@ -197,11 +298,13 @@ def test_a_chain_is_closed_while_both_operators_are_full() -> None:
     first.when_parked(
         lambda: first.calls.end(1, [10]),
         lambda: first.calls.end(2, [20]),
+        lambda: first.calls.end(3, [30]),
         lambda: mailbox.put_threadsafe(Mail(cancel, MAX_PRIORITY, "cancel", options=MailOptions.URGENT)),
     )
+    first.process(1, 2, 3, 4)
 
     with pytest.raises(TaskCancelled):
-        first.process(1, 2, 3)
+        first.process(5)
     first.close()
     second.close()
 
@@ -384,17 +487,17 @@ def test_results_that_come_after_the_task_has_stopped_stay_in_the_savepoint(is_o
 
 
 def test_a_snapshot_that_is_larger_than_the_queue_is_restored() -> None:
-    """testRestartWithFullQueue, and a capacity that was lowered: opening waits for room."""
+    """testRestartWithFullQueue, and a capacity that was lowered: opening waits for nothing; calls start in order as places become free."""
     harness = AsyncHarness(capacity=2, state=[Chunk(["a", "b", "c"]), Watermark(1)], is_open=False)
 
-    def script(calls: Sequence[AsyncCall]) -> None:
-        if [call.value for call in calls] == ["a", "b"]:
-            harness.when_parked(lambda: harness.calls.end("a", ["A"]), lambda: harness.calls.end("b", ["B"]))
-
-    harness.on_start = script
     harness.operator.open()
-    harness.end("c", ["C"])
+    started = list(harness.calls.started)
+    has_room = harness.operator.available_future().is_done
+    for value in ("a", "b", "c"):
+        harness.end(value, [value.upper()])
 
+    assert (started, has_room) == (["a", "b"], False)
+    assert harness.calls.started == ["a", "b", "c"]
     assert harness.elements == ["A", "B", "C", Watermark(1)]
     harness.close()
 

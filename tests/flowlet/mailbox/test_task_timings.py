@@ -45,6 +45,20 @@ def test_each_kind_of_wait_has_its_own_sum(timings: TaskTimings, clock: Clock) -
     assert timings.snapshot() == TimingsSnapshot(running_ns=36, idle_ns=20, soft_back_pressured_ns=11)
 
 
+def test_a_wait_for_the_tasks_own_work_counts_as_busy(timings: TaskTimings, clock: Clock) -> None:
+    """Such as that for asynchronous calls: the task is not held up by others, it holds them up."""
+    timings.mark_start()
+    timings.start_wait(WaitKind.IDLE)
+    clock.advance(3)
+    timings.start_wait(WaitKind.BUSY)
+    clock.advance(7)
+    timings.end_wait()
+
+    snapshot = timings.snapshot()
+
+    assert (snapshot.idle_ns, snapshot.back_pressured_ns, snapshot.busy_ns) == (3, 0, 7)
+
+
 def test_a_wait_in_progress_counts_up_to_now(timings: TaskTimings, clock: Clock) -> None:
     """And looking at it does not end it."""
     timings.mark_start()

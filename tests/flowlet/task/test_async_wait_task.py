@@ -5,18 +5,22 @@ Source: Flink ``AsyncWaitOperatorTest``, its tests inside a task.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
+from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.async_io.shared_async_loop import PROCESS_ASYNC_LOOP
 from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import TaskCancelled, UserFunctionError
-from flowlet.records import MAX_WATERMARK
+from flowlet.mailbox.mailbox_future import Signal
+from flowlet.records import MAX_WATERMARK, Chunk
 from flowlet.task.create_stream_task import create_stream_task
+from flowlet.task.source_stream_task import SourceStreamTask
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source
 from tests.waiting import PATIENCE_S, spin_until
@@ -236,6 +240,55 @@ def test_a_task_is_cancelled_while_calls_run(tasks: Tasks, network: LocalNetwork
         thread.result()
     assert function.num_interrupted == function.num_calls
     assert PROCESS_ASYNC_LOOP.num_holders == 0
+
+
+class AnswersAtOnce:
+    """Calls that have ended when they have started: each answer is a mail, and starts the next call."""
+
+    def __init__(self, on_outcomes: Callable[[], None], *, at: int, act: Callable[[], None]) -> None:
+        self.on_outcomes = on_outcomes
+        self.outcomes: list[tuple[AsyncCall, Any]] = []
+        self.num_started = 0
+        self.at = at
+        self.act = act
+
+    def start(self, calls: Sequence[AsyncCall]) -> None:
+        self.outcomes += [(call, [call.value]) for call in calls]
+        self.num_started += len(calls)
+        if self.num_started == self.at:
+            self.act()
+        self.on_outcomes()
+
+    def take_outcomes(self) -> list[tuple[AsyncCall, Any]]:
+        outcomes, self.outcomes = self.outcomes, []
+        return outcomes
+
+    def cancel(self, call: AsyncCall) -> None:
+        raise NotImplementedError("none runs")
+
+    def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
+        raise NotImplementedError("the function has no coroutine but its calls")
+
+    def cancel_all(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_task_that_stops_without_drain_starts_no_further_calls(tasks: Tasks, network: LocalNetwork) -> None:
+    """Though each answer makes a place free for one of many records that wait: their mails would keep the task from its end."""
+    partition = network.partition()
+    operator, sink = wait(echo, capacity=1), Recorder()
+    producer = tasks.source(source(list(range(3000))), operator, outputs=[edge(partition, source=1)])
+    assert isinstance(producer, SourceStreamTask)
+    operator.create_calls = partial(AnswersAtOnce, at=100, act=producer.stop)
+
+    run(producer, tasks.sink(sink, producers=[partition]))
+
+    assert sink.values == list(range(len(sink.values)))
+    assert 99 <= len(sink.values) < 110
+    assert operator.snapshot_state(1) == [Chunk(list(range(len(sink.values), 3000)))]
 
 
 @pytest.mark.slow

@@ -75,6 +75,25 @@ def test_data_is_read_from_the_producers_buffers(it: Fixture, is_early: bool) ->
     assert (it.channel.next_buffer(), it.channel.num_buffers_in, it.channel.num_bytes_in) == (None, 2, 8)
 
 
+def test_the_next_poll_is_known_to_find_an_event_only_if_it_does(it: Fixture) -> None:
+    """A reader without room for data still takes an event, and hears that the producer failed."""
+    seen = [it.channel.next_is_event]
+    it.manager.register(it.partition)
+    it.channel.request_subpartition()
+    seen.append(it.channel.next_is_event)
+    it.partition.emit_record(b"abc", 0)
+    it.partition.broadcast_event(EndOfData(StopMode.DRAIN))
+    seen.append(it.channel.next_is_event)
+    it.poll()
+    seen.append(it.channel.next_is_event)
+    it.poll()
+    seen.append(it.channel.next_is_event)
+
+    it.partition.fail(ValueError("broken"))
+
+    assert [*seen, it.channel.next_is_event] == [False, False, False, True, False, True]
+
+
 def test_data_that_was_there_before_the_view_is_announced_after_it(it: Fixture) -> None:
     """A notification that comes while the view is being opened finds nothing; another one follows."""
     it.manager.register(it.partition)

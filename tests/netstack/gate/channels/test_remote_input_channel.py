@@ -508,3 +508,23 @@ def test_the_next_poll_is_known_to_find_data_only_if_it_does(it: Fixture) -> Non
     seen.append(channel.next_is_data)
 
     assert seen == [False, True, True, False, False]
+
+
+def test_the_next_poll_is_known_to_find_an_event_only_if_it_does(it: Fixture) -> None:
+    """A reader without room for data still takes an event, and hears of an error."""
+    channel = it.channel
+    seen = [channel.next_is_event]
+    channel.receiver.on_response(data(channel, 0))
+    channel.receiver.on_response(event(channel, 1, EndOfData(StopMode.DRAIN)))
+    seen.append(channel.next_is_event)
+
+    found = channel.next_buffer()
+    assert found is not None
+    found.buffer.recycle()
+    seen.append(channel.next_is_event)
+    assert channel.next_buffer() is not None
+    seen.append(channel.next_is_event)
+    channel.on_error(LocalProtocolError("broken"))
+    seen.append(channel.next_is_event)
+
+    assert seen == [False, False, True, False, True]
