@@ -92,15 +92,6 @@ def test_without_a_standard_output_a_job_that_prints_fails_and_says_so(paralleli
     assert b"to standard output: it is closed; start the program with one, such as >/dev/null, or use another sink" in done.stderr
 
 
-def test_without_standard_input_and_error_a_job_runs(tmp_path: Path) -> None:
-    """No socket gets the number of one of them."""
-    done = subprocess.run(
-        program(PRINTING, CHILDREN, 10, "<&- 2>&-"), stdout=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S
-    )
-
-    assert (done.returncode, done.stdout.count(b"line ")) == (0, 10)
-
-
 def test_what_functions_print_while_results_are_collected_is_not_lost_in_silence_either(full: IO[bytes], tmp_path: Path) -> None:
     done = subprocess.run(
         program(COLLECTING, CHILDREN, 100), stdout=full, stderr=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S

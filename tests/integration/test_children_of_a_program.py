@@ -85,11 +85,18 @@ run(hold, 1)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize(
-    "text",
-    [HOLDS_THE_LOCK, HOLDS_THE_LOCK_OF_A_THREAD_THAT_HAS_ENDED, FORKS_AND_HOLDS_THE_LOCK],
-    ids=["function", "job of another thread", "child of a function"],
+    ("text", "number"),
+    [
+        pytest.param(HOLDS_THE_LOCK, signal.SIGKILL, id="function, SIGKILL"),
+        pytest.param(HOLDS_THE_LOCK_OF_A_THREAD_THAT_HAS_ENDED, signal.SIGTERM, id="job of another thread, SIGTERM"),
+        pytest.param(FORKS_AND_HOLDS_THE_LOCK, signal.SIGKILL, id="child of a function, SIGKILL"),
+        pytest.param(HOLDS_THE_LOCK, signal.SIGTERM, marks=pytest.mark.long, id="function, SIGTERM"),
+        pytest.param(
+            HOLDS_THE_LOCK_OF_A_THREAD_THAT_HAS_ENDED, signal.SIGKILL, marks=pytest.mark.long, id="job of another thread, SIGKILL"
+        ),
+        pytest.param(FORKS_AND_HOLDS_THE_LOCK, signal.SIGTERM, marks=pytest.mark.long, id="child of a function, SIGTERM"),
+    ],
 )
 def test_a_killed_program_takes_children_with_it_whose_functions_hold_the_interpreters_lock(
     tmp_path: Path, text: str, number: signal.Signals
@@ -165,9 +172,11 @@ def note_later(path):
 """
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
-@pytest.mark.parametrize("end", ["succeeds", "fails"])
-def test_what_was_submitted_to_executors_that_stay_open_is_done(tmp_path: Path, parallelism: int, end: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "parallelism"),
+    [("succeeds", 2), ("fails", 2), ("fails", 1), pytest.param("succeeds", 1, marks=pytest.mark.long)],
+)
+def test_what_was_submitted_to_executors_that_stay_open_is_done(tmp_path: Path, end: str, parallelism: int) -> None:
     """As at the end of a program of Python; no worker stays, and nobody is killed."""
     (tmp_path / "work.py").write_text(WORK)
     notes = tmp_path / "notes"
@@ -234,12 +243,7 @@ run(leave, 1)
 
 def test_what_a_killed_task_manager_leaves_ends_too(tmp_path: Path) -> None:
     text = """
-import os
-import re
 import signal
-import subprocess
-import sys
-import zipfile
 
 def leave(number):
     if os.fork() == 0:
@@ -255,7 +259,9 @@ run(leave, 1)
     assert any("SIGKILL" in line for line in errors)
 
 
-def test_work_without_end_is_given_up_after_ten_seconds_and_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit_s", [1, pytest.param(10, marks=pytest.mark.long)])
+def test_work_without_end_is_given_up_after_ten_seconds_and_named(tmp_path: Path, limit_s: int) -> None:
+    """One second is ten of them here."""
     text = """
 def leave(number):
     threading.Thread(target=time.sleep, args=(3600,), name="never ends", daemon=False).start()
@@ -263,12 +269,16 @@ def leave(number):
 
 run(leave, 1)
 """
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    if limit_s != 10:
+        (folder / "sitecustomize.py").write_text(f"import flowlet.tm.process_end\nflowlet.tm.process_end.EXIT_WORK_S = {limit_s}\n")
     with Stopwatch() as watch:
-        code, out, errors = outcome(written(tmp_path, text), parallelism=2)
+        code, out, errors = outcome(written(tmp_path, text), parallelism=2, PYTHONPATH=str(folder))
 
     assert (code, out) == (0, ["1"])
-    assert watch.seconds > 9
-    assert any("did not end within 10 s, and is lost" in line and "never ends" in line for line in errors), errors
+    assert watch.seconds > 0.9 * limit_s
+    assert any(f"did not end within {limit_s} s, and is lost" in line and "never ends" in line for line in errors), errors
 
 
 # ---------------------------------------------------------------- forked children of the program
@@ -298,7 +308,7 @@ with env.from_collection([1, 2]).map(lambda number: number).execute_and_collect(
 """
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_a_child_that_the_program_forks_ends_as_it_would_without_us(tmp_path: Path, parallelism: int) -> None:
     """It exits with its own code, or shows its own error, while a job runs and afterwards; it does not touch its parent's job."""
     code, out, errors = outcome(written(tmp_path, FORKS), parallelism=parallelism)
@@ -318,45 +328,40 @@ run(show, 1)
 """
 
 
-@pytest.mark.parametrize("name", ["10:21:15", "a b\nc;d:caf\udce9"])
-def test_a_programs_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / name
-    folder.mkdir()
+def test_a_programs_folder_and_its_import_path_may_be_odd(tmp_path: Path) -> None:
+    """Any names of folders, entries that Python ignores, and an archive whose name has a colon."""
+    folder = tmp_path / "10:21:15" / "a b\nc;d:caf\udce9"
+    folder.mkdir(parents=True)
     (folder / "helper.py").write_text("NAME = 'found'")
-
-    assert outcome(written(folder, SHOWS_A_MODULE), parallelism=2)[:2] == (0, ["found"])
-
-
-def test_the_import_path_may_have_entries_that_python_ignores(tmp_path: Path) -> None:
-    (tmp_path / "helper.py").write_text("NAME = 'found'")
-
-    code, out, errors = outcome(
-        written(tmp_path, f"import pathlib\nsys.path[:0] = [pathlib.Path('/nowhere'), b'/nowhere', None, '']\n{SHOWS_A_MODULE}"),
-        parallelism=2,
-    )
-
-    assert (code, out) == (0, ["found"]), errors
-
-
-def test_modules_may_lie_in_an_archive_whose_name_has_a_colon(tmp_path: Path) -> None:
     archive = tmp_path / "a:b.zip"
     with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("helper.py", "NAME = 'found'")
+        file.writestr("packed.py", "NAME = 'found, too'")
+    text = f"""
+import pathlib
 
-    code, out, errors = outcome(written(tmp_path, f"sys.path.insert(0, {str(archive)!r})\n{SHOWS_A_MODULE}"), parallelism=2)
+sys.path[:0] = [pathlib.Path('/nowhere'), b'/nowhere', None, '', {str(archive)!r}]
 
-    assert (code, out) == (0, ["found"]), errors
+def show(number):
+    import helper, packed
+    return helper.NAME, packed.NAME
+
+run(show, 1)
+"""
+    code, out, errors = outcome(written(folder, text), parallelism=2)
+
+    assert (code, out) == (0, ["('found', 'found, too')"]), errors
 
 
 @pytest.mark.parametrize("place", ["beside", "in a folder of PYTHONPATH"])
 def test_modules_may_have_the_names_of_those_that_only_a_task_manager_imports(tmp_path: Path, place: str) -> None:
-    """The function gets the program's module of that name, the TaskManager the one that it needs."""
+    """The function gets the program's module of that name, the TaskManager the one that it needs; the program may have imported its own."""
     names = ["resource", "typer", "yaml"]
     folder = tmp_path / "modules"
     folder.mkdir()
     for name in names:
         (folder / f"{name}.py").write_text("NAME = 'found'")
     text = f"""
+{"import resource" if place == "beside" else ""}
 def show(number):
     import {", ".join(names)}
     return [each.NAME for each in ({", ".join(names)})]
@@ -369,15 +374,7 @@ run(show, 1)
     assert (code, out) == (0, [str(["found"] * len(names))]), errors
 
 
-def test_a_module_of_that_name_may_be_imported_by_the_program(tmp_path: Path) -> None:
-    (tmp_path / "resource.py").write_text("NAME = 'found'")
-
-    code, out, errors = outcome(written(tmp_path, "import resource\nrun(lambda number: resource.NAME, 1)\n"), parallelism=2)
-
-    assert (code, out) == (0, ["found"]), errors
-
-
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_functions_see_the_flags_and_the_arguments_of_the_program(tmp_path: Path, parallelism: int) -> None:
     text = """
 import warnings
@@ -409,31 +406,26 @@ def test_an_isolated_program_has_isolated_children(tmp_path: Path, flag: str) ->
     assert (code, out) == (0, ["found"]), errors
 
 
-@pytest.mark.parametrize("name", ["sitecustomize", "resource"])
-def test_a_module_that_prints_when_it_is_imported_breaks_nothing(tmp_path: Path, name: str) -> None:
+def test_a_module_that_prints_when_it_is_imported_breaks_nothing(tmp_path: Path) -> None:
     """One that every interpreter imports at its start, and one that has the name of one of ours."""
     folder = tmp_path / "modules"
     folder.mkdir()
-    (folder / f"{name}.py").write_text("print('hello from a module')\n")
+    for name in ("sitecustomize", "resource"):
+        (folder / f"{name}.py").write_text(f"print('hello from {name}')\n")
     (tmp_path / "helper.py").write_text("NAME = 'found'")
 
     code, out, errors = outcome(written(tmp_path, SHOWS_A_MODULE), parallelism=2, PYTHONPATH=str(folder))
 
     assert code == 0, errors
-    assert "found" in out
-    assert out.count("hello from a module") == (0 if name == "resource" else 3)
+    assert sorted(out) == ["found", *["hello from sitecustomize"] * 3]
 
 
-@pytest.mark.parametrize("how", ["-c", "-m", "stdin"])
-def test_it_does_not_matter_how_the_program_was_started(tmp_path: Path, how: str) -> None:
+def test_the_program_may_come_from_standard_input(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("NAME = 'found'")
-    file = written(tmp_path, SHOWS_A_MODULE, "a_program.py")
-    arguments = {"-c": ("-c", Path(file).read_text()), "-m": ("-m", "a_program"), "stdin": ("-",)}[how]
 
-    with running(*arguments, environment={"PARALLELISM": "2", "PYTHONPATH": str(tmp_path)}) as program:
-        if how == "stdin":
-            assert program.process.stdin is not None
-            program.process.stdin.write(Path(file).read_text())
+    with running("-", environment={"PARALLELISM": "2", "PYTHONPATH": str(tmp_path)}) as program:
+        assert program.process.stdin is not None
+        program.process.stdin.write(HEAD + SHOWS_A_MODULE)
         code, out, errors = program.end()
 
     assert (code, lines_of(out)) == (0, ["found"]), errors
@@ -442,16 +434,15 @@ def test_it_does_not_matter_how_the_program_was_started(tmp_path: Path, how: str
 # ---------------------------------------------------------------- standard descriptors and limits
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
-@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
-def test_a_program_may_be_started_with_closed_standard_descriptors(tmp_path: Path, parallelism: int, closed: str) -> None:
+@pytest.mark.parametrize(("closed", "parallelism"), [("<&- 2>&-", 2), ("<&- 2>&-", 1), ("2>&-", 2)])
+def test_a_program_may_be_started_with_closed_standard_descriptors(tmp_path: Path, closed: str, parallelism: int) -> None:
     """It neither aborts nor ends without a word."""
     code, out, _ = in_shell(f'exec "$@" {closed}', written(tmp_path, "run(lambda number: number + 1, 1)"), parallelism)
 
     assert (code, lines_of("\n".join(out))) == (0, ["2"])
 
 
-@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", pytest.param(">&-", marks=pytest.mark.long)])
 def test_a_program_may_be_started_without_standard_output(tmp_path: Path, closed: str) -> None:
     """As long as nothing is printed: what functions print could not be shown, which fails a job."""
     result = tmp_path / "result"
@@ -476,11 +467,11 @@ def test_too_few_file_descriptors_are_an_error_that_says_how_many_are_needed(tmp
     )
 
 
-def in_shell(command: str, program: str, parallelism: int) -> tuple[int, list[str], list[str]]:
+def in_shell(command: str, program: str, parallelism: int, *arguments: str) -> tuple[int, list[str], list[str]]:
     environment = {**os.environ, "PARALLELISM": str(parallelism), "PYTHONPATH": str(REPOSITORY)}
     environment.pop("PYTHONASYNCIODEBUG", None)
     ended = subprocess.run(
-        ["sh", "-c", command, "sh", sys.executable, program],
+        ["sh", "-c", command, "sh", sys.executable, program, *arguments],
         capture_output=True,
         text=True,
         env=environment,
@@ -495,7 +486,14 @@ def in_shell(command: str, program: str, parallelism: int) -> tuple[int, list[st
 LOGS = """
 import logging, structlog
 
-{setup}
+SETUPS = {
+    "nothing": lambda: None,
+    "info": lambda: logging.basicConfig(level=logging.INFO, force=True),
+    "one logger": lambda: (logging.basicConfig(force=True), logging.getLogger("mine").setLevel("DEBUG")),
+    "errors": lambda: logging.basicConfig(level=logging.ERROR, force=True),
+    "disabled": lambda: (logging.basicConfig(level=logging.DEBUG, force=True), logging.disable(logging.INFO)),
+}
+logging.getLogger("flowlet").addHandler(logging.StreamHandler())
 
 def log(number):
     logging.getLogger("mine").debug("debug line")
@@ -504,35 +502,47 @@ def log(number):
     structlog.get_logger("mine").info("structured line")
     return number
 
-run(log, 1)
-structlog.get_logger("mine").info("programs own line")
-print("web", [type(each).__name__ for each in logging.getLogger("aiohttp").handlers], logging.getLogger("aiohttp").level,
-      logging.getLogger("aiohttp").propagate)
-print("ours", [type(each).__name__ for each in logging.getLogger("flowlet").handlers if type(each) is logging.StreamHandler])
+for name in sys.argv[1:]:
+    logging.root.handlers.clear()
+    logging.root.setLevel("WARNING")
+    logging.getLogger("mine").setLevel("NOTSET")
+    SETUPS[name]()
+    print("== begins", name, flush=True)
+    run(log, 1)
+    structlog.get_logger("mine").info("programs own line")
+    print("web", [type(each).__name__ for each in logging.getLogger("aiohttp").handlers], logging.getLogger("aiohttp").level,
+          logging.getLogger("aiohttp").propagate)
+    print("ours", [type(each).__name__ for each in logging.getLogger("flowlet").handlers if type(each) is logging.StreamHandler])
+    sys.stdout.flush()
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(env.get_parallelism())
 """
-SETUPS = {
-    "nothing": ("", ["warning"]),
-    "info": ("logging.basicConfig(level=logging.INFO)", ["info", "warning"]),
-    "one logger": ("logging.basicConfig()\nlogging.getLogger('mine').setLevel('DEBUG')", ["debug", "info", "warning"]),
-    "errors": ("logging.basicConfig(level=logging.ERROR)", []),
-    "disabled": ("logging.basicConfig(level=logging.DEBUG)\nlogging.disable(logging.INFO)", ["warning"]),
+LEVELS = {
+    "nothing": ["warning"],
+    "info": ["info", "warning"],
+    "one logger": ["debug", "info", "warning"],
+    "errors": [],
+    "disabled": ["warning"],
 }
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
-@pytest.mark.parametrize("setup", SETUPS)
-def test_functions_log_what_the_program_has_set_up(tmp_path: Path, parallelism: int, setup: str) -> None:
+@pytest.mark.parametrize(
+    ("parallelism", "setups"),
+    [
+        pytest.param(1, list(LEVELS), id="in process"),
+        pytest.param(2, ["nothing", "info", "one logger"], id="children"),
+        pytest.param(2, ["errors", "disabled"], marks=pytest.mark.long, id="children, less"),
+    ],
+)
+def test_functions_log_what_the_program_has_set_up(tmp_path: Path, parallelism: int, setups: list[str]) -> None:
     """Lines of structlog, which is not set up, are printed; loggers of other libraries stay as they are."""
-    code, levels = SETUPS[setup]
-    ours = "logging.getLogger('flowlet').addHandler(logging.StreamHandler())"
-    file = written(tmp_path, LOGS.replace("{setup}", f"{code}\n{ours}"))
+    code, lines, _ = in_shell('exec "$@" 2>&1', written(tmp_path, LOGS), parallelism, *setups)
 
-    ended = in_shell('exec "$@" 2>&1', file, parallelism)
-
-    assert ended[0] == 0, ended
-    text = "\n".join(ended[1])
-    assert [each for each in ("debug", "info", "warning") if f"{each} line" in text] == levels, text
-    assert "structured line" in text
-    assert "programs own line" in text
-    assert "web [] 0 True" in text
-    assert "ours ['StreamHandler']" in text
+    assert code == 0, lines
+    before, *texts = "\n".join(lines).split("== begins ")
+    assert [text.partition("\n")[0] for text in texts] == setups, before
+    for setup, text in zip(setups, texts, strict=True):
+        assert [each for each in ("debug", "info", "warning") if f"{each} line" in text] == LEVELS[setup], text
+        assert "structured line" in text
+        assert "programs own line" in text
+        assert "web [] 0 True" in text
+        assert "ours ['StreamHandler']" in text

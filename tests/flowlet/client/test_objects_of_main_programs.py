@@ -259,31 +259,27 @@ makers["MISSING"] = lambda: MISSING
 class Named:
     n: NewType("UserId", int)
     def __init__(self, n): self.n = n
+"""
+
+_CLASSES_WORK = """
+def make(name):
+    return makers[name]()
 
 def looks(thing):
     attributes = {name: getattr(thing, name, None) for name in ("n", "m", "free", "why", "tags", "label", "mass", "made", "text")}
     return type(thing), thing if isinstance(thing, (int, str, bytes, enum.Enum)) else None, attributes
-"""
 
-_CLASSES_COME_BACK = """
-def make(name):
-    return makers[name]()
+def shown(thing):
+    return f"shown {type(thing).__qualname__} {getattr(thing, 'n', None)!r}"
 
-if __name__ == "__main__":
-    before = {name: looks(make(name)) for name in makers}
-    methods = Square.area, Struct.double
-    found = dict(results(lambda name: (name, make(name)), list(makers)))
-    sent = results(lambda thing: thing, [make(name) for name in makers])
-    shown = lambda thing: repr((type(thing).__qualname__, getattr(thing, "n", None)))
-    back = results(shown, [make(name) for name in makers])
-    wrong = [name for name in makers if looks(found[name]) != before[name]]
-    print("came back:", len(found), wrong or "all", len(sent) - len(makers))
-    print("are the program's:", {type(each) for each in sent} == {type(make(name)) for name in makers})
-    print("are as they were:", methods == (Square.area, Struct.double))
-    print("are known there:", sorted(back) == sorted(shown(make(name)) for name in makers))
-"""
+def give(record):
+    name, thing = record
+    yield "made there", name, make(name)
+    yield thing
+    yield shown(thing)
+    if name == "MISSING":
+        yield "worked there", work(0)
 
-_CLASSES_WORK = """
 import dataclasses
 
 def work(_):
@@ -305,11 +301,50 @@ def work(_):
     }
 
 if __name__ == "__main__":
-    here, [there] = work(0), results(work, [0])
-    print([name for name in here if repr(here[name]) != repr(there[name])] or "all work")
+    before = {name: looks(make(name)) for name in makers}
+    methods, here = (Square.area, Struct.double), work(0)
+    stream = environment().from_collection([(name, make(name)) for name in makers]).flat_map(give)
+    with stream.execute_and_collect() as found:
+        came = list(found)
+    made = {name: looks(thing) for _, name, thing in (each for each in came if type(each) is tuple and each[0] == "made there")}
+    texts = [each for each in came if type(each) is str]
+    sent = [each for each in came if type(each) not in (tuple, str)]
+    [there] = [each[1] for each in came if type(each) is tuple and each[0] == "worked there"]
+    print("came back:", len(made), [name for name in makers if made[name] != before[name]] or "all", len(sent) - len(makers))
+    print("are the program's:", {type(each) for each in sent} == {type(make(name)) for name in makers})
+    print("are as they were:", methods == (Square.area, Struct.double))
+    print("are known there:", sorted(texts) == sorted(shown(make(name)) for name in makers))
+    print("work:", [name for name in here if repr(here[name]) != repr(there[name])] or "all")
 """
 
+# Beside objects that answer no question, which a job must leave alone.
 _FUNCTIONS = """
+class OddMeta(type):
+    @property
+    def __module__(cls): raise RuntimeError("no module")
+class Odd(metaclass=OddMeta): pass
+class OddModule: pass
+OddModule.__module__ = None
+class Strange:
+    def __getattr__(self, name): raise RuntimeError("no attributes")
+class Liar:
+    __class__ = property(lambda self: 1 // 0)
+class Equal:
+    def __eq__(self, other): raise RuntimeError("no comparison")
+    __hash__ = None
+class Refusing:
+    def __reduce__(self): raise RuntimeError("no pickles")
+    def __reduce_ex__(self, protocol): raise RuntimeError("no pickles")
+def of_no_module(): pass
+of_no_module.__module__ = Equal()
+strange, liar, equal, refusing = Strange(), Liar(), Equal(), Refusing()
+import types
+class Lazy(types.ModuleType):
+    def __getattr__(self, name): raise ImportError("not installed")
+lazy = sys.modules["lazy_of_test"] = Lazy("lazy_of_test")
+sys.modules["strange_of_test"] = strange
+sys.modules["nothing_of_test"] = None
+
 @functools.cache
 def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
 
@@ -434,43 +469,6 @@ _STARTS = {
 }
 _RUNPY = "import runpy\nrunpy.run_path('program.py', run_name='job')\n"
 
-_ODD_OBJECTS = """
-class OddMeta(type):
-    @property
-    def __module__(cls): raise RuntimeError("no module")
-class Odd(metaclass=OddMeta): pass
-class OddModule: pass
-OddModule.__module__ = None
-class Strange:
-    def __getattr__(self, name): raise RuntimeError("no attributes")
-class Liar:
-    __class__ = property(lambda self: 1 // 0)
-class Equal:
-    def __eq__(self, other): raise RuntimeError("no comparison")
-    __hash__ = None
-class Refusing:
-    def __reduce__(self): raise RuntimeError("no pickles")
-    def __reduce_ex__(self, protocol): raise RuntimeError("no pickles")
-def of_no_module(): pass
-of_no_module.__module__ = Equal()
-strange, liar, equal, refusing = Strange(), Liar(), Equal(), Refusing()
-import types
-class Lazy(types.ModuleType):
-    def __getattr__(self, name): raise ImportError("not installed")
-lazy = sys.modules["lazy_of_test"] = Lazy("lazy_of_test")
-sys.modules["strange_of_test"] = strange
-sys.modules["nothing_of_test"] = None
-
-@dataclass(slots=True)
-class Event:
-    number: int
-
-def work(number): return Event(number + 1)
-
-if __name__ == "__main__":
-    print(sorted(event.number for event in results(work, [1, 2])))
-"""
-
 _UNSENDABLE = r"""
 import gzip, io, queue, socket, sqlite3, subprocess, tempfile, weakref
 from flowlet.errors import JobSubmissionError
@@ -568,6 +566,13 @@ CASES = {
     "`Sharing.held`, an attribute of the class (_thread.lock)": Sharing(),
 }
 
+large = {"large": [bytes(40_000_000)], "small": [b"x"]}
+others = {a: {b: {c: b"%d" % (a * b * c) + bytes(900) for c in range(36)} for b in range(36)} for a in range(36)}  # no long containers
+
+def look_up(key): return large[key], others[1][1][1]
+
+def size_of(key): return len(look_up(key)[0])
+
 if __name__ == "__main__":
     for words, function in CASES.items():
         try:
@@ -583,6 +588,14 @@ if __name__ == "__main__":
             print(type(error).__name__, error)
     output = sys.stdout
     print(results(lambda value: (output is sys.stdout, value), [1]))
+    if sys.argv[1] == "1":  # nothing is sent, whatever the parallelism
+        try:
+            stream = environment().from_collection([1]).map(size_of, output_type=None)
+            stream.rebalance().map(lambda key: look_up(key)).set_parallelism(3).print()
+            stream.rebalance().map(lambda key: (look_up(key), key)).set_parallelism(4).name("second").print()
+            stream.get_execution_environment().execute("large")
+        except JobSubmissionError as error:
+            print(error)
 """
 
 _CLASSES_STAY = """
@@ -630,37 +643,18 @@ def looks(): return [{name: value for name, value in vars(each).items() if name 
 
 if __name__ == "__main__":
     before, names = looks(), Color.RED.names
-    for _ in range(2):  # of several vertices the last one to load gives all of them its globals, in the program's process
+    for _ in range(3 - int(sys.argv[1])):  # in the program's process the second run has globals of its own
         with environment().from_collection([1]).map(work).execute_and_collect() as found:
             for each in found:
                 print(each)
                 Store.total += 1
-    before[0]["total"] = 2
+    before[0]["total"] = 3 - int(sys.argv[1])
     after = looks()
     print([(cls, name) for cls, old, new in zip(KINDS, before, after) for name in old if old[name] is not new.get(name)])
     print([set(old) ^ set(new) for old, new in zip(before, after)] == [set()] * len(KINDS), Color.RED.names is names)
     Special().put(5)
     Store.note(6)
     print(table, seen, Store.held is seen, Color.RED.known() is Struct().known() is Closed.known_to_all() is Closed().known() is table)
-"""
-
-_LARGE = """
-table = {"large": [bytes(40_000_000)], "small": [b"x"]}
-other = {a: {b: {c: b"%d" % (a * b * c) + bytes(900) for c in range(36)} for b in range(36)} for a in range(36)}  # no long containers
-
-def look_up(key): return table[key], other[1][1][1]
-
-def work(key): return len(look_up(key)[0])
-
-if __name__ == "__main__":
-    from flowlet.errors import JobSubmissionError
-    try:
-        stream = environment().from_collection([1]).map(work, output_type=None)
-        stream.rebalance().map(lambda key: look_up(key)).set_parallelism(3).print()
-        stream.rebalance().map(lambda key: (look_up(key), key)).set_parallelism(4).name("second").print()
-        stream.get_execution_environment().execute("large")
-    except JobSubmissionError as error:
-        print(error)
 """
 
 _SHARED = """
@@ -686,6 +680,17 @@ def once(value):
 def write(found):
     with open("found", "w") as file: file.write(repr(found))
 
+import secrets, warnings
+from random import random as draw, randint, shuffle
+from numpy.random import rand
+
+def drawn(_): return draw(), randint(1, 10 ** 9), rand(), secrets.choice(range(10 ** 9)), random.random()
+
+rng, wide, system = random.Random(7), numpy.random.default_rng(7), random.SystemRandom()
+def closed():
+    inner = numpy.random.RandomState(7)
+    return lambda _: (rng.random(), wide.random(), inner.random(), system.random())
+
 if __name__ == "__main__":
     stream = environment().from_collection([1]).map(lambda value: (value, look_up(value)))
     settings = Configuration()
@@ -696,49 +701,51 @@ if __name__ == "__main__":
     stream.rebalance().map(lambda found: (*once(found), look_up(found[0]))).map(write).print()
     stream.get_execution_environment().execute("shared")
     print("program:", array[3], "task:", open("found").read())
-"""
-
-_RANDOM = """
-import secrets, warnings
-from random import random as draw, randint, shuffle
-import numpy
-from numpy.random import rand
-
-def shared(_): return draw(), randint(1, 10 ** 9), rand(), secrets.choice(range(10 ** 9)), random.random()
-
-rng, wide, system = random.Random(7), numpy.random.default_rng(7), random.SystemRandom()
-def closed():
-    inner = numpy.random.RandomState(7)
-    return lambda _: (rng.random(), wide.random(), inner.random(), system.random())
-
-if __name__ == "__main__":
     warnings.simplefilter("always")
     def run(function):
         with warnings.catch_warnings(record=True) as caught:
             with environment().from_collection([1] * 10).rebalance().map(function).execute_and_collect() as found:
                 numbers = [len(set(each)) for each in zip(*found)]
         print(numbers, [str(each.message).partition(", which")[0] for each in caught], {each.filename == __file__ for each in caught})
-    run(shared)
+    run(drawn)
     run(closed())
 """
 
 
-def printed(folder: Path, text: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """What a program prints that ends without an error."""
-    file = folder / "program.py"
-    file.write_text(text)
-    with running(*(arguments or ("program.py",)), environment=environment, folder=folder) as program:
-        code, out, errors = program.end()
-    assert code == 0, "\n".join(errors)
-    return out
+class Programs:
+    """What programs print; each runs once, for all tests of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._printed: dict[tuple[str, ...], list[str]] = {}
+
+    def lines(self, text: str, *arguments: str) -> list[str]:
+        """Of a program that ends without an error."""
+        if (text, *arguments) not in self._printed:
+            folder = self._folder / str(len(self._printed))
+            folder.mkdir(exist_ok=True)
+            (folder / "program.py").write_text(text)
+            (folder / "other.py").write_text(_RUNPY)
+            with running(*arguments, folder=folder) as program:
+                code, out, errors = program.end()
+            assert code == 0, "\n".join(errors)
+            self._printed[text, *arguments] = out.splitlines()
+        return self._printed[text, *arguments]
+
+    def of(self, text: str, parallelism: str) -> list[str]:
+        """Of one that begins as all do."""
+        return self.lines(_START + text, "program.py", parallelism)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    return Programs(tmp_path_factory.mktemp("programs"))
 
 
 @PARALLELISM
-def test_objects_of_a_programs_classes_come_back_as_they_are(parallelism: str, tmp_path: Path) -> None:
+def test_objects_of_a_programs_classes_come_back_as_they_are(parallelism: str, programs: Programs) -> None:
     """Classes with slots, dataclasses, named tuples, structs, enumerations, exceptions, with metaclasses and hooks, abstract, generic."""
-    out = printed(tmp_path, _START + _CLASSES + _CLASSES_COME_BACK, "program.py", parallelism)
-
-    assert out.splitlines() == [
+    assert programs.of(_CLASSES + _CLASSES_WORK, parallelism)[:4] == [
         "came back: 36 all 0",
         "are the program's: True",
         "are as they were: True",
@@ -747,57 +754,61 @@ def test_objects_of_a_programs_classes_come_back_as_they_are(parallelism: str, t
 
 
 @PARALLELISM
-def test_a_programs_classes_are_as_they_were_after_a_job(parallelism: str, tmp_path: Path) -> None:
+def test_a_programs_classes_work_in_its_functions(parallelism: str, programs: Programs) -> None:
+    """They have what the program gave them, and what Python, dataclasses, attrs, enum and msgspec made of it."""
+    assert programs.of(_CLASSES + _CLASSES_WORK, parallelism)[4:] == ["work: all"]
+
+
+@PARALLELISM
+def test_a_programs_classes_are_as_they_were_after_a_job(parallelism: str, programs: Programs) -> None:
     """Methods, class attributes and metaclasses: in the program they see its globals, in a task those of its vertex.
 
     What the program sets itself while a job runs stays.
     """
-    out = printed(tmp_path, _START + _CLASSES_STAY, "program.py", parallelism)
+    *of_tasks, changed, others, own = programs.of(_CLASSES_STAY, parallelism)
 
-    of_task = "(True, 1, True, True)"
-    assert out.splitlines() == [of_task, of_task, "[]", "True True", "{5: 5} [6] True True"]
-
-
-@PARALLELISM
-def test_a_programs_classes_work_in_its_functions(parallelism: str, tmp_path: Path) -> None:
-    """They have what the program gave them, and what Python, dataclasses, attrs, enum and msgspec made of it."""
-    assert printed(tmp_path, _START + _CLASSES + _CLASSES_WORK, "program.py", parallelism) == "all work\n"
+    assert set(of_tasks) == {"(True, 1, True, True)"}
+    assert (changed, others, own) == ("[]", "True True", "{5: 5} [6] True True")
 
 
 @PARALLELISM
-def test_functions_that_functools_made_run(parallelism: str, tmp_path: Path) -> None:
-    """A cache arrives empty, and is one for all functions of a chain that refer to it."""
-    out = printed(tmp_path, _START + _FUNCTIONS, "program.py", parallelism)
+def test_functions_that_functools_made_run_beside_objects_that_answer_no_question(parallelism: str, programs: Programs) -> None:
+    """A cache arrives empty, and is one for all functions of a chain that refer to it.
 
-    assert out == "True\n"
+    Classes without a module, or whose ``__module__`` raises, objects whose attributes raise, and modules that cannot be imported
+    disturb no job.
+    """
+    assert programs.of(_FUNCTIONS, parallelism) == ["True"]
 
 
-@PARALLELISM
-@pytest.mark.parametrize("start", _STARTS)
-def test_a_program_runs_however_it_was_started(start: str, parallelism: str, tmp_path: Path) -> None:
+# By how the program is started: with which parallelisms it runs in each "make test"; with the others now and then.
+_OFTEN: Mapping[str, str] = {"spawn": "12", "fork": "2", "text": "2", "module": "2", "runpy": "12"}
+
+
+@pytest.mark.parametrize(
+    ("start", "parallelism"),
+    [
+        pytest.param(start, parallelism, marks=pytest.mark.slow if parallelism in _OFTEN.get(start, "") else pytest.mark.long)
+        for start in _STARTS
+        for parallelism in "12"
+    ],
+)
+def test_a_program_runs_however_it_was_started(start: str, parallelism: str, programs: Programs) -> None:
     """Also in a process that multiprocessing started, where the main module has another name, and by runpy."""
     arguments, text = _STARTS[start]
-    (tmp_path / "other.py").write_text(_RUNPY)
     if start == "runpy":
         text = text.replace("__main__.helper(1)", "2").replace("pickle.loads(pickled).number", "0")  # __main__ is another module
 
-    out = printed(tmp_path, text, *(parallelism if each == "PARALLELISM" else each for each in arguments))
+    found = programs.lines(text, *(parallelism if each == "PARALLELISM" else each for each in arguments))
 
-    assert out == "[4, 6] True True\n"
-
-
-@PARALLELISM
-def test_objects_that_answer_no_question_do_not_disturb_jobs(parallelism: str, tmp_path: Path) -> None:
-    """Classes without a module, or whose ``__module__`` raises, objects whose attributes raise, and modules that cannot be imported."""
-    assert printed(tmp_path, _START + _ODD_OBJECTS, "program.py", parallelism) == "[2, 3]\n"
+    assert found == ["[4, 6] True True"]
 
 
 @PARALLELISM
-def test_what_cannot_be_sent_is_named_by_its_variable(parallelism: str, tmp_path: Path) -> None:
+def test_what_cannot_be_sent_is_named_by_its_variable(parallelism: str, programs: Programs) -> None:
     """With the function that refers to it, in the same words whatever the parallelism."""
-    out = printed(tmp_path, _START + _UNSENDABLE, "program.py", parallelism)
+    lock, text, output, *_ = programs.of(_UNSENDABLE, parallelism)
 
-    lock, text, output = out.splitlines()
     assert (
         "`connections[0]`, an attribute of a `Pool` (_thread.lock): TypeError: cannot pickle '_thread.lock' object" in lock
     )  # a record of a source
@@ -805,31 +816,31 @@ def test_what_cannot_be_sent_is_named_by_its_variable(parallelism: str, tmp_path
     assert output == "[(True, 1)]"  # it goes by name
 
 
-@PARALLELISM
-def test_a_job_that_is_too_large_names_the_variable_and_the_remedy(parallelism: str, tmp_path: Path) -> None:
-    [line] = printed(tmp_path, _START + _LARGE, "program.py", parallelism).splitlines()
+@pytest.mark.slow
+def test_a_job_that_is_too_large_names_the_variable_and_the_remedy(programs: Programs) -> None:
+    line = programs.of(_UNSENDABLE, "1")[-1]
 
     assert line.startswith("the functions of job 'large' have 1")
-    assert "of them are `other`, a global of `look_up` (dict); " in line
+    assert "of them are `others`, a global of `look_up` (dict); " in line
     assert "more vertices are as large: each has its own copy of what consists of many small objects; read large data in open()" in line
     assert "env.register_cached_file()" in line
 
 
 @PARALLELISM
-def test_what_is_large_and_several_vertices_refer_to_is_sent_once(parallelism: str, tmp_path: Path) -> None:
+def test_what_is_large_and_several_vertices_refer_to_is_sent_once(parallelism: str, programs: Programs) -> None:
     """Bytes, arrays of numpy and pyarrow, a dictionary of many small objects, which a key selector has, too: four copies are refused.
 
     Each vertex has copies of its own, and new ones after a restart.
     """
-    out = printed(tmp_path, _START + _SHARED, "program.py", parallelism)
+    lines = programs.of(_SHARED, parallelism)
 
-    assert out.splitlines()[-1] == "program: 3 task: (1, " + 2 * "(10000000, 450001, 1, 3), " + "(10000000, 450001, 1, 4))"
+    assert "program: 3 task: (1, " + 2 * "(10000000, 450001, 1, 3), " + "(10000000, 450001, 1, 4))" in lines
 
 
 @PARALLELISM
-def test_subtasks_draw_random_numbers_of_their_own(parallelism: str, tmp_path: Path) -> None:
+def test_subtasks_draw_random_numbers_of_their_own(parallelism: str, programs: Programs) -> None:
     """From the generator that a process shares.  Of one that is copied to all subtasks with its state the program is warned."""
-    [shared, own] = printed(tmp_path, _START + _RANDOM, "program.py", parallelism).splitlines()
+    shared, own = programs.of(_SHARED, parallelism)[-2:]
 
     assert shared == "[10, 10, 10, 10, 10] [] set()"
     names = ["`rng`, a global of `<lambda>`", "`wide`, a global of `<lambda>`", "`inner`, in the closure of `<lambda>`"]
