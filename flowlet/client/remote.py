@@ -47,6 +47,7 @@ _ANSWER_MARGIN_S: Final = 10.0
 _GET_TIMEOUT_S: Final = 30.0
 _SUBMIT_TIMEOUT_S: Final = 60.0
 _CANCEL_TIMEOUT_S: Final = 30.0
+_START_TIMEOUT_S: Final = 30.0  # of what takes a millisecond, on a machine that does nothing else
 _DISCONNECT_TIMEOUT_S: Final = 5.0  # it takes milliseconds
 _MAX_REASON_CHARS: Final = 500
 _NO_CONTENT, _NOT_FOUND, _CONFLICT = 204, 404, 409
@@ -286,6 +287,15 @@ async def create_rpc_client(host: str, port: int, secret: bytes) -> RpcClient:
     return RpcClient(host, port, secret)
 
 
+def _result_on(loop: EventLoopThread, coroutine: Coroutine[Any, Any, T]) -> T:
+    future = loop.submit(coroutine)
+    try:
+        return future.result(_START_TIMEOUT_S)
+    except TimeoutError:
+        future.cancel()  # or it would make what nobody closes
+        raise FlowletError(f"the client's event loop did not run within {_START_TIMEOUT_S:g} s: the machine is too busy") from None
+
+
 class ClusterClient:
     """A connection to a JobManager for the user's thread.
 
@@ -314,14 +324,16 @@ class ClusterClient:
     def connect(cls, host: str, port: int, secret: bytes) -> "ClusterClient":
         """A client with a loop thread of its own; nothing is sent yet."""
         install_exception_hook()
-        client = None
+        client = loop = None
         try:
             with DeferredSignals():
                 loop = EventLoopThread.start("flowlet-client")
-                client = cls(loop, loop.submit(create_rpc_client(host, port, secret)).result(_DISCONNECT_TIMEOUT_S), secret)
+                client = cls(loop, _result_on(loop, create_rpc_client(host, port, secret)), secret)
         except BaseException:  # an interrupt at the end of the block: no caller has the client yet, to close it
             if client is not None:
                 client.close()
+            elif loop is not None:
+                loop.close()
             raise
         return client
 

@@ -1,7 +1,9 @@
 """A program goes on from the savepoint of another one that defined the same classes in its main module, in this process or in others."""
 
+import functools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,25 +123,39 @@ def run(folder: Path, which: str, classes: str, checked: str, parallelism: int, 
     return subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
 
 
+@pytest.fixture(scope="module")
+def savepoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], Path]:
+    """The folder with the savepoint of the first program, which several second ones start from."""
+
+    @functools.cache
+    def take(parallelism: int, backend: str) -> Path:
+        folder = tmp_path_factory.mktemp("first")
+        first = run(folder, "first", CLASSES, "value", parallelism, backend)
+        assert first.returncode == 0, first.stderr
+        return folder
+
+    return take
+
+
 @pytest.mark.parametrize(("parallelism", "backend"), [(1, "hashmap"), (2, "hashmap"), (1, "rocksdb")])
-def test_instances_in_a_savepoint_become_those_of_the_changed_program(parallelism: int, backend: str, tmp_path: Path) -> None:
+def test_instances_in_a_savepoint_become_those_of_the_changed_program(
+    parallelism: int, backend: str, savepoints: Callable[[int, str], Path]
+) -> None:
     """Members and fields by name, a new field with its default; ``is``, ``==`` and ``isinstance`` hold, in the process and in children."""
     if backend == "rocksdb":
         pytest.importorskip("rocksdict")
-    first = run(tmp_path, "first", CLASSES, "value", parallelism, backend)
-    assert first.returncode == 0, first.stderr
 
-    second = run(tmp_path, "second", CHANGED, "total.count, total.more", parallelism, backend)
+    second = run(savepoints(parallelism, backend), "second", CHANGED, "total.count, total.more", parallelism, backend)
 
     assert (second.returncode, second.stdout) == (0, "[(0, [7]), (1, [7]), (2, [7]), (3, [7])]\n"), second.stderr
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_a_class_that_is_gone_is_named_with_its_state(parallelism: int, tmp_path: Path) -> None:
+def test_a_class_that_is_gone_is_named_with_its_state(parallelism: int, savepoints: Callable[[int, str], Path]) -> None:
     """The job fails before it processes a record."""
-    assert run(tmp_path, "first", CLASSES, "value", parallelism, "hashmap").returncode == 0
+    without = CLASSES.replace("class Total", "class Sum") + "\nTotal = None\n"
 
-    second = run(tmp_path, "second", CLASSES.replace("class Total", "class Sum") + "\nTotal = None\n", "value", parallelism, "hashmap")
+    second = run(savepoints(parallelism, "hashmap"), "second", without, "value", parallelism, "hashmap")
 
     assert second.returncode != 0
     assert "the state of operator 'KeyedProcess', 'total': class Total of the program is in the state, and is not found" in second.stderr

@@ -32,7 +32,7 @@ with MiniCluster(num_task_managers=1) as cluster:
 """
 
 
-@pytest.mark.parametrize("num_descriptors", [256, 160])
+@pytest.mark.parametrize("num_descriptors", [160, pytest.param(256, marks=pytest.mark.long)])
 def test_jobs_run_while_silent_strangers_wait(tmp_path: Path, num_descriptors: int) -> None:
     """At least half of the descriptors are for the work, whatever the limit of strangers is."""
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))}

@@ -1,5 +1,6 @@
 """Asking a JobManager from the user's thread."""
 
+import asyncio
 import os
 import secrets
 import signal
@@ -10,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from flowlet.client import remote
 from flowlet.client.executor import execute
 from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, RemoteTarget
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
@@ -31,6 +33,23 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
     """At once, not after the first job was prepared."""
     with pytest.raises(RpcConnectError, match=r"JobManager 127\.0\.0\.1:1: Connection refused"):
         RemoteTarget("127.0.0.1", 1, secret=bytes(32)).open(1)
+
+
+def test_a_client_whose_loop_does_not_run_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that stands still: its thread ends, and no connection is made that nobody would close."""
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(remote, "create_rpc_client", never)
+    for limit in ("_START_TIMEOUT_S", "_DISCONNECT_TIMEOUT_S"):
+        monkeypatch.setattr(remote, limit, 0.01, raising=False)
+    threads = set(threading.enumerate())
+
+    with pytest.raises(FlowletError, match="the client's event loop did not run within 0.01 s: the machine is too busy"):
+        RemoteTarget("127.0.0.1", 1, secret=bytes(32)).open(1)
+
+    assert set(threading.enumerate()) == threads
 
 
 def test_another_secret_is_told_apart_from_a_missing_cluster(cluster: SharedCluster) -> None:

@@ -59,7 +59,10 @@ def frames(errors: Sequence[str]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "parallelism"), [("execute", "1"), ("execute", "2"), ("execute_async", "1"), ("collect", "2")])
+@pytest.mark.parametrize(
+    ("how", "parallelism"),
+    [("execute", "2"), ("execute_async", "1"), ("collect", "2"), pytest.param("execute", "1", marks=pytest.mark.long)],
+)
 def test_a_function_that_raises_is_shown_first(how: str, parallelism: str, tmp_path: Path) -> None:
     """One traceback, from the line that ran the job into the function that failed; then what became of the job."""
     errors = errors_of(tmp_path, _FAILING + _ENDS[how], parallelism)

@@ -1,4 +1,4 @@
-"""Nothing is left of keys that have ended: 10,000 of them, for each kind of window, timer and state, on the heap and in RocksDB.
+"""Nothing is left of keys that have ended: 4,000 of them, for each kind of window, timer and state, on the heap and in RocksDB.
 
 All containers that an operator, its states and its timers refer to are counted, whatever they are for.
 """
@@ -52,9 +52,9 @@ from flowlet.windows.window_columns_operator import WindowColumnsOperator
 from flowlet.windows.window_operator import WindowOperator
 
 pytestmark = pytest.mark.slow
-NUM_KEYS = 10_000
+NUM_KEYS = 4_000
 CHUNK = 500
-BOUND = 2_000  # caches and buffers of a fixed size; a single entry per key would be more
+BOUND = 1_000  # caches and buffers of a fixed size; an entry for each third key, those of one type, would be more
 END = 1_000_000
 _PASSED = (types.ModuleType, type, types.CodeType, types.FrameType, str, bytes, int, float)
 
@@ -387,4 +387,4 @@ COLUMN_OPERATORS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", COLUMN_OPERATORS)
 def test_nothing_is_left_of_windows_of_columns(kind: str) -> None:
     """Nor of their tables of keys, but for as many as are not worth numbering again: 16,384."""
-    check(OperatorHarness(COLUMN_OPERATORS[kind](), checks_leaks=False), rows, 50_000, 2**14 + BOUND)
+    check(OperatorHarness(COLUMN_OPERATORS[kind](), checks_leaks=False), rows, 20_000, 2**14 + BOUND)
