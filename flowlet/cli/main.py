@@ -7,6 +7,7 @@ Rules:  every error is one line on standard error, exit code 2; so is Ctrl-C, ex
 
 import os
 import sys
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Final
 
@@ -26,6 +27,7 @@ _EXIT_ERROR: Final = 2
 _EXIT_INTERRUPTED: Final = 130  # as a shell reports a program that SIGINT ended
 _PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _ASKING: Final = ("list", "job", "cancel", "taskmanagers", "savepoint", "stop")
+_FORMATS: Final = ("table", "json")
 _METRICS: Final = {
     "records in": "num_records_in",
     "records out": "num_records_out",
@@ -117,26 +119,61 @@ app.command("state")(show_state)
 
 
 @app.command("job")
-def show_job(job: JobArgument, jobmanager: JobManagerOption = DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
-    """Show one job: its tasks with their counters, and why it failed."""
+def show_job(
+    job: JobArgument,
+    jobmanager: JobManagerOption = DEFAULT_JOBMANAGER,
+    secret_file: SecretFileOption = None,
+    output_format: Annotated[str, typer.Option("--format", help="table, or json: the whole document of the REST API.")] = "table",
+) -> None:
+    """Show one job: its tasks with their counters since its start, why it started again, and why it failed."""
+    if output_format not in _FORMATS:
+        raise FlowletError(f"--format is {output_format!r}, it must be one of {', '.join(_FORMATS)}")
 
     async def find(api: JobManagerApi) -> JobDocument:
         return await api.job(await full_job_id(api, job))
 
     document = ask(jobmanager, secret_file, find)
+    if output_format == "json":
+        import json  # no other command needs it
+
+        typer.echo(json.dumps(document, indent=2))
+        return
     typer.echo(f"{document['name']}  {document['jid']}  {document['state']}  {document['duration'] / 1000:.1f} s")
     rows = [
         (
             f"{vertex['name']} ({each['subtask'] + 1}/{vertex['parallelism']})",
             each["state"],
-            *(f"{each['metrics'][key]:,}" for key in _METRICS.values()),
+            *(f"{_counters(each)[key]:,}" for key in _METRICS.values()),
         )
         for vertex in document["vertices"]
         for each in vertex["subtasks"]
     ]
     print_table(("task", "state", *_METRICS), rows)
+    _show_restarts(document)
     if document["state"] in (JobStatus.FAILED.name, JobStatus.FAILING.name, JobStatus.CANCELLING.name) or document.get("cancel-reason"):
         typer.echo(describe_end(document))
+
+
+def _counters(subtask: JobDocument) -> dict[str, int]:
+    """Those of all attempts; an older JobManager has only those of the newest one."""
+    found: dict[str, int] = subtask["metrics-of-all-attempts" if "metrics-of-all-attempts" in subtask else "metrics"]
+    return found
+
+
+def _show_restarts(document: JobDocument) -> None:
+    restarts = document.get("restarts", [])
+    if not restarts:
+        return
+    number = document["numRestarts"]
+    more = f", the last {len(restarts)} of them" if number > len(restarts) else ""
+    typer.echo(f"\n{number} restart{'' if number == 1 else 's'}{more}, the newest first; the counters above are sums over all attempts")
+    rows = [(_time(each["failed"]), _time(each["restarted"]), each["task"] or "", each["cause"]) for each in restarts]
+    print_table(("failed", "started again", "task", "cause"), rows)
+
+
+def _time(time_ms: int) -> str:
+    """A time of this machine's clock, to the second."""
+    return "not yet" if time_ms < 0 else datetime.fromtimestamp(time_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 @app.command()

@@ -105,6 +105,7 @@ class FailedRun:
 
     root: "FailureInfo"
     concurrent: "deque[FailureInfo]"  # what else failed until the run had ended, newest last
+    restarted_ms: int | None = None  # when the next run of the regions began; None: it has not, or never will
 
 
 @dataclass(slots=True)
@@ -233,6 +234,12 @@ class ExecutionGraph:
         """Whether every region waits for a restart."""
         return len(self._restarts) == len(self.regions)
 
+    @property
+    def restarted_runs(self) -> list[FailedRun]:
+        """The runs that were followed by another one, or will be, newest last; as many as are kept."""
+        due = [each.run for each in self._restarts.values()]
+        return [run for run in self.failed_runs if run.restarted_ms is not None or any(run is each for each in due)]
+
     def executions_of(self, vertex_id: str) -> list[Execution]:
         """The attempts of one job vertex, by subtask."""
         return [execution for execution in self.executions.values() if execution.vertex.vertex_id == vertex_id]
@@ -309,6 +316,7 @@ class ExecutionGraph:
         executions = self.executions.values()
         renewed = [Execution(by_key[each.vertex.key]) if each.vertex.key in by_key else each for each in executions]
         self.executions = {each.attempt: each for each in renewed}
+        restart.run.restarted_ms = self._now_ms
         for region in restart.regions:
             del self._restarts[region]
             self._num_to_finish[region] = len(self.regions[region])

@@ -3,9 +3,9 @@
 Side:   pure.
 Units:  times in milliseconds since the epoch, -1 for "not yet" as in Flink; durations in milliseconds.
 Source: Flink ``JobDetailsInfo``, ``JobDetails``, ``ExecutionJobVertex.getAggregateJobVertexState``, ``JobExceptionsInfoWithHistory``.
-Ours:   ``subtasks`` of a vertex, with ``attempt-number``, ``watermark-lag`` and ``stuck``; ``gates``, ``mark-waits-for``, ``failure``,
-        ``cancel-reason``, ``numRestarts``, ``retained-checkpoint``, ``restart-strategy`` and ``why-no-restart`` of a job;
-        ``stuck-tasks`` of an overview.
+Ours:   ``subtasks`` of a vertex, with ``attempt-number``, ``metrics-of-all-attempts``, ``watermark-lag`` and ``stuck``; ``gates``,
+        ``mark-waits-for``, ``failure``, ``cancel-reason``, ``numRestarts``, ``restarts``, ``retained-checkpoint``, ``restart-strategy``
+        and ``why-no-restart`` of a job; ``stuck-tasks`` of an overview.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from flowlet.graph.execution_graph import Execution, ExecutionGraph
+from flowlet.graph.execution_graph import Execution, ExecutionGraph, FailedRun, SubtaskKey
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -23,6 +23,19 @@ from flowlet.rpc.control_messages import FailureInfo, InputChannelDescriptor, Jo
 
 Document = dict[str, object]
 _NO_METRICS: Final = TaskMetrics()
+_MAX_RESTARTS: Final = 10  # of a document, which is asked for every second
+_MAX_CAUSE_CHARS: Final = 300
+# What a task counts from its start on, so that its attempts add up.
+_COUNTERS: Final = (
+    "num_records_in",
+    "num_records_out",
+    "num_bytes_in_local",
+    "num_bytes_in_remote",
+    "num_bytes_out",
+    "accumulated_busy_ms",
+    "accumulated_idle_ms",
+    "accumulated_back_pressured_ms",
+)
 # A vertex is in the first of these states that any of its subtasks is in.  FINISHED is not here: all subtasks must have finished.
 _PRECEDENCE: Final = (
     ExecutionState.FAILED,
@@ -32,6 +45,9 @@ _PRECEDENCE: Final = (
     ExecutionState.RUNNING,
 )
 _BEFORE: Final = (ExecutionState.DEPLOYING, ExecutionState.SCHEDULED, ExecutionState.CREATED)
+
+
+_NOTHING: Final = Counter[str]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +62,7 @@ class JobView:
     stuck: Mapping[bytes, TaskStuck] = field(default_factory=dict)  # cancelled tasks that have not ended, by attempt
     retained_checkpoint: str | None = None  # where the newest checkpoint lies that stays when the job has been cancelled or has failed
     mark_waits_for: Sequence[str] = ()  # the tasks that have not passed the completion mark on its way
+    former: Mapping[SubtaskKey, Counter[str]] = field(default_factory=dict)  # what attempts before the newest ones have counted
 
 
 def job_document(view: JobView, now_ms: int) -> Document:
@@ -69,6 +86,7 @@ def job_document(view: JobView, now_ms: int) -> Document:
         "cancel-reason": graph.cancel_reason,
         "retained-checkpoint": view.retained_checkpoint,
         "numRestarts": graph.attempt_number,
+        "restarts": [_restart_document(view, run) for run in list(reversed(graph.restarted_runs))[:_MAX_RESTARTS]],
         "restart-strategy": str(graph.strategy),
         "why-no-restart": graph.why_no_restart,
     }
@@ -84,15 +102,35 @@ def exceptions_document(view: JobView, max_exceptions: int) -> Document:
     return {"exceptionHistory": {"entries": entries, "truncated": len(runs) < view.graph.num_failed_runs}}
 
 
-def _exception_document(view: JobView, failure: FailureInfo) -> Document:
+def counters_of(metrics: TaskMetrics) -> Counter[str]:
+    """What the attempts of a subtask count together: records, bytes, and the times that they were busy or not."""
+    return Counter({name: getattr(metrics, name) for name in _COUNTERS})
+
+
+def _restart_document(view: JobView, run: FailedRun) -> Document:
+    failure = run.root
+    cause = " ".join(f"{failure.exception_type}: {failure.message}".split()).removesuffix(":")
+    return {
+        "failed": failure.timestamp_ms,
+        "restarted": -1 if run.restarted_ms is None else run.restarted_ms,
+        "task": _task_of(view, failure) or None,
+        "taskManagerId": failure.tm_id or None,
+        "cause": cause if len(cause) <= _MAX_CAUSE_CHARS else f"{cause[: _MAX_CAUSE_CHARS - 3]}...",
+    }
+
+
+def _task_of(view: JobView, failure: FailureInfo) -> str:
     parallelism = next((vertex.parallelism for vertex in view.job.vertices if vertex.name == failure.task_name), 0)
-    task = f"{failure.task_name} ({failure.subtask + 1}/{parallelism})" if failure.subtask >= 0 else failure.task_name
+    return f"{failure.task_name} ({failure.subtask + 1}/{parallelism})" if failure.subtask >= 0 else failure.task_name
+
+
+def _exception_document(view: JobView, failure: FailureInfo) -> Document:
     return {
         "exceptionName": failure.exception_type,
         "stacktrace": failure.traceback or f"{failure.exception_type}: {failure.message}",
         "timestamp": failure.timestamp_ms,
         "failureLabels": {},
-        "taskName": task or None,
+        "taskName": _task_of(view, failure) or None,
         "endpoint": None,
         "taskManagerId": failure.tm_id or None,
     }
@@ -200,6 +238,8 @@ def _vertex_document(view: JobView, vertex: VertexMessage, now_ms: int) -> Docum
 def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Document:
     location, stuck = view.locations.get(execution.attempt), view.stuck.get(execution.attempt)
     start_ms = -1 if execution.start_ms is None else execution.start_ms
+    metrics = view.metrics.get(execution.attempt, _NO_METRICS)
+    all_attempts = {name: getattr(metrics, name) + view.former.get(execution.vertex.key, _NOTHING)[name] for name in _COUNTERS}
     return {
         "subtask": execution.vertex.subtask,
         "state": execution.state.value,
@@ -208,8 +248,9 @@ def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Docum
         "attempt": execution.attempt.hex(),
         "attempt-number": execution.vertex.attempt_number,
         **_times(start_ms, -1 if execution.end_ms is None else execution.end_ms, now_ms),
-        "metrics": msgspec.to_builtins(view.metrics.get(execution.attempt, _NO_METRICS)),
-        "watermark-lag": _watermark_lag_ms(view.metrics.get(execution.attempt, _NO_METRICS), now_ms),
+        "metrics": msgspec.to_builtins(metrics),
+        "metrics-of-all-attempts": all_attempts,
+        "watermark-lag": _watermark_lag_ms(metrics, now_ms),
         "failure": msgspec.to_builtins(execution.failure),
         "stuck": None if stuck is None else {"waited-ms": stuck.waited_ms, "operator": stuck.operator, "stack": stuck.stack},
     }

@@ -9,7 +9,7 @@ Source:     Flink ``JobMaster``.
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from random import Random, SystemRandom
 from typing import Final, assert_never
@@ -37,6 +37,7 @@ from flowlet.graph.execution_graph import (
     RestartDue,
     SchedulingFailed,
     SlotsAllocated,
+    SubtaskKey,
     TaskManagerLost,
 )
 from flowlet.graph.execution_state import ExecutionState
@@ -50,7 +51,7 @@ from flowlet.jm.client_lease import client_lease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gate_supervisor import GateSupervisor
 from flowlet.jm.gates import gate_document, known_vertex
-from flowlet.jm.job_document import Document, JobView
+from flowlet.jm.job_document import Document, JobView, counters_of
 from flowlet.jm.job_owner import JobOwner
 from flowlet.jm.job_store.entries import RecoveredJob
 from flowlet.jm.regions.job_sources import JobSources
@@ -142,6 +143,7 @@ class JobMaster:
         self._is_carrying_out = self._is_suspended = False
         self._has_code = True
         self._metrics: dict[bytes, TaskMetrics] = {}
+        self._former: dict[SubtaskKey, Counter[str]] = {}  # what attempts before the newest one have counted
         self._locations: dict[bytes, TaskManagerLocation] = {}
         self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self.gates = GateSupervisor(
@@ -191,7 +193,8 @@ class JobMaster:
         """What ``job_document`` needs."""
         waits_for = [f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})" for each in self.gates.missing]
         retained = self._checkpoints.retained_path(self.graph.status)
-        return JobView(self.job, self.graph, self._metrics, self._locations, self.gates.documents(), self._stuck, retained, waits_for)
+        gates = self.gates.documents()
+        return JobView(self.job, self.graph, self._metrics, self._locations, gates, self._stuck, retained, waits_for, self._former)
 
     def begin(self) -> None:
         """Ask for slots, once the checkpoint of another job was read, if this one starts from it and has none of its own; called once."""
@@ -252,6 +255,9 @@ class JobMaster:
         del self._restart_timers[regions]
         ended = self.graph.executions_in(frozenset(regions))
         for execution in ended:
+            if execution.attempt in self._metrics:
+                former = self._former.setdefault(execution.vertex.key, Counter())
+                former.update(counters_of(self._metrics[execution.attempt]))
             for of_run in (self._metrics, self._locations, self._stuck, self._restored_ids):
                 of_run.pop(execution.attempt, None)
         self._handle(RestartDue([next_attempt(self.job_id, execution.vertex) for execution in ended]))

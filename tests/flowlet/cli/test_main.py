@@ -1,6 +1,8 @@
 """The command ``flowlet``: what it prints, and its errors in one line."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +13,9 @@ import pytest
 
 from flowlet.cli.main import app, installed_version, run_command
 from flowlet.client.running_job import RunningJob
+from flowlet.common import Configuration
 from flowlet.common.job_status import JobStatus
+from flowlet.datastream.connectors import DiscardingSink
 from flowlet.errors import JobExecutionError
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.testing.mini_cluster import MiniCluster
@@ -83,6 +87,47 @@ def test_a_failed_job_is_shown_with_its_tasks_and_the_reason(cli: Cli, cluster: 
     assert "records out" in out
     assert "while processing the record 0" in out
     assert "ZeroDivisionError" in out
+
+
+def test_a_job_that_has_restarted_says_when_and_why(cli: Cli, cluster: MiniCluster, tmp_path: Path) -> None:
+    """The newest restart first; the counters are those of all attempts."""
+
+    def fail_twice(value: int) -> int:
+        with (tmp_path / "failures").open("a+") as file:
+            file.seek(0)
+            number = len(file.readlines())
+            if value == 2 and number < 2:
+                file.write("one\n")
+                raise ValueError(f"failure\n{number}")
+        return value
+
+    settings = {"type": "fixed-delay", "fixed-delay.delay": "1 ms", "fixed-delay.attempts": "2"}
+    environment = cluster.environment().set_parallelism(1)
+    environment.configure(Configuration.from_dict({f"restart-strategy.{name}": value for name, value in settings.items()}))
+    environment.from_collection([1, 2, 3]).rebalance().map(fail_twice).name("failing").disable_chaining().sink_to(DiscardingSink())
+    client = environment.execute_async("restarting")
+    client.get_job_execution_result().result()
+
+    code, out, _ = cli("job", str(client.get_job_id()))
+    document = json.loads(cli("job", str(client.get_job_id()), "--format", "json")[1])
+
+    assert code == 0
+    today = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    lines = out.splitlines()
+    start = lines.index("2 restarts, the newest first; the counters above are sums over all attempts")
+    assert lines[start + 1].split() == ["failed", "started", "again", "task", "cause"]
+    for line, number in zip(lines[start + 2 :], (1, 0), strict=True):
+        assert re.fullmatch(rf"{today}  {today}  failing.* \(1/1\)  ValueError: failure {number}", line.rstrip()), line
+    [task] = [line for line in lines if line.startswith("failing")]
+    assert task.split()[task.split().index("FINISHED") + 1] == "9", "three records in each of three attempts"
+    assert [each["cause"] for each in document["restarts"]] == ["ValueError: failure 1", "ValueError: failure 0"]
+    assert all(each["restarted"] >= each["failed"] > 0 for each in document["restarts"])
+    [subtask] = document["vertices"][1]["subtasks"]
+    assert (subtask["metrics"]["num_records_in"], subtask["metrics-of-all-attempts"]["num_records_in"]) == (3, 9)
+
+
+def test_another_format_is_refused(cli: Cli) -> None:
+    assert cli("job", "zz", "--format", "yaml") == (2, "", "flowlet: --format is 'yaml', it must be one of table, json\n")
 
 
 def test_the_first_digits_of_an_id_are_enough(cli: Cli, cluster: MiniCluster) -> None:

@@ -1,15 +1,17 @@
 """Tests of ``flowlet.jm.job_document``: names, sums and times."""
 
 import itertools
+from dataclasses import replace
 
 import msgspec
 import pytest
 
-from flowlet.graph.execution_graph import CancelRequested, ExecutionGraph, ExecutionReported, SlotsAllocated
+from flowlet.graph.execution_graph import CancelRequested, ExecutionGraph, ExecutionReported, RestartDue, SlotsAllocated
 from flowlet.graph.execution_state import ExecutionState
+from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.job_document import JobView, job_document, job_overview_item, vertex_metrics_document, vertex_status
-from flowlet.jm.scheduler import attempt_id, execution_vertices
+from flowlet.jm.job_document import JobView, counters_of, job_document, job_overview_item, vertex_metrics_document, vertex_status
+from flowlet.jm.scheduler import attempt_id, execution_vertices, next_attempt
 from flowlet.rpc.control_messages import OperatorMetrics, TaskMetrics, UserMetric
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, JOB_ID, SINK_ID, SOURCE_ID, edge, user_failure, word_count
 
@@ -105,6 +107,90 @@ def test_a_failed_job_shows_its_cause_and_each_tasks_own() -> None:
     assert document["failure"] == part(document, "vertices", 0, "subtasks", 0, "failure") == msgspec.to_builtins(user_failure())
     assert part(document, "vertices", 1, "subtasks", 0, "failure") is None
     assert document["status-counts"] == {state.value: 0 for state in ExecutionState} | {"FAILED": 1, "CANCELING": 2}
+
+
+def fail_and_restart(view: JobView, now_ms: int, message: str = "boom") -> None:
+    """The source fails, the other tasks end, and 10 ms later the next attempts begin."""
+    graph = view.graph
+    source, *sinks = graph.executions.values()
+    graph.handle(ExecutionReported(source.attempt, "tm-1", ExecutionState.FAILED, user_failure(message)), now_ms)
+    for each in sinks:
+        graph.handle(ExecutionReported(each.attempt, "tm-1", ExecutionState.CANCELED, None), now_ms)
+    graph.handle(RestartDue([next_attempt(JOB_ID, each.vertex) for each in graph.executions.values()]), now_ms + 10)
+    graph.handle(SlotsAllocated(dict.fromkeys(graph.executions, "tm-1")), now_ms + 10)
+
+
+def restarting(attempts: int) -> JobView:
+    """Deployed at 2,000."""
+    graph = ExecutionGraph.create(execution_vertices(JOB), 1_000, FixedDelay(attempts, 10))
+    graph.handle(SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
+    return JobView(JOB, graph, {}, LOCATIONS)
+
+
+def test_the_last_ten_restarts_have_their_times_and_causes() -> None:
+    """The newest first, each cause in one short line."""
+    view = restarting(100)
+    for number in range(12):
+        fail_and_restart(view, 3_000 + 100 * number, f"boom\n {number}" if number < 11 else "x" * 1_000)
+
+    document = job_document(view, 9_000)
+
+    restarts = document["restarts"]
+    assert isinstance(restarts, list)
+    assert document["numRestarts"] == 12
+    assert [each["restarted"] for each in restarts] == [4_110 - 100 * number for number in range(10)]
+    assert restarts[1] == {
+        "failed": user_failure().timestamp_ms,
+        "restarted": 4_010,
+        "task": "source (1/1)",
+        "taskManagerId": "tm-1",
+        "cause": "builtins.ValueError: boom 10",
+    }
+    assert (len(restarts[0]["cause"]), restarts[0]["cause"][-4:]) == (300, "x...")
+
+
+def test_a_restart_that_is_due_is_not_yet_and_a_last_failure_is_none() -> None:
+    view = restarting(1)
+    report(view, SOURCE, ExecutionState.FAILED, 3_000)
+    due = job_document(view, 3_500)
+    view = restarting(1)
+    fail_and_restart(view, 3_000)
+    report(view, next(iter(view.graph.executions)), ExecutionState.FAILED, 4_000)
+    failed = job_document(view, 4_500)
+
+    assert (due["state"], part(due, "restarts", 0, "restarted")) == ("RESTARTING", -1)
+    assert failed["state"] == "FAILING"
+    assert [each["restarted"] for each in failed["restarts"]] == [3_010]  # type: ignore[attr-defined]  # as above
+
+
+def test_a_restart_that_a_cancel_forestalled_is_none() -> None:
+    view = restarting(1)
+    report(view, SOURCE, ExecutionState.FAILED, 3_000)
+    view.graph.handle(CancelRequested(), 3_500)
+
+    assert job_document(view, 4_000)["restarts"] == []
+
+
+def test_the_counters_of_all_attempts_are_beside_those_of_the_newest() -> None:
+    """Records, bytes and times; the metrics of a vertex are of the newest attempts, as Flink's."""
+    newest = TaskMetrics(num_records_in=5, num_bytes_out=50, accumulated_busy_ms=7, num_checkpoints=3)
+    view = running(sink_0=newest)
+    former = {view.graph.executions[SINK_0].vertex.key: counters_of(TaskMetrics(num_records_in=100, num_bytes_out=1, num_checkpoints=9))}
+
+    vertex = part(job_document(replace(view, former=former), 2_500), "vertices", 1)
+
+    assert part(vertex, "subtasks", 0, "metrics", "num_records_in") == part(vertex, "metrics", "read-records") == 5
+    assert part(vertex, "subtasks", 0, "metrics-of-all-attempts") == {
+        "num_records_in": 105,
+        "num_records_out": 0,
+        "num_bytes_in_local": 0,
+        "num_bytes_in_remote": 0,
+        "num_bytes_out": 51,
+        "accumulated_busy_ms": 7,
+        "accumulated_idle_ms": 0,
+        "accumulated_back_pressured_ms": 0,
+    }
+    assert part(vertex, "subtasks", 1, "metrics-of-all-attempts", "num_records_in") == 0
 
 
 def test_an_ended_jobs_duration_stands_still() -> None:
