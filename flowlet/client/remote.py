@@ -340,6 +340,10 @@ class ClusterClient:
     def __repr__(self) -> str:
         return f"<ClusterClient of {self._rpc.authority}{' closed' if self._is_closed else ''}>"
 
+    def where_to_look(self, job_id: str) -> str:
+        """How people look at a job while it runs."""
+        return f"flowlet job {job_id[:8]} -m {self._rpc.authority}"  # the first digits are enough
+
     @property
     def is_closed(self) -> bool:
         """Whether ``close`` was called."""

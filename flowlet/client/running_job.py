@@ -13,8 +13,10 @@ from typing import Final
 
 from flowlet.client.collect import CollectedValues
 from flowlet.client.program.interrupts import DeferredSignals
+from flowlet.client.progress import is_wanted, shown
 from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError
 from flowlet.client.result_buffer import guarantee_of
+from flowlet.common.job_client import ProgressMode
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
@@ -55,12 +57,15 @@ class RunningJob:
         self._client = client
         self._job_id = job_id
         self._name = name
-        self._guarantee = guarantee_of(settings or JobSettings())
+        settings = settings or JobSettings()
+        self._guarantee = guarantee_of(settings)
+        self._takes_checkpoints = settings.takes_checkpoints
         self._lock = threading.Lock()
         self._collecting: list[CollectedValues] = []  # Guarded by _lock.
         self._is_cancel_sent = False  # after an interrupt; a flag of the thread that was interrupted
         self._savepoints: dict[str, concurrent.futures.Future[str]] = {}  # Guarded by _lock; by request, what becomes of it.
         self._last_document: JobDocument | None = None  # The terminal one, once seen; written whole, read anywhere.
+        self._last_status: JobStatus | None = None  # Written whole, read anywhere; a later answer of another thread may be the older one.
 
     def __repr__(self) -> str:
         return f"<RunningJob {self._name!r} {self._job_id} at {self._client!r}>"
@@ -79,6 +84,11 @@ class RunningJob:
     def is_closed(self) -> bool:
         """Whether its connection was given back, by ``close`` or because the job could not be submitted."""
         return self._client.is_closed
+
+    @property
+    def last_status(self) -> JobStatus | None:
+        """The state that the JobManager had for it when it was last asked; None: it was not asked yet."""
+        return self._last_status
 
     def status(self) -> JobStatus:
         """The state that the JobManager has for it now."""
@@ -145,8 +155,8 @@ class RunningJob:
         """Let a remote gate of the job end with the partitions that are open; returns without waiting for that."""
         self._client.call(lambda api: api.finish_gate(self._job_id, name))
 
-    def wait(self, timeout: float | None = None) -> JobExecutionResult:
-        """Wait until the job has finished.  Ctrl-C cancels it.
+    def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
+        """Wait until the job has finished.  Ctrl-C cancels it.  ``progress``: whether standard error shows it meanwhile.
 
         Raises:
             JobExecutionError: it failed or was cancelled; the text shows task, record and error, the cause the user's traceback.
@@ -154,7 +164,8 @@ class RunningJob:
             TimeoutError: it has not ended within ``timeout``.
         """
         try:
-            document = self._wait_terminal(timeout)
+            with self._progress() if is_wanted(progress) else contextlib.nullcontext():
+                document = self._wait_terminal(timeout)
         except KeyboardInterrupt:
             self.cancel_after_interrupt()
             raise
@@ -253,6 +264,9 @@ class RunningJob:
         for values in collecting:
             values.release(has_job_finished=has_job_finished)
 
+    def _progress(self) -> contextlib.AbstractContextManager[None]:
+        return shown(self._client, self._job_id, self._name, takes_checkpoints=self._takes_checkpoints)
+
     def _wait_terminal(self, timeout_s: float | None) -> JobDocument | None:
         if self._last_document is None:
             document = self._client.call(lambda api: api.wait_terminal(self._job_id, timeout_s))
@@ -278,8 +292,11 @@ class RunningJob:
         return failure_of(document, self._client.process_ends() if is_lost else ())
 
     def _remember(self, document: JobDocument) -> JobDocument:
-        if JobStatus[document["state"]].is_globally_terminal_state():
+        status = JobStatus[document["state"]]
+        if status.is_globally_terminal_state():
             self._last_document = document
+        if self._last_document is None or status.is_globally_terminal_state():
+            self._last_status = status
         return document
 
 

@@ -7,6 +7,7 @@ Source: PyFlink ``pyflink.common.job_client``.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from flowlet.common.completable_future import CompletableFuture
@@ -17,6 +18,14 @@ from flowlet.common.not_yet import missing_attribute
 from flowlet.errors import SavepointError
 
 __all__ = ["JobClient"]
+
+
+class ProgressMode(Enum):
+    """When ``execute()`` shows the progress of its job on standard error."""
+
+    AUTO = "auto"  # if it is a terminal
+    ON = "on"
+    OFF = "off"
 
 
 class CollectedRecords(Iterator[Any], Protocol):
@@ -36,6 +45,10 @@ class RunningJob(Protocol):
     @property
     def is_inherited(self) -> bool:
         """Whether this process is a forked child of the one that runs the job."""
+
+    @property
+    def last_status(self) -> JobStatus | None:
+        """The state that was last heard of, without a question to the JobManager; None: it was not asked yet."""
 
     def status(self) -> JobStatus:
         """The job's present state at the JobManager."""
@@ -61,8 +74,8 @@ class RunningJob(Protocol):
     def finish_gate(self, name: str) -> None:
         """Request the end of a remote gate, once its open partitions have ended; does not wait for that."""
 
-    def wait(self, timeout: float | None = None) -> JobExecutionResult:
-        """Wait up to ``timeout`` seconds until the job has finished.
+    def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
+        """Wait up to ``timeout`` seconds until the job has finished; ``progress``: whether standard error shows it meanwhile.
 
         Raises:
             JobExecutionError: it failed or was cancelled.
@@ -103,6 +116,10 @@ class JobClient:
     def __init__(self, job: RunningJob, on_end: Callable[[RunningJob], None]) -> None:
         self._job = job
         self._on_end = on_end
+
+    def __repr__(self) -> str:
+        status = self._job.last_status
+        return f"<JobClient {self._job.job_id} {'submitted' if status is None else status.name}>"
 
     def get_job_id(self) -> JobID:
         """The id of the job."""

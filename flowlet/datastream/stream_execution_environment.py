@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 from flowlet.common.checks import is_whole_number
 from flowlet.common.configuration import Configuration
 from flowlet.common.execution_config import ExecutionConfig, check_parallelism
-from flowlet.common.job_client import JobClient, RunningJob, SubmittedJob
+from flowlet.common.job_client import JobClient, ProgressMode, RunningJob, SubmittedJob
 from flowlet.common.job_execution_result import DetachedJobExecutionResult, JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.not_yet import missing_attribute
@@ -36,7 +36,7 @@ from flowlet.common.options.job_options import (
 )
 from flowlet.common.options.option import Option
 from flowlet.common.options.python_options import dependency_settings
-from flowlet.common.options.run_options import is_detached, run_options
+from flowlet.common.options.run_options import is_detached, progress_mode, run_options
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.datastream.checkpoint_config import CheckpointConfig
@@ -322,9 +322,13 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
         """Run the job and wait for its end.  An interrupt (Ctrl-C) cancels it.
 
+        If standard error is a terminal, it shows where to look at the job, and a line of figures while the job runs; the environment
+        variable ``FLOWLET_PROGRESS`` (``auto``, ``on``, ``off``) forbids that, or asks for it elsewhere.
+
         If the job could not be started, see the class for what the next call runs.
 
         Raises:
+            ConfigError: that variable has another value.
             JobGraphError: the program is not valid.
             JobSubmissionError: the JobManager did not take it, or a function cannot be sent to it.
             RpcConnectError: there is no JobManager, or it is gone before the end of the job.
@@ -333,12 +337,13 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         if is_detached(os.environ):
             return self._execute_detached(job_name)
         try:
-            return self._start(lambda submitted: self._wait(submitted.job), job_name, is_attached=True)
+            progress = progress_mode(os.environ)
+            return self._start(lambda submitted: self._wait(submitted.job, progress), job_name, is_attached=True)
         except FlowletError as error:
             raise without_our_frames(error) from error.__cause__
 
-    def _wait(self, job: RunningJob) -> JobExecutionResult:
-        result = job.wait()  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
+    def _wait(self, job: RunningJob, progress: ProgressMode) -> JobExecutionResult:
+        result = job.wait(progress=progress)  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
         self._release(job)
         return result
 

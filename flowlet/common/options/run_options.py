@@ -1,4 +1,4 @@
-"""What ``flowlet run`` tells the program that it starts, in environment variables.
+"""What ``flowlet run`` and the user tell a program in environment variables.
 
 Side:  pure.
 Rules: options of the program override these.
@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from flowlet.common.configuration import Configuration
+from flowlet.common.job_client import ProgressMode
 from flowlet.errors import ConfigError
 
 OPTIONS_VARIABLE: Final = "FLOWLET_RUN_OPTIONS"  # a JSON object of texts
+PROGRESS_VARIABLE: Final = "FLOWLET_PROGRESS"  # auto, on or off
 DETACHED_VARIABLE: Final = "FLOWLET_RUN_DETACHED"  # "1": execute() does not wait for the end of the job
 
 
@@ -32,3 +34,12 @@ def run_options(variables: Mapping[str, str]) -> Configuration | None:
 def is_detached(variables: Mapping[str, str]) -> bool:
     """Whether ``execute()`` returns when the job is submitted."""
     return variables.get(DETACHED_VARIABLE, "") == "1"
+
+
+def progress_mode(variables: Mapping[str, str]) -> ProgressMode:
+    """What the user wants.  Raises ConfigError: the variable has an unknown value."""
+    wish = variables.get(PROGRESS_VARIABLE, "").strip().lower() or "auto"
+    try:
+        return ProgressMode(wish)
+    except ValueError:
+        raise ConfigError(f"environment variable {PROGRESS_VARIABLE} is {wish!r}; set it to 'auto', 'on' or 'off', or unset it") from None

@@ -46,7 +46,7 @@ def test_a_client_whose_loop_does_not_run_leaves_nothing(monkeypatch: pytest.Mon
         monkeypatch.setattr(remote, limit, 0.01, raising=False)
     threads = set(threading.enumerate())
 
-    with pytest.raises(FlowletError, match="the client's event loop did not run within 0.01 s: the machine is too busy"):
+    with pytest.raises(FlowletError, match=r"the client's event loop did not run within 0\.01 s: the machine is too busy"):
         RemoteTarget("127.0.0.1", 1, secret=bytes(32)).open(1)
 
     assert set(threading.enumerate()) == threads

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flowlet.common import JobClient, JobExecutionResult, JobID, JobStatus
-from flowlet.common.job_client import RunningJob
+from flowlet.common.job_client import ProgressMode, RunningJob
 from flowlet.errors import JobExecutionError, SavepointError
 
 JOB_ID = "0123456789abcdef" * 2
@@ -20,6 +20,7 @@ class ScriptedJob:
     state: JobStatus = JobStatus.RUNNING
     job_id: str = JOB_ID
     is_inherited: bool = False
+    last_status: JobStatus | None = None
     calls: list[str] = field(default_factory=list)
     refusal: SavepointError | None = None
 
@@ -52,7 +53,7 @@ class ScriptedJob:
         self.calls.append(f"wait {request_id}")
         return "/savepoints/savepoint-1"
 
-    def wait(self, timeout: float | None = None) -> JobExecutionResult:
+    def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         self.calls.append("wait")
         self.state = JobStatus.FINISHED
         if isinstance(self.outcome, Exception):
@@ -74,6 +75,17 @@ def client_of(job: ScriptedJob) -> JobClient:
         running.close()
 
     return JobClient(job, release)
+
+
+def test_the_text_has_the_id_and_the_state_that_was_last_heard_of() -> None:
+    """The JobManager is not asked: it may be gone, and a debugger would wait for it."""
+    job = ScriptedJob(JobExecutionResult(JobID(JOB_ID), 1))
+    client = client_of(job)
+
+    assert repr(client) == f"<JobClient {JOB_ID} submitted>"
+    job.last_status = JobStatus.RESTARTING
+    assert repr(client) == f"<JobClient {JOB_ID} RESTARTING>"
+    assert job.calls == []
 
 
 def test_the_result_is_waited_for_and_the_job_given_back() -> None:

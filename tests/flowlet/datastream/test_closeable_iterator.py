@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from flowlet.common import JobExecutionResult, JobID, JobStatus
-from flowlet.common.job_client import RunningJob, SubmittedJob
+from flowlet.common.job_client import ProgressMode, RunningJob, SubmittedJob
 from flowlet.datastream import CloseableIterator
 from flowlet.errors import FlowletError, JobExecutionError
 
@@ -39,6 +39,7 @@ class ScriptedJob:
     state: JobStatus = JobStatus.RUNNING
     job_id: str = JOB_ID
     is_inherited: bool = False
+    last_status: JobStatus | None = None
     calls: list[str] = field(default_factory=list)
 
     def status(self) -> JobStatus:
@@ -65,7 +66,7 @@ class ScriptedJob:
     def wait_for_savepoint(self, request_id: str) -> str:
         raise AssertionError("not asked for")
 
-    def wait(self, timeout: float | None = None) -> JobExecutionResult:
+    def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         self.calls.append("wait")
         if self.failure is not None:
             raise self.failure

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowlet.common import Configuration, Duration, JobExecutionResult, JobID, JobStatus, Row, Types, WatermarkStrategy
-from flowlet.common.job_client import RunningJob, SubmittedJob
+from flowlet.common.job_client import ProgressMode, RunningJob, SubmittedJob
 from flowlet.datastream import CloseableIterator, RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
 from flowlet.datastream.connectors import FileSource, Source, StreamFormat
 from flowlet.errors import ConfigError, JobExecutionError, JobGraphError, JobSubmissionError
@@ -32,6 +32,7 @@ class ScriptedJob:
     state: JobStatus = JobStatus.RUNNING
     job_id: str = JOB_ID
     is_inherited: bool = False
+    last_status: JobStatus | None = None
     calls: list[str] = field(default_factory=list)
 
     def status(self) -> JobStatus:
@@ -58,7 +59,7 @@ class ScriptedJob:
     def wait_for_savepoint(self, request_id: str) -> str:
         raise AssertionError("not asked for")
 
-    def wait(self, timeout: float | None = None) -> JobExecutionResult:
+    def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         self.calls.append("wait")
         if self.outcome is not None:
             raise self.outcome
