@@ -30,9 +30,18 @@ CLUSTERS: Final = (
     "tests/kafka/",
     "tests/test_packaging.py",
     "tests/flowlet/cli/test_main.py",
+    "tests/flowlet/client/test_objects_of_main_programs.py",
+    "tests/flowlet/client/test_starts_of_main_programs.py",
+    "tests/flowlet/client/test_what_users_see.py",
+    "tests/flowlet/client/test_progress.py",
 )
 # What computes for long, in few tests.
-LONG: Final = ("tests/sim/test_sim.py", "tests/differential/test_differential.py", "tests/flowlet/operators/test_chunks_or_records.py")
+LONG: Final = (
+    "tests/sim/test_sim.py",
+    "tests/differential/test_differential.py",
+    "tests/flowlet/operators/test_chunks_or_records.py",
+    "tests/flowlet/windows/test_keys_that_have_ended.py",
+)
 
 
 def scope_of(nodeid: str) -> str:

@@ -90,3 +90,23 @@ def running(*arguments: str, environment: Mapping[str, str] | None = None, folde
         finally:
             if process.poll() is None:
                 process.kill()
+
+
+class Programs:
+    """What programs print; each runs once, for all tests of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._printed: dict[tuple[str, ...], list[str]] = {}
+
+    def lines(self, text: str, *arguments: str) -> list[str]:
+        """Of ``program.py``, which ends without an error."""
+        if (text, *arguments) not in self._printed:
+            folder = self._folder / str(len(self._printed))
+            folder.mkdir(exist_ok=True)
+            (folder / "program.py").write_text(text)
+            with running(*arguments, folder=folder) as program:
+                code, out, errors = program.end()
+            assert code == 0, "\n".join(errors)
+            self._printed[text, *arguments] = out.splitlines()
+        return self._printed[text, *arguments]

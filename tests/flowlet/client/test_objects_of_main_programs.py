@@ -1,16 +1,14 @@
-"""What the main module of a program defines works in its own process and in children alike, however the program was started.
+"""What the main module of a program defines works in its own process and in children alike.
 
 Each program is a real one.  It runs with parallelism 1, where all is in its process, and with 2, where tasks run in other processes.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowlet.datastream import StreamExecutionEnvironment
-from tests.flowlet.client.programs import REPOSITORY, running
+from tests.flowlet.client.programs import REPOSITORY, Programs
 
 PARALLELISM = pytest.mark.parametrize("parallelism", [pytest.param("1", marks=pytest.mark.slow), pytest.param("2", marks=pytest.mark.slow)])
 
@@ -419,56 +417,6 @@ if __name__ == "__main__":
 """
 
 
-_STARTED = """\
-import multiprocessing, pickle, runpy, sys
-from dataclasses import dataclass
-from typing import Generic, TypeVar
-from flowlet.datastream import MapFunction, StreamExecutionEnvironment
-
-T = TypeVar("T")
-
-@dataclass(slots=True)
-class Event:
-    number: int
-
-class Box(Generic[T]):
-    def __init__(self, inside: T): self.inside = inside
-
-class Doubling(MapFunction):
-    def open(self, runtime_context):
-        import __main__
-        self._known = pickle.loads(pickled).number, __main__.helper(1)
-    def map(self, event): return Box(Event(helper(event.number) + self._known[0] + self._known[1]))
-
-def helper(number): return 2 * number
-
-pickled = b"\\x80\\x04c__main__\\nEvent\\n)\\x81N}\\x8c\\x06numberK\\x00s\\x86b."
-
-def job():
-    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(int(sys.argv[1]))
-    stream = env.from_collection([Event(1), Event(2)]).map(Doubling())
-    with stream.key_by(lambda box: box.inside.number).map(lambda box: box).execute_and_collect() as results:
-        found = list(results)
-    print(sorted(box.inside.number for box in found), {type(box) for box in found} == {Box}, type(found[0].inside) is Event, flush=True)
-"""
-_SPAWNING = """
-if __name__ == "__main__":
-    process = multiprocessing.get_context(sys.argv[2]).Process(target=job)
-    process.start()
-    process.join()
-    sys.exit(process.exitcode)
-"""
-_STARTS = {
-    "spawn": (["program.py", "PARALLELISM", "spawn"], _STARTED + _SPAWNING),
-    "forkserver": (["program.py", "PARALLELISM", "forkserver"], _STARTED + _SPAWNING),
-    "fork": (["program.py", "PARALLELISM", "fork"], _STARTED + _SPAWNING),
-    "spawn of a module": (["-m", "program", "PARALLELISM", "spawn"], _STARTED + _SPAWNING),
-    "module": (["-m", "program", "PARALLELISM"], _STARTED + "job()\n"),
-    "text": (["-c", _STARTED + "job()\n", "PARALLELISM"], ""),
-    "runpy": (["other.py", "PARALLELISM"], _STARTED + "job()\n"),
-}
-_RUNPY = "import runpy\nrunpy.run_path('program.py', run_name='job')\n"
-
 _UNSENDABLE = r"""
 import gzip, io, queue, socket, sqlite3, subprocess, tempfile, weakref
 from flowlet.errors import JobSubmissionError
@@ -712,40 +660,20 @@ if __name__ == "__main__":
 """
 
 
-class Programs:
-    """What programs print; each runs once, for all tests of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._printed: dict[tuple[str, ...], list[str]] = {}
-
-    def lines(self, text: str, *arguments: str) -> list[str]:
-        """Of a program that ends without an error."""
-        if (text, *arguments) not in self._printed:
-            folder = self._folder / str(len(self._printed))
-            folder.mkdir(exist_ok=True)
-            (folder / "program.py").write_text(text)
-            (folder / "other.py").write_text(_RUNPY)
-            with running(*arguments, folder=folder) as program:
-                code, out, errors = program.end()
-            assert code == 0, "\n".join(errors)
-            self._printed[text, *arguments] = out.splitlines()
-        return self._printed[text, *arguments]
-
-    def of(self, text: str, parallelism: str) -> list[str]:
-        """Of one that begins as all do."""
-        return self.lines(_START + text, "program.py", parallelism)
-
-
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     return Programs(tmp_path_factory.mktemp("programs"))
 
 
+def lines_of(programs: Programs, text: str, parallelism: str) -> list[str]:
+    """Of a program that begins as all do."""
+    return programs.lines(_START + text, "program.py", parallelism)
+
+
 @PARALLELISM
 def test_objects_of_a_programs_classes_come_back_as_they_are(parallelism: str, programs: Programs) -> None:
     """Classes with slots, dataclasses, named tuples, structs, enumerations, exceptions, with metaclasses and hooks, abstract, generic."""
-    assert programs.of(_CLASSES + _CLASSES_WORK, parallelism)[:4] == [
+    assert lines_of(programs, _CLASSES + _CLASSES_WORK, parallelism)[:4] == [
         "came back: 36 all 0",
         "are the program's: True",
         "are as they were: True",
@@ -756,7 +684,7 @@ def test_objects_of_a_programs_classes_come_back_as_they_are(parallelism: str, p
 @PARALLELISM
 def test_a_programs_classes_work_in_its_functions(parallelism: str, programs: Programs) -> None:
     """They have what the program gave them, and what Python, dataclasses, attrs, enum and msgspec made of it."""
-    assert programs.of(_CLASSES + _CLASSES_WORK, parallelism)[4:] == ["work: all"]
+    assert lines_of(programs, _CLASSES + _CLASSES_WORK, parallelism)[4:] == ["work: all"]
 
 
 @PARALLELISM
@@ -765,7 +693,7 @@ def test_a_programs_classes_are_as_they_were_after_a_job(parallelism: str, progr
 
     What the program sets itself while a job runs stays.
     """
-    *of_tasks, changed, others, own = programs.of(_CLASSES_STAY, parallelism)
+    *of_tasks, changed, others, own = lines_of(programs, _CLASSES_STAY, parallelism)
 
     assert set(of_tasks) == {"(True, 1, True, True)"}
     assert (changed, others, own) == ("[]", "True True", "{5: 5} [6] True True")
@@ -778,36 +706,13 @@ def test_functions_that_functools_made_run_beside_objects_that_answer_no_questio
     Classes without a module, or whose ``__module__`` raises, objects whose attributes raise, and modules that cannot be imported
     disturb no job.
     """
-    assert programs.of(_FUNCTIONS, parallelism) == ["True"]
-
-
-# By how the program is started: with which parallelisms it runs in each "make test"; with the others now and then.
-_OFTEN: Mapping[str, str] = {"spawn": "12", "fork": "2", "text": "2", "module": "2", "runpy": "12"}
-
-
-@pytest.mark.parametrize(
-    ("start", "parallelism"),
-    [
-        pytest.param(start, parallelism, marks=pytest.mark.slow if parallelism in _OFTEN.get(start, "") else pytest.mark.long)
-        for start in _STARTS
-        for parallelism in "12"
-    ],
-)
-def test_a_program_runs_however_it_was_started(start: str, parallelism: str, programs: Programs) -> None:
-    """Also in a process that multiprocessing started, where the main module has another name, and by runpy."""
-    arguments, text = _STARTS[start]
-    if start == "runpy":
-        text = text.replace("__main__.helper(1)", "2").replace("pickle.loads(pickled).number", "0")  # __main__ is another module
-
-    found = programs.lines(text, *(parallelism if each == "PARALLELISM" else each for each in arguments))
-
-    assert found == ["[4, 6] True True"]
+    assert lines_of(programs, _FUNCTIONS, parallelism) == ["True"]
 
 
 @PARALLELISM
 def test_what_cannot_be_sent_is_named_by_its_variable(parallelism: str, programs: Programs) -> None:
     """With the function that refers to it, in the same words whatever the parallelism."""
-    lock, text, output, *_ = programs.of(_UNSENDABLE, parallelism)
+    lock, text, output, *_ = lines_of(programs, _UNSENDABLE, parallelism)
 
     assert (
         "`connections[0]`, an attribute of a `Pool` (_thread.lock): TypeError: cannot pickle '_thread.lock' object" in lock
@@ -818,7 +723,7 @@ def test_what_cannot_be_sent_is_named_by_its_variable(parallelism: str, programs
 
 @pytest.mark.slow
 def test_a_job_that_is_too_large_names_the_variable_and_the_remedy(programs: Programs) -> None:
-    line = programs.of(_UNSENDABLE, "1")[-1]
+    line = lines_of(programs, _UNSENDABLE, "1")[-1]
 
     assert line.startswith("the functions of job 'large' have 1")
     assert "of them are `others`, a global of `look_up` (dict); " in line
@@ -832,7 +737,7 @@ def test_what_is_large_and_several_vertices_refer_to_is_sent_once(parallelism: s
 
     Each vertex has copies of its own, and new ones after a restart.
     """
-    lines = programs.of(_SHARED, parallelism)
+    lines = lines_of(programs, _SHARED, parallelism)
 
     assert "program: 3 task: (1, " + 2 * "(10000000, 450001, 1, 3), " + "(10000000, 450001, 1, 4))" in lines
 
@@ -840,7 +745,7 @@ def test_what_is_large_and_several_vertices_refer_to_is_sent_once(parallelism: s
 @PARALLELISM
 def test_subtasks_draw_random_numbers_of_their_own(parallelism: str, programs: Programs) -> None:
     """From the generator that a process shares.  Of one that is copied to all subtasks with its state the program is warned."""
-    shared, own = programs.of(_SHARED, parallelism)[-2:]
+    shared, own = lines_of(programs, _SHARED, parallelism)[-2:]
 
     assert shared == "[10, 10, 10, 10, 10] [] set()"
     names = ["`rng`, a global of `<lambda>`", "`wide`, a global of `<lambda>`", "`inner`, in the closure of `<lambda>`"]
