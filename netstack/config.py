@@ -61,7 +61,9 @@ class NetstackConfig:
     floating_buffers_per_gate: int = 8
     # Of one subpartition; more buffers make the pool unavailable, but are not refused (FLINK-27522).
     max_buffers_per_channel: int = 10
-    max_overdraft_buffers_per_gate: int = 5
+    # Flink: 5, for the rest of one record.  Here for the chunks of one default action, 2 MiB: the task then waits for room in its mailbox,
+    # where it takes mails, and not inside a write.  Only memory that no other pool was promised.
+    max_overdraft_buffers_per_gate: int = 64
     # For gates of producers outside the cluster: how many offers one subtask takes at once, and the share of the network memory that the
     # exclusive buffers of all of them may have.  64 offers take a quarter of 64 MiB.
     max_producers_per_gate: int = 64

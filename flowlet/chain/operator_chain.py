@@ -45,11 +45,20 @@ EdgeOutputs = Mapping[tuple[int, str | None], Sequence[EdgeOutput]]
 class HeadInput:
     """One input of the head; counts records and remembers the watermark."""
 
-    __slots__ = ("_counters", "_pass_watermark", "_process", "current_watermark", "process_latency_marker", "process_watermark_status")
+    __slots__ = (
+        "_counters",
+        "_pass_watermark",
+        "_process",
+        "_process_some",
+        "current_watermark",
+        "process_latency_marker",
+        "process_watermark_status",
+    )
 
     def __init__(self, head_input: Input, counters: OperatorCounters) -> None:
         self._counters = counters
         self._process = head_input.process_chunk
+        self._process_some = head_input.process_some
         self._pass_watermark = head_input.process_watermark
         self.current_watermark = MIN_TIMESTAMP  # Written by the task thread; read anywhere, one watermark stale is fine.
         self.process_watermark_status: Callable[[WatermarkStatus], None] = head_input.process_watermark_status
@@ -59,6 +68,12 @@ class HeadInput:
         """Count the records, then process them."""
         self._counters.num_records_in += len(chunk)
         self._process(chunk)
+
+    def process_some(self, chunk: Chunk) -> int:
+        """Process and count records until a mail waits, at least one; returns how many."""
+        num_done = self._process_some(chunk)
+        self._counters.num_records_in += num_done
+        return num_done
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Remember the watermark, then process it."""
@@ -143,7 +158,8 @@ class OperatorChain:
                 by_tag.setdefault(tag, []).extend([ChunkingOutput(output, getattr(output, "keys", None), conversion) for output in outputs])
         main = by_tag.pop(None)
         sides = {tag: consumers for tag, consumers in by_tag.items() if tag is not None}
-        return OperatorOutput(self.operators[index].name, main, sides, self.contexts[index].counters)
+        context = self.contexts[index]
+        return OperatorOutput(self.operators[index].name, main, sides, context.counters, context.attention)
 
     def _mark_left(self, channel: int, mark: CompletionMark) -> None:
         passed = self._marks.receive(channel, mark)
@@ -174,9 +190,15 @@ class OperatorChain:
         """The operator that reads the task's input, or that is its source."""
         return self.operators[0]
 
-    def input_of(self, index: int) -> Callable[[Chunk], None]:
-        """Return a function that gives records to an operator after the head as its parent does."""
-        return input_of(self.operators[index].name, self._consumers[index])
+    def input_of(self, index: int) -> Callable[[Chunk], int]:
+        """Return a function that gives records to an operator after the head as its parent does, until a mail waits; it says how many."""
+        context = self.contexts[index]
+        return input_of(self.operators[index].name, self._consumers[index], context.interrupts, context.attention)
+
+    @property
+    def cuts_chunks(self) -> bool:
+        """Whether chunks may go into the chain in pieces: no function of the user gets whole batches."""
+        return not any(operator.takes_batches for operator in self.operators)
 
     @property
     def num_records_in(self) -> int:

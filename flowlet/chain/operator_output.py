@@ -13,15 +13,17 @@ Source:     Flink ``ChainingOutput``, ``BroadcastingOutputCollector``, ``Countin
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.keyed_consumer import KeyedConsumer
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_copies import apart
-from flowlet.chain.record_loop import LoopEnd, RecordLoop, write_conversion, write_into
+from flowlet.chain.record_loop import NO_ATTENTION, LoopEnd, RecordLoop, write_conversion, write_into
 from flowlet.chain.stream_operator import EdgeOutput, OperatorCounters, Output, StreamOperator
 from flowlet.columns.unchanging import UNCHANGING
+from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.typed.record_conversion import RecordConversion
 
@@ -75,11 +77,20 @@ class OperatorOutput:
         main: consumers of the main output.
         sides: consumers of each side output that has any.
         counters: the operator's; a record counts once, however many consumers get it.
+        attention: the task's.
     """
 
-    def __init__(self, name: str, main: Sequence[Consumer], sides: Mapping[str, Sequence[Consumer]], counters: OperatorCounters) -> None:
-        self._main = _Way(name, main, counters)
-        self._sides = {tag_id: _Way(f"{name}, side output {tag_id}", consumers, counters) for tag_id, consumers in sides.items()}
+    def __init__(
+        self,
+        name: str,
+        main: Sequence[Consumer],
+        sides: Mapping[str, Sequence[Consumer]],
+        counters: OperatorCounters,
+        attention: Attention = NO_ATTENTION,
+    ) -> None:
+        self._attention = attention
+        self._main = _Way(name, main, counters, attention)
+        self._sides = {tag_id: _Way(f"{name}, side output {tag_id}", consumers, counters, attention) for tag_id, consumers in sides.items()}
         self._all: list[Consumer] = [*main, *(consumer for consumers in sides.values() for consumer in consumers)]
         self.loop_ends: list[LoopEnd] = [end for way in (self._main, *self._sides.values()) for end in way.loop_ends]
         self.text_ids = set(sides)
@@ -112,6 +123,11 @@ class OperatorOutput:
         for end in self._main.loop_ends:
             end.write_limit(code)
 
+    def write_attention(self, code: LoopCode) -> None:
+        """Generate the statement with which an inner loop, which may take any time, passes on its results when they are due."""
+        attention, drain = code.bind(self._attention, "attention"), code.bind(code.drain, "drain")
+        code.line(f"if {attention}: {attention}.attend({drain})")
+
     def emit_side(self, tag_id: str, record: Any, timestamp: int | None) -> None:
         """Emit one record to a side output; dropped if the side output has no consumer."""
         way = self._sides.get(tag_id)
@@ -122,13 +138,20 @@ class OperatorOutput:
 
     def collect(self, chunk: Chunk) -> None:
         """Emit records.  Takes over the chunk."""
-        self._main.collect(chunk)
+        self._main.collect(chunk, None)
+
+    def collect_some(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
+        """Emit records until ``interrupts`` are not empty, at least one; returns how many.  For the head of a chain.
+
+        None: emit all.  Takes over the chunk if all were emitted.
+        """
+        return self._main.collect(chunk, interrupts)
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
         """Emit records to a side output; dropped if the side output has no consumer."""
         way = self._sides.get(tag_id)
         if way is not None:
-            way.collect(chunk)
+            way.collect(chunk, None)
 
     def collect_each(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
         """Emit records of a lazy iterable: the next record, or its timestamp, is requested when the last record is fully processed."""
@@ -175,13 +198,13 @@ class OperatorOutput:
 class _Way:
     """The main output, or one side output."""
 
-    def __init__(self, name: str, consumers: Sequence[Consumer], counters: OperatorCounters) -> None:
+    def __init__(self, name: str, consumers: Sequence[Consumer], counters: OperatorCounters, attention: Attention = NO_ATTENTION) -> None:
         self._consumers = tuple(consumers)
         self._counters = counters
         self.loop_ends: list[LoopEnd] = []
         for consumer in consumers:
             self.loop_ends += [consumer] if isinstance(consumer, ChunkingOutput) else consumer.loop_ends
-        self._loop = RecordLoop(name, self._write_loop, self.loop_ends)
+        self._loop = RecordLoop(name, self._write_loop, self.loop_ends, attention)
 
     def _write_loop(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
         self.write(code, record, timestamp, "num_records")
@@ -220,28 +243,31 @@ class _Way:
     def takes_whole(self, chunk: Chunk) -> bool:
         return all(isinstance(consumer, ChunkingOutput) and consumer.try_whole(chunk) is not None for consumer in self._consumers)
 
-    def collect(self, chunk: Chunk) -> None:
+    def collect(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
         if not len(chunk):
-            return
+            return 0
         wholes = []
         for consumer in self._consumers:
             whole = consumer.try_whole(chunk) if isinstance(consumer, ChunkingOutput) else None
             if whole is None or (len(self._consumers) > 1 and consumer.calls_users):  # type: ignore[union-attr]  # None for the others
-                self.emit(chunk.records(), chunk.timestamps, len(chunk))
-                return
+                return self._loop.run(chunk.records(), chunk.timestamps, len(chunk), None, interrupts)
             wholes.append(whole)
         self._counters.num_records_out += len(chunk)
         for consumer, whole in zip(self._consumers, wholes, strict=True):
             assert isinstance(consumer, ChunkingOutput), "only chunking outputs take whole chunks"
             consumer.collect(whole if consumer is self._consumers[-1] else whole.copy())
+        return len(chunk)
 
     def emit(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
         self._loop.run(records, timestamps, num_records)
 
 
-def input_of(name: str, consumer: Consumer) -> Callable[[Chunk], None]:
-    """Gives records to one consumer of an operator alone, uncounted: the operator emitted them in the run before."""
-    return _Way(name, (consumer,), OperatorCounters()).collect
+def input_of(name: str, consumer: Consumer, interrupts: Interrupts, attention: Attention) -> Callable[[Chunk], int]:
+    """Gives records to one consumer of an operator alone, until a mail waits; returns how many.
+
+    They are not counted: the operator emitted them in the run before.
+    """
+    return partial(_Way(name, (consumer,), OperatorCounters(), attention).collect, interrupts=interrupts)
 
 
 class _SideTarget:
@@ -280,7 +306,7 @@ class StandaloneOutput(OperatorOutput):
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
         """Emit records to a side output, whether it has a consumer or not."""
-        self._way_of(tag_id).collect(chunk)
+        self._way_of(tag_id).collect(chunk, None)
 
     def _way_of(self, tag_id: str) -> _Way:
         way = self._sides.get(tag_id)

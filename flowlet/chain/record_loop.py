@@ -4,14 +4,18 @@ Hot path.  Per chunk one call, and one look at each loop end; per record the sta
 Side:       task.
 Invariants: a record passes every function behind it before the next record is requested or a generator is resumed.  An error is raised at
             its record, after everything emitted before it was passed on.
+Left early: while its ``interrupts`` are not empty, a loop ends after the record that it is at, and its caller keeps the rest.  Nobody can
+            keep the rest of a loop in the middle of a chain: such a loop is left only when the task is cancelled.
 Source:     Flink ``ChainingOutput.collect``: one call per operator and record, of which its JIT compiler makes one loop.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from flowlet.chain.loop_code import MAX_BLOCKS, LoopCode, failure_of
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.errors import TaskCancelled
+from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.typed.record_conversion import RecordConversion
 from netstack.forks import end_stranded_child
 
@@ -39,16 +43,20 @@ class LoopEnd(Protocol):
         """Generate the statements that pass on what waits, once it fills a chunk; for the end of an inner loop."""
 
 
+NO_ATTENTION: Final = Attention()
+
+
 class RecordLoop:
     """A loop that is generated when it first runs, and again when its ends change.
 
-    ``title`` names it in debuggers.  ``write`` generates the statements for one record.
+    ``title`` names it in debuggers.  ``write`` generates the statements for one record.  ``attention``: the task's.
     """
 
-    __slots__ = ("_loop_ends", "_made", "_title", "_write")
+    __slots__ = ("_attention", "_loop_ends", "_made", "_title", "_write")
 
-    def __init__(self, title: str, write: WriteRecord, loop_ends: Sequence[LoopEnd]) -> None:
+    def __init__(self, title: str, write: WriteRecord, loop_ends: Sequence[LoopEnd], attention: Attention = NO_ATTENTION) -> None:
         self._title = title
+        self._attention = attention
         self._write = write
         self._loop_ends = loop_ends
         self._made: dict[tuple[bool, bool], tuple[list[Any], Callable[..., None]]] = {}  # by (has timestamps, has keys)
@@ -56,26 +64,38 @@ class RecordLoop:
     def __repr__(self) -> str:
         return f"<RecordLoop {self._title}>"
 
-    def run(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int, keys: Iterable[Any] | None = None) -> None:
-        """Process records.
+    def run(
+        self,
+        records: Iterable[Any],
+        timestamps: Iterable[int] | None,
+        num_records: int,
+        keys: Iterable[Any] | None = None,
+        interrupts: Interrupts | None = None,
+    ) -> int:
+        """Process records; returns how many: all, unless ``interrupts`` were not empty after one of them.
 
         Args:
             records: in stream order; may be lazy: the next record is requested when the last one is fully processed.
             timestamps: milliseconds, one per record, or None; requested before its record.
             num_records: their number.
             keys: one per record, or None.
+            interrupts: of the task's mailbox, if the caller keeps the rest; None: there must be none.
 
         Raises:
             UserFunctionError: a function failed; names the operator and the record.
+            TaskCancelled: the task was cancelled; what was emitted is not passed on.
         """
         loop_ends = self._loop_ends
         has_timestamps = timestamps is not None
+        self._attention.check()
         for end in loop_ends:
             end.enter_loop()
         try:
             loop = self._loop(has_timestamps=has_timestamps, has_keys=keys is not None)
             try:
-                loop(records, timestamps, keys, num_records)
+                num_done: int = loop(iter(records), timestamps, keys, num_records, self._attention if interrupts is None else interrupts)
+            except TaskCancelled:
+                raise
             except BaseException as error:  # also SystemExit: it is the function's error, not the end of the process
                 end_stranded_child()
                 failure = failure_of(error)
@@ -84,10 +104,12 @@ class RecordLoop:
                     raise
                 raise failure from failure.__cause__
             end_stranded_child()
+            self._attention.check()  # a mail has ended the loop: no function behind may be called
             self._drain()
         finally:
             for end in loop_ends:
                 end.leave_loop()
+        return num_done
 
     def _drain(self) -> None:
         for end in self._loop_ends:
@@ -112,7 +134,12 @@ class RecordLoop:
         source = sources[0] if len(sources) == 1 else f"zip({', '.join(sources)})"
         with code.block(f"for {', '.join(variables)} in {source}:"):
             self._write(code, record, timestamp, key)
-        return code.define("records, timestamps, keys, num_records")
+            with code.block("if interrupts:"):
+                code.line(f"num_left = interrupts.leave(records, {code.bind(code.drain, 'drain')})")
+                with code.block("if num_left is not None:"):
+                    code.line("num_records -= num_left")
+                    code.line("break")
+        return code.define("records, timestamps, keys, num_records, interrupts", "num_records")
 
 
 def write_into(
@@ -122,7 +149,7 @@ def write_into(
     if code.num_blocks < MAX_BLOCKS:
         operator.write_record(code, record, timestamp, key)
         return
-    loop = RecordLoop(operator.name, operator.write_record, loop_ends)
+    loop = RecordLoop(operator.name, operator.write_record, loop_ends, operator.ctx.attention)
     stamps, keys = [f"({each},)" if each is not None else "None" for each in (timestamp, key)]
     code.line(f"{code.bind(loop.run, 'push')}(({record},), {stamps}, 1, {keys})")
 

@@ -16,6 +16,7 @@ from flowlet.chain.state_share import StateShare
 from flowlet.errors import StateRestoreError, TaskCancelled
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.mailbox_future import Signal
+from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.metrics.metric_registry import MetricRegistry
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.state.keyed_state_backend import KeyedStateBackend
@@ -63,6 +64,9 @@ class Input(Protocol):
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Process records, in stream order."""
+
+    def process_some(self, chunk: Chunk) -> int:
+        """Process records until a mail waits, at least one; returns how many."""
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Process a watermark: the input's event time advanced."""
@@ -121,6 +125,8 @@ class OperatorContext:
     has_checkpoints: bool = False  # whether the job takes checkpoints, and one more at the end of each task
     delay: Callable[[int], Signal] | None = None  # done after so many milliseconds, also before ``open`` and after ``finish``
     is_cancelled: Callable[[], bool] = lambda: False  # whether the task is being cancelled
+    interrupts: Interrupts = field(default_factory=Interrupts)  # not empty: the head returns between two records
+    attention: Attention = field(default_factory=Attention)  # not empty: every operator ends between two records
     metrics: MetricRegistry = field(default_factory=MetricRegistry)  # of the operator's functions
     job_parameters: Mapping[str, str] = field(default_factory=dict)  # the user's, for all functions of the job
     cached_files: Mapping[str, str] = field(default_factory=dict)  # the paths here of files that travelled with the job, by name
@@ -194,6 +200,7 @@ class StreamOperator:
     operator_id: bytes = b""  # 16 bytes that survive a restart of the job; empty: derived from the task's
     takes_chunks: bool = False  # whether a chain gives it chunks (of records that cannot change) instead of single records
     takes_keyed_records: bool = False  # whether it wants single records all the same behind a ``key_by``, where none can change either
+    takes_batches: ClassVar[bool] = False  # whether a call of the user's function takes a whole chunk, so that none may be cut in front
     state_version: ClassVar[int] = 1  # of the snapshot; raised by whoever changes its fields
     waits: ClassVar[bool] = False  # whether it may run mails while it processes a record
     holds_records: ClassVar[bool] = False  # whether records wait in it, so that the task asks ``available_future`` and ``drained_future``
@@ -263,6 +270,14 @@ class StreamOperator:
     def process_chunk(self, chunk: Chunk) -> None:
         """Process records, in stream order.  Raises UserFunctionError, which names operator and record, if a user function fails."""
         raise TypeError(f"operator {self.name!r}, a {type(self).__name__}, takes no input")
+
+    def process_some(self, chunk: Chunk) -> int:
+        """Process records as the head of a chain until ``ctx.interrupts`` is not empty, at least one; returns how many.
+
+        Raises as ``process_chunk``.  The caller keeps the rest, and gives it again before anything else.
+        """
+        self.process_chunk(chunk)
+        return len(chunk)
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Generate the statements that process one record, in the loop of the chain.

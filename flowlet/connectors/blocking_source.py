@@ -208,6 +208,11 @@ class BlockingSourceReader:
         """Let the function get its states, before it runs."""
         self._checkpoints.initialize(ctx)
 
+    @property
+    def keeps_function_state(self) -> bool:
+        """Whether the function is a ``CheckpointedFunction``."""
+        return self.checkpoint_lock is not None
+
     def hold_function(self) -> Sequence[_Element]:
         """Wait until the function is outside its checkpoint lock; returns what is pending.  Nothing for a function without states."""
         if self.checkpoint_lock is None:

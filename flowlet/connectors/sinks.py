@@ -57,7 +57,8 @@ class PrintSink(StreamOperator):
         self._prefix = f"{prefix}> " if prefix else ""
         if sys.stdout is None:  # the process was started without one; print() of Python would drop everything
             raise ClosedOutputError(f"{self._failed_to_write()}: it is closed; {_ADVICE}")
-        self._loop = RecordLoop(self.name, self.write_record, [])
+        self._loop = RecordLoop(self.name, self.write_record, [], self.ctx.attention)
+        self.ctx.attention.flushes.append(self._flush)
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Print the records.
@@ -67,6 +68,10 @@ class PrintSink(StreamOperator):
             FlowletError: standard output cannot be written.
         """
         self._loop.run(chunk.records(), None, len(chunk))
+
+    def process_some(self, chunk: Chunk) -> int:
+        """As ``process_chunk``, until a mail waits."""
+        return self._loop.run(chunk.records(), None, len(chunk), None, self.ctx.interrupts)
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Print the record."""

@@ -17,10 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, assert_never
 
+from flowlet.chain.record_slices import RecordSlices
 from flowlet.errors import SerdeError
 from flowlet.io.chunk_content import ChunkContent
 from flowlet.io.multiple_input_selection_handler import InputStatus
-from flowlet.io.record_slices import RecordSlices
 from flowlet.records import (
     ACTIVE,
     MAX_WATERMARK,
@@ -121,6 +121,13 @@ class ChainHead(Protocol):
         """Process a latency marker."""
 
 
+class SliceableHead(ChainHead, Protocol):
+    """A head that can stop between two records."""
+
+    def process_some(self, chunk: Chunk) -> int:
+        """Process records until a mail waits, at least one; returns how many."""
+
+
 class InputProcessor:
     """Reads all gates of one input, in turns; task thread only, except ``current_watermark``.
 
@@ -134,7 +141,8 @@ class InputProcessor:
         limits: of the elements that arrive.
         takes_late_data: whether producers may send records behind their end of data, such as sinks after their last commit.
         by_record: each ``process_input`` hands over one record only, for an operator that selects its inputs.
-        slices: holds what was read, so that a barrier need not wait for a whole chunk; None: chunks are processed as they come.
+        slices: holds what was read, so that a mail or a barrier need not wait for a whole chunk; the head is a ``SliceableHead`` then.
+            None: chunks are processed as they come.
     """
 
     def __init__(
@@ -147,7 +155,7 @@ class InputProcessor:
         on_mark: Callable[[int, CompletionMark | None], None] = _ignore_mark,
         are_checkpointed: bool = False,
         by_record: bool = False,
-        slices: RecordSlices | None = None,
+        slices: RecordSlices[int] | None = None,
         limits: ElementLimits = DEFAULT_ELEMENT_LIMITS,
         takes_late_data: bool = False,
     ) -> None:
@@ -177,6 +185,7 @@ class InputProcessor:
         self._are_checkpointed = are_checkpointed
         self._queued: deque[tuple[int, StreamElement]] | None = deque() if by_record else None
         self._slices = None if by_record else slices
+        self._process_some: Callable[[Chunk], int] = getattr(head, "process_some", _process_none)
         self._max_element_bytes = limits.max_element_bytes
         self._serializer = StreamElementSerializer(max_element_bytes=limits.max_element_bytes)
         self._is_at_end_of_event_time = False
@@ -212,7 +221,7 @@ class InputProcessor:
         """
         if self._queued is not None:
             return self._process_next(self._queued) if max_buffers or self._queued else InputStatus.MORE_AVAILABLE
-        if self._slices is not None and not self._slices.process(self._process_control, should_stop):
+        if self._slices and not self.process_pending(should_stop):
             return InputStatus.MORE_AVAILABLE
         run = self._run
         for num_left in range(max_buffers, 0, -1):
@@ -222,7 +231,7 @@ class InputProcessor:
             channel = self._run_first_channel + item.channel_index
             if item.buffer is not None:
                 self._process_buffer(channel, item.buffer)
-                if self._slices is not None and not self._slices.process(self._process_control, should_stop):
+                if self._slices and not self.process_pending(should_stop):
                     break
             elif item.event is not None and self._process_event(channel, item.event):
                 return self._end_data()
@@ -230,8 +239,34 @@ class InputProcessor:
                 break
         return InputStatus.MORE_AVAILABLE
 
+    def process_events(self) -> InputStatus:
+        """Process an event that is next, such as a barrier, and nothing else: timers in front of the next element have not all fired.
+
+        Raises:
+            NetstackError, SerdeError: as ``process_input``.
+        """
+        if self._slices is None or self._slices or self._run:
+            return InputStatus.MORE_AVAILABLE
+        item = self._poll(1)
+        if item is None:
+            status = self._status_without_input()
+            return InputStatus.MORE_AVAILABLE if status is InputStatus.NOTHING_AVAILABLE else status
+        channel = self._run_first_channel + item.channel_index
+        if item.buffer is not None:
+            self._slices.add(channel, self._elements_of(channel, item.buffer))
+        elif item.event is not None and self._process_event(channel, item.event):
+            return self._end_data()
+        return InputStatus.MORE_AVAILABLE
+
+    def process_pending(self, should_stop: Callable[[], bool]) -> bool:
+        """Process what was read and waits, until ``should_stop``; returns whether nothing waits any more.  Raises as ``process_input``."""
+        return self._slices is None or self._slices.process(self._process_slice, self._process_control, should_stop)
+
+    def _process_slice(self, _channel: int, chunk: Chunk) -> int:
+        return self._process_some(chunk)
+
     def process_recovered(self, gate_position: int, channel_index: int | None, elements: Sequence[StreamElement]) -> None:
-        """Process elements that were in flight in a checkpoint, before anything is polled.
+        """Process elements that were in flight in a checkpoint, before anything is polled; with slices ``process_pending`` does so.
 
         ``channel_index``: the channel they were in; None: it is no more, so only the records are processed.  An operator that selects its
         inputs gets them when it selects this one.
@@ -239,15 +274,19 @@ class InputProcessor:
         channel = self._first_channel[gate_position] + (channel_index or 0)
         for element in elements:
             if isinstance(element, Chunk):
-                if self._queued is None:
-                    self._head.process_chunk(element)
-                else:
+                if self._queued is not None:
                     self._queued.extend((channel, part) for part in _single_records(element))
-            elif channel_index is not None and isinstance(element, Watermark):  # a producer begins active, and tells changes alone
-                if self._queued is None:
-                    self._process_control(channel, element)
+                elif self._slices is not None:
+                    self._slices.add(channel, (element,))
                 else:
+                    self._head.process_chunk(element)
+            elif channel_index is not None and isinstance(element, Watermark):  # a producer begins active, and tells changes alone
+                if self._queued is not None:
                     self._queued.append((channel, element))
+                elif self._slices is not None:
+                    self._slices.add(channel, (element,))
+                else:
+                    self._process_control(channel, element)
 
     @property
     def is_available(self) -> bool:
@@ -299,7 +338,7 @@ class InputProcessor:
         That is: queued records, the beginning of an incomplete one, and the rest of a run.
         """
         channel = self._first_channel[gate_position] + channel_index
-        for element in () if self._slices is None else self._slices.of_channel(channel):
+        for element in () if self._slices is None else self._slices.of_origin(channel):
             yield from self._pieces_of(element)
         for queued_channel, element in self._queued or ():
             if queued_channel == channel:
@@ -325,7 +364,7 @@ class InputProcessor:
     def has_polled(self, gate_position: int, channel_index: int) -> bool:
         """Whether polled data of a channel is unprocessed: what follows it must not be looked at yet."""
         channel = self._first_channel[gate_position] + channel_index
-        if self._slices is not None and any(True for _ in self._slices.of_channel(channel)):
+        if self._slices is not None and any(True for _ in self._slices.of_origin(channel)):
             return True
         return any(self._run_first_channel + item.channel_index == channel for item in self._run)
 
@@ -499,6 +538,10 @@ class InputProcessor:
         self._gates[index].acknowledge_all_records_processed(channel - self._first_channel[index])
         self._on_mark(channel, None)
         return self._num_channels_with_data == 0
+
+
+def _process_none(_chunk: Chunk) -> int:
+    raise AssertionError("only a head that can stop between two records gets slices")
 
 
 def _has_next(gate: ReadableGate) -> bool:

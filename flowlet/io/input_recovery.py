@@ -40,13 +40,15 @@ class InputRecovery:
         target_of: Callable[[int], tuple[InputProcessor, int]],
         name: str,
         limits: ElementLimits,
-        inner: Callable[[int], Callable[[Chunk], None]] | None = None,
+        inner: Callable[[int], Callable[[Chunk], int]] | None = None,
     ) -> None:
         self._streams = deque(streams)
         self._target_of = target_of
         self._inner = inner
         self._name = name
         self._limits = limits
+        self._waiting: deque[tuple[Callable[[Chunk], int], Chunk]] = deque()  # read, for operators behind the head
+        self._processor: InputProcessor | None = None  # that got elements last
         self._pieces: deque[bytes] = deque()  # of the stream that is being processed
         self._deserializer: ElementDeserializer | None = None  # of the same
 
@@ -61,10 +63,14 @@ class InputRecovery:
             SerdeError: an element cannot be deserialized.
             StateRestoreError: a stream ends within an element, or another program wrote it, whose classes this one cannot stand in for.
         """
+        if not self._process_pending(should_stop):
+            return True
         for _ in range(max_pieces):
             if not self._streams:
                 return False
             self._process_piece(self._streams[0])
+            if not self._process_pending(should_stop):
+                return True
             if should_stop():
                 break
         return bool(self._streams)
@@ -72,7 +78,19 @@ class InputRecovery:
     def close(self) -> None:
         """Drop what is left; idempotent."""
         self._streams.clear()
+        self._waiting.clear()
         self._end_stream()
+
+    def _process_pending(self, should_stop: Callable[[], bool]) -> bool:
+        """Process what was read, until ``should_stop``; returns whether nothing of it is left."""
+        while self._waiting:
+            give, chunk = self._waiting.popleft()
+            num_done = give(chunk)
+            if num_done < len(chunk):
+                self._waiting.appendleft((give, chunk.slice(num_done, len(chunk))))
+            if self._waiting and should_stop():
+                return False
+        return self._processor is None or self._processor.process_pending(should_stop)
 
     def _process_piece(self, stream: RecoveredStream) -> None:
         deserializer = self._deserializer
@@ -92,14 +110,12 @@ class InputRecovery:
 
     def _process_elements(self, stream: RecoveredStream, elements: Sequence[StreamElement]) -> None:
         if not stream.operator:
-            processor, position = self._target_of(stream.gate)
-            processor.process_recovered(position, stream.channel, elements)
+            self._processor, position = self._target_of(stream.gate)
+            self._processor.process_recovered(position, stream.channel, elements)
             return
         assert self._inner is not None, "only chains have operators behind their head"
         give = self._inner(stream.operator)
-        for each in elements:
-            if isinstance(each, Chunk):
-                give(each)
+        self._waiting += [(give, each) for each in elements if isinstance(each, Chunk) and len(each)]
 
     def _end_stream(self) -> None:
         self._pieces.clear()

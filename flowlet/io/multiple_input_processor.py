@@ -40,6 +40,13 @@ class MultipleInputProcessor:
 
     def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
         """As ``InputProcessor.process_input``, on the input whose turn it is."""
+        return self._process(lambda each: each.process_input(max_buffers, should_stop), InputStatus.NOTHING_AVAILABLE)
+
+    def process_events(self) -> InputStatus:
+        """As ``InputProcessor.process_events``, on the input whose turn it is."""
+        return self._process(InputProcessor.process_events, InputStatus.MORE_AVAILABLE)
+
+    def _process(self, process: Callable[[InputProcessor], InputStatus], status_without_input: InputStatus) -> InputStatus:
         if not self._has_begun:
             self._selection.next_selection()
             self._has_begun = True
@@ -48,9 +55,9 @@ class MultipleInputProcessor:
         self._look_for_available()
         index = self._selection.select_next(self._last)
         if index is None:
-            return InputStatus.NOTHING_AVAILABLE
+            return status_without_input
         self._last = index
-        return self._selection.update(index, self._inputs[index].process_input(max_buffers, should_stop))
+        return self._selection.update(index, process(self._inputs[index]))
 
     @property
     def is_available(self) -> bool:

@@ -1,8 +1,8 @@
 """Makes written records visible to readers within the buffer timeout.
 
 Side:       shared.  The task thread arms the timer; it fires on the loop thread.
-Invariants: a timer is armed while written bytes are unflushed, at most one per timeout; an idle task arms none.  After a failed flush the
-            next write raises its error.
+Invariants: a timer is armed while written bytes are unflushed or the task works, at most one per timeout; an idle task arms none.  After a
+            failed flush the next write raises its error.
 Units:      milliseconds.
 Source:     Flink ``OutputFlusher``, ``RecordWriter.checkErroneous``.  Flink flushes at every timeout, even if nothing was written.  Here
             the first write arms the timer: it flushes as early and costs an idle task nothing.
@@ -12,6 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from netstack.timers import Cancellable, ScheduleTimer
+
+
+def _do_nothing() -> None:
+    return
 
 
 class Flushable(Protocol):
@@ -31,10 +35,16 @@ class OutputFlusher:
         timeout_ms: milliseconds.
         schedule_timer: calls a function on the loop thread after a delay in seconds; may be called from any thread.
         on_error: gets the error of a failed flush, on the loop thread.
+        on_time: called with each flush, on the loop thread: results that were not written yet are due, too.
     """
 
     def __init__(
-        self, targets: Sequence[Flushable], timeout_ms: int, schedule_timer: ScheduleTimer, on_error: Callable[[Exception], None]
+        self,
+        targets: Sequence[Flushable],
+        timeout_ms: int,
+        schedule_timer: ScheduleTimer,
+        on_error: Callable[[Exception], None],
+        on_time: Callable[[], None] = _do_nothing,
     ) -> None:
         if timeout_ms <= 0:
             raise ValueError(f"a flusher needs a timeout above 0 ms, got {timeout_ms}")
@@ -42,6 +52,7 @@ class OutputFlusher:
         self._timeout_s = timeout_ms / 1000
         self._schedule_timer = schedule_timer
         self._on_error = on_error
+        self._on_time = on_time
         self._is_armed = False  # Set by the task thread, cleared by the loop thread before it flushes.
         self._is_closed = False  # Written by the task thread; a timer that misses it flushes once more, which is harmless.
         self._timer: Cancellable | None = None  # Written by the task thread.
@@ -71,6 +82,7 @@ class OutputFlusher:
         if self._is_closed:
             return
         try:
+            self._on_time()
             for target in self._targets:
                 target.flush_all()
         except Exception as error:  # noqa: BLE001 - top of the loop: the task that owns the output fails, the loop goes on
@@ -82,19 +94,35 @@ class OutputFlusher:
 class OutputFlushers:
     """The flushers of one task, one for each timeout of its outputs; task thread only.
 
-    ``outputs`` are the partitions with their buffer timeouts; 0 and -1 need no flusher.  See ``OutputFlusher`` for the other arguments.
+    ``outputs`` are the partitions with their buffer timeouts; 0 and -1 need no flusher.  ``on_time`` is called by the one with the shortest
+    timeout, or after ``alarm_ms``, if that is not None.  See ``OutputFlusher`` for the other arguments.
     """
 
     def __init__(
-        self, outputs: Iterable[tuple[Flushable, int]], schedule_timer: ScheduleTimer, on_error: Callable[[Exception], None]
+        self,
+        outputs: Iterable[tuple[Flushable, int]],
+        schedule_timer: ScheduleTimer,
+        on_error: Callable[[Exception], None],
+        on_time: Callable[[], None] = _do_nothing,
+        alarm_ms: int | None = None,
     ) -> None:
         targets: dict[int, list[Flushable]] = {}
         for target, timeout_ms in outputs:
             if timeout_ms > 0:
                 targets.setdefault(timeout_ms, []).append(target)
+        if alarm_ms is not None:
+            targets.setdefault(alarm_ms, [])
+        shortest_ms = min(targets, default=0)
         self._flushers = {
-            timeout_ms: OutputFlusher(each, timeout_ms, schedule_timer, on_error) for timeout_ms, each in sorted(targets.items())
+            timeout_ms: OutputFlusher(each, timeout_ms, schedule_timer, on_error, on_time if timeout_ms == shortest_ms else _do_nothing)
+            for timeout_ms, each in sorted(targets.items())
         }
+        self._alarm = self._flushers.get(shortest_ms)
+
+    def arm_alarm(self) -> None:
+        """Have ``on_time`` called after the shortest timeout, unless that is due before; raises the error of an earlier flush."""
+        if self._alarm is not None:
+            self._alarm.arm()
 
     def __repr__(self) -> str:
         return f"<OutputFlushers {list(self._flushers.values())!r}>"

@@ -88,6 +88,7 @@ class RecordWriter(ABC):
         self._codes: list[ChannelCodes] = []  # one per lane, if text keys have codes
         self._has_timestamps = False  # whether the pending records do; all or none
         self._has_keys = False  # whether the pending listed records do; all or none
+        self._is_flushed = options.buffer_timeout_ms >= 0
         self._flushes_always = options.buffer_timeout_ms == 0
         self._on_written = options.on_written if options.buffer_timeout_ms > 0 else None
         self._rng = options.rng
@@ -181,6 +182,12 @@ class RecordWriter(ABC):
             self._partition.flush_all()
         elif self._on_written is not None:
             self._on_written()
+
+    def flush_now(self) -> None:
+        """Write pending records and let consumers see them, unless the edge is never flushed."""
+        self.flush_pending()
+        if self._is_flushed:
+            self._partition.flush_all()
 
     @abstractmethod
     def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:

@@ -22,6 +22,7 @@ from flowlet.common.typeinfo import Types
 from flowlet.datastream.state import MapStateDescriptor
 from flowlet.errors import FlowletError
 from flowlet.joins.join_buffer import JoinBuffer
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.process_operator import write_results
@@ -131,11 +132,15 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
 
     def process_chunk1(self, chunk: Chunk) -> None:
         """Join the records of the left input."""
-        self._process_input(0, chunk)
+        self._process_input(0, chunk, None)
 
     def process_chunk2(self, chunk: Chunk) -> None:
         """Join the records of the right input."""
-        self._process_input(1, chunk)
+        self._process_input(1, chunk, None)
+
+    def process_input_some(self, input_id: int, chunk: Chunk) -> int:
+        """As ``process_input_chunk``, until a mail waits."""
+        return self._process_input(input_id - 1, chunk, self.ctx.interrupts)
 
     def on_event_time(self, timer: InternalTimer) -> None:
         """The watermark says that the records of a timestamp find no partner any more."""
@@ -146,15 +151,15 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
         """No such timer is registered."""
         raise AssertionError(f"a join has no timer of the clock, but {timer} fired")
 
-    def _process_input(self, index: int, chunk: Chunk) -> None:
+    def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
         if not len(chunk):
-            return
+            return 0
         if chunk.timestamps is None:
             raise FlowletError(
                 f"operator {self.name!r}: the records of an interval join need timestamps; call assign_timestamps_and_watermarks(...) "
                 "on both streams before key_by(...)"
             )
-        self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), self._keys[index].keys_of(chunk))
+        return self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), self._keys[index].keys_of(chunk), interrupts)
 
     def _loop_of(self, index: int) -> RecordLoop:
         pairs_of = self._joined_by(self._sides[index], self._sides[1 - index])
@@ -165,7 +170,7 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
             write_current_key(code, self.ctx, key)
             self._write_pairs(code, f"{code.bind(pairs_of, 'pairs_of')}({record}, {timestamp})", record)
 
-        return RecordLoop(f"{self.name}, {('left', 'right')[index]}", write, self.out.loop_ends)
+        return RecordLoop(f"{self.name}, {('left', 'right')[index]}", write, self.out.loop_ends, self.ctx.attention)
 
     def _write_pairs(self, code: LoopCode, pairs: str, record: str) -> None:
         """The statements that call the function with each pair and take its results through the chain."""

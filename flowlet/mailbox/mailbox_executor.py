@@ -78,8 +78,8 @@ class MailboxExecutor:
 
     @property
     def should_interrupt(self) -> bool:
-        """Whether an urgent mail waits: then long work in one mail, such as many timers, should post its rest as a mail (FLINK-20217)."""
-        return self._mailbox.has_urgent_mail
+        """Whether a mail waits: then long work in one mail, such as many timers, should post its rest as a mail (FLINK-20217)."""
+        return self._mailbox.has_mail
 
     def execute(self, action: Callable[[], object], description: str, *args: object, options: MailOptions = MailOptions.DEFAULT) -> None:
         """Run ``action`` on the mailbox thread; if it raises, the task fails."""

@@ -160,6 +160,7 @@ class MailboxProcessor:
         while self._state is LoopState.RUNNING:
             self._process_mails()
             if self._state is LoopState.RUNNING:
+                self._mailbox.clear_interrupts()
                 self._default_action(self._controller)
                 end_stranded_child()
 
@@ -172,6 +173,7 @@ class MailboxProcessor:
             self._run_mail(mail)
             return True
         if self._state is LoopState.RUNNING and self._suspension is None:
+            self._mailbox.clear_interrupts()
             self._default_action(self._controller)
             return True
         return False

@@ -120,6 +120,11 @@ class TaskTimings:
         self._idle.mark_end(now_ns)
         self._soft_back_pressure.mark_end(now_ns)
 
+    def working_ns(self) -> int:
+        """The clock without the time in which the task waited for buffers inside writes; task thread."""
+        now_ns = self.now_ns()
+        return now_ns - self.hard_back_pressure.accumulated_ns(now_ns)
+
     def snapshot(self) -> TimingsSnapshot:
         """The sums up to now, including a wait in progress; zeros before the start."""
         start_ns = self._start_ns

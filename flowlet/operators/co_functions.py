@@ -27,6 +27,7 @@ from flowlet.datastream.state import (
 from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError
 from flowlet.graph.transformation import selection_tag
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.keyed_operator import KeyedInput, is_state_used, write_current_key
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.process_operator import ProcessContext, ProcessFunctionOperator
@@ -68,15 +69,19 @@ class _CoOperator(UserFunctionOperator, TwoInputStreamOperator):
 
     def process_chunk1(self, chunk: Chunk) -> None:
         """Take each record of the first input through the chain."""
-        self._process_input(0, chunk)
+        self._process_input(0, chunk, None)
 
     def process_chunk2(self, chunk: Chunk) -> None:
         """Take each record of the second input through the chain."""
-        self._process_input(1, chunk)
+        self._process_input(1, chunk, None)
 
-    def _process_input(self, index: int, chunk: Chunk) -> None:
+    def process_input_some(self, input_id: int, chunk: Chunk) -> int:
+        """As ``process_input_chunk``, until a mail waits."""
+        return self._process_input(input_id - 1, chunk, self.ctx.interrupts)
+
+    def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
         keys = None if self._used_keys is None else self._used_keys[index].keys_of(chunk)
-        self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), keys)
+        return self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
 
     def _loop_of(self, name: str) -> RecordLoop:
         method = self._function.method(name)
@@ -87,7 +92,7 @@ class _CoOperator(UserFunctionOperator, TwoInputStreamOperator):
                 write_current_key(code, self.ctx, key)
             self._write_call(code, method, record, timestamp)
 
-        return RecordLoop(f"{self.name}, {name}", write, self.out.loop_ends)
+        return RecordLoop(f"{self.name}, {name}", write, self.out.loop_ends, self.ctx.attention)
 
     @abstractmethod
     def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
@@ -132,6 +137,7 @@ class CoFlatMapOperator(_CoOperator):
         with code.block(f"for {result} in {results}:", blame):
             self.out.write(code, result, timestamp)
             self.out.write_limit(code)
+            self.out.write_attention(code)
         code.line(f"{results} = {result} = None")
 
 
@@ -236,8 +242,9 @@ class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
     def open(self) -> None:
         """Make states, contexts, timers and the loops, then open the function."""
         super().open()
-        self._element_loop = RecordLoop(f"{self.name}, process_element", self._write_element, self.out.loop_ends)
-        self._broadcast_loop = RecordLoop(f"{self.name}, process_broadcast_element", self._write_broadcast, self.out.loop_ends)
+        name, ends, attention = self.name, self.out.loop_ends, self.ctx.attention
+        self._element_loop = RecordLoop(f"{name}, process_element", self._write_element, ends, attention)
+        self._broadcast_loop = RecordLoop(f"{name}, process_broadcast_element", self._write_broadcast, ends, attention)
 
     def _make_context(self, timers: TimerService) -> ProcessContext:
         states = {each.name: self.ctx.operator_state_backend.get_broadcast_state(each) for each in self._descriptors}
@@ -249,15 +256,24 @@ class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
 
     def process_chunk1(self, chunk: Chunk) -> None:
         """Call the function for each record of the stream that is not broadcast."""
-        if len(chunk):
-            keys = None if self._keys is None else self._keys.keys_of(chunk)
-            self._element_loop.run(chunk.records(), chunk.timestamps, len(chunk), keys)
+        self._process_input(1, chunk, None)
 
     def process_chunk2(self, chunk: Chunk) -> None:
         """Call the function for each record of the broadcast stream."""
-        if len(chunk):
-            self.ctx.key_context.current_key = NO_KEY
-            self._broadcast_loop.run(chunk.records(), chunk.timestamps, len(chunk))
+        self._process_input(2, chunk, None)
+
+    def process_input_some(self, input_id: int, chunk: Chunk) -> int:
+        """As ``process_input_chunk``, until a mail waits."""
+        return self._process_input(input_id, chunk, self.ctx.interrupts)
+
+    def _process_input(self, input_id: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
+        if not len(chunk):
+            return 0
+        if input_id == 1:
+            keys = None if self._keys is None else self._keys.keys_of(chunk)
+            return self._element_loop.run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
+        self.ctx.key_context.current_key = NO_KEY
+        return self._broadcast_loop.run(chunk.records(), chunk.timestamps, len(chunk), None, interrupts)
 
     def _write_element(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         self._write_call(code, self._function.call, record, timestamp, key)

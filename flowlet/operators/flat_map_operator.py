@@ -60,6 +60,7 @@ def write_results(operator: RecordOperator, code: LoopCode, call: str, record: s
         code.line(f"{result} = {end}")
         with code.block(f"for {result} in {piece}:", blame):
             write(result)
+            operator.out.write_attention(code)
         operator.out.write_limit(code)
         with code.block(f"if {rest} is None or {result} is {end}:"):
             code.line("break")

@@ -143,11 +143,8 @@ class StatefulRecordOperator(RecordOperator):
         if self._used_keys is not None:
             self.ctx.key_context.current_key = self._used_keys.keys([record])[0]
 
-    def process_chunk(self, chunk: Chunk) -> None:
-        """Take each record through the chain."""
-        if len(chunk):
-            keys = None if self._used_keys is None else self._used_keys.keys_of(chunk)
-            self._loop.run(chunk.records(), chunk.timestamps, len(chunk), keys)
+    def _keys_of(self, chunk: Chunk) -> list[Any] | None:
+        return None if self._used_keys is None else self._used_keys.keys_of(chunk)
 
     def _write_key(self, code: LoopCode, record: str, key: str | None) -> None:
         """The statements that make the key of the record the current one, if the function uses keyed state."""

@@ -70,9 +70,17 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         if self._uses_state:  # then the loops are given keys, and find the slots themselves
             self._loops_find_slots = True
             self._leave_index()
-        self._loop = RecordLoop(self.name, self._write_advance, self.out.loop_ends)
-        self._silent_loop = RecordLoop(self.name, self._write_silent, [])
+        self._loop = RecordLoop(self.name, self._write_advance, self.out.loop_ends, self.ctx.attention)
+        self._silent_loop = RecordLoop(self.name, self._write_silent, [], self.ctx.attention)
         self._silent_results: list[Any] = []
+
+    def process_some(self, chunk: Chunk) -> int:
+        """As ``process_chunk``, where the function is called for each record until a mail waits."""
+        if not len(chunk) or self._columnar is not None or self._emits_batches or self._emit_on_finish:
+            return super().process_some(chunk)
+        if chunk.has_timestamps:
+            self._has_timestamps = True
+        return self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._keys_or_slots(chunk), self.ctx.interrupts)
 
     def _advance_and_emit(self, chunk: Chunk) -> None:
         self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._keys_or_slots(chunk))

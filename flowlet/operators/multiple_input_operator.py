@@ -34,6 +34,10 @@ class OperatorInput:
         """Hand over records."""
         self._operator.process_input_chunk(self._input_id, chunk)
 
+    def process_some(self, chunk: Chunk) -> int:
+        """Hand over records until a mail waits; returns how many."""
+        return self._operator.process_input_some(self._input_id, chunk)
+
     def process_watermark(self, watermark: Watermark) -> None:
         """Hand over a watermark."""
         self._operator.process_input_watermark(self._input_id, watermark)
@@ -55,6 +59,11 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
     @abstractmethod
     def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
         """Records of one input, in its order."""
+
+    def process_input_some(self, input_id: int, chunk: Chunk) -> int:
+        """As ``StreamOperator.process_some``, for one input."""
+        self.process_input_chunk(input_id, chunk)
+        return len(chunk)
 
     def inputs(self) -> Sequence[Input]:
         """One per input; the same objects at each call."""

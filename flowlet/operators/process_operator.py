@@ -22,6 +22,7 @@ from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.user_function import UserFunction, UserFunctionOperator
@@ -191,6 +192,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
         on_timer = self._function.method("on_timer")
         if on_timer is None:
             return
+        self.ctx.attention.check()
         # As in Flink, what a timer of the clock emits has no timestamp.
         timestamp = timer.timestamp if domain is TimeDomain.EVENT_TIME else None
         try:
@@ -211,7 +213,10 @@ class ProcessFunctionOperator(UserFunctionOperator):
 
     def _emit_each(self, results: Iterator[Any], timer: InternalTimer, timestamp: int | None) -> None:
         stamps = None if timestamp is None else (timestamp,)
+        attention = self.ctx.attention
         while True:
+            if attention:
+                attention.attend(self.out.drain)
             try:
                 result = next(results)
             except StopIteration:
@@ -260,6 +265,7 @@ def write_results(operator: UserFunctionOperator, code: LoopCode, results: str, 
     with code.block(f"if {results} is not None:"):
         with code.block(f"for {result} in {results}:", blame):
             _write_result(operator, code, result, timestamp)
+            operator.out.write_attention(code)
         code.line(f"{results} = {result} = None")
 
 
@@ -336,7 +342,7 @@ class ProcessOperator(ProcessFunctionOperator):
     def open(self) -> None:
         """Make context, timers and the loop, then open the function."""
         super().open()
-        self._loop = RecordLoop(self.name, self.write_record, self.out.loop_ends)
+        self._loop = RecordLoop(self.name, self.write_record, self.out.loop_ends, self.ctx.attention)
 
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one."""
@@ -345,9 +351,17 @@ class ProcessOperator(ProcessFunctionOperator):
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Call the function for each record."""
-        if len(chunk):
-            keys = None if self._keys is None else self._keys.keys_of(chunk)
-            self._loop.run(chunk.records(), chunk.timestamps, len(chunk), keys)
+        self._process(chunk, None)
+
+    def process_some(self, chunk: Chunk) -> int:
+        """As ``process_chunk``, until a mail waits."""
+        return self._process(chunk, self.ctx.interrupts)
+
+    def _process(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
+        if not len(chunk):
+            return 0
+        keys = None if self._keys is None else self._keys.keys_of(chunk)
+        return self._loop.run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Call the function."""
@@ -384,16 +398,21 @@ class CoProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
 
     def process_chunk1(self, chunk: Chunk) -> None:
         """Call the function for each record of the first input."""
-        self._process_input(0, chunk)
+        self._process_input(0, chunk, None)
 
     def process_chunk2(self, chunk: Chunk) -> None:
         """Call the function for each record of the second input."""
-        self._process_input(1, chunk)
+        self._process_input(1, chunk, None)
 
-    def _process_input(self, index: int, chunk: Chunk) -> None:
-        if len(chunk):
-            keys = None if self._keys is None else self._keys[index].keys_of(chunk)
-            self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), keys)
+    def process_input_some(self, input_id: int, chunk: Chunk) -> int:
+        """As ``process_input_chunk``, until a mail waits."""
+        return self._process_input(input_id - 1, chunk, self.ctx.interrupts)
+
+    def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
+        if not len(chunk):
+            return 0
+        keys = None if self._keys is None else self._keys[index].keys_of(chunk)
+        return self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
 
     def _loop_of(self, name: str) -> RecordLoop:
         method = self._function.method(name)
@@ -402,4 +421,4 @@ class CoProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
         def write(code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
             self._write_call(code, method, record, timestamp, key)
 
-        return RecordLoop(f"{self.name}, {name}", write, self.out.loop_ends)
+        return RecordLoop(f"{self.name}, {name}", write, self.out.loop_ends, self.ctx.attention)

@@ -75,6 +75,8 @@ class MapBatchesOperator(ToColumnsOperator):
         name: for people.
     """
 
+    takes_batches = True
+
     def __init__(self, function: Callable[[Any], Any], schema: Any, output_schema: Any, *, name: str = "Map Batches") -> None:
         super().__init__(schema, name=name)
         self._function = self._add(function, "map_batch")

@@ -9,18 +9,22 @@ Rules:      a reader knows from its subtask number what is its share, or its sou
 Source:     Flink ``Source``, ``SourceReader``, ``SourceOperator``.
 """
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from flowlet.chain.operator_output import output_for
+from flowlet.chain.record_copies import copy_if_mutable, unpickled
+from flowlet.chain.record_slices import RecordSlices
 from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, Output, StreamOperator
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.operators.latency_stats import LatencyMarkerEmitter
-from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, StreamElement, Watermark, WatermarkStatus
 from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
 from flowlet.splits.number_runs import NumbersLeft, Runs, share_of_runs
@@ -89,6 +93,10 @@ class PositionListener(Protocol):
 class CheckpointedReader(Protocol):
     """A reader with a user's function that takes part in checkpoints, and may run on a thread of its own."""
 
+    @property
+    def keeps_function_state(self) -> bool:
+        """Whether the function's states tell what it has emitted, so that it does not emit that again after a restart."""
+
     def initialize_function(self, ctx: OperatorContext) -> None:
         """Let the function get its states; before the first poll."""
 
@@ -141,6 +149,37 @@ def enumerator_of(source: Source) -> SplitEnumerator | None:
     return None if create is None else create()
 
 
+@dataclass(frozen=True, slots=True)
+class KeptRecords:
+    """Records of a chunk in a snapshot; those that could change are pickled."""
+
+    values: tuple[Any, ...]
+    timestamps: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> "KeptRecords":
+        """Copies of the records as they are now."""
+        return cls(tuple(map(copy_if_mutable, chunk.values)), None if chunk.timestamps is None else tuple(chunk.timestamps))
+
+    def taken(self) -> Chunk:
+        """The records."""
+        return Chunk(unpickled(list(self.values)), None if self.timestamps is None else list(self.timestamps))
+
+
+KeptElement = tuple[str | None, KeptRecords | Watermark | WatermarkStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class PositionWithRest:
+    """The position of a reader in a snapshot that was taken between two records of what it gave last.
+
+    ``rest``: what it gave and has not gone through the chain, in order, each with its split; its effects are in no state.
+    """
+
+    position: object
+    rest: tuple[KeptElement, ...]
+
+
 class SourceOperator(StreamOperator):
     """The head of a chain that has no input.
 
@@ -170,6 +209,8 @@ class SourceOperator(StreamOperator):
         self._never_waits = False  # of the reader
         self._markers: LatencyMarkerEmitter | None = None
         self._restored: object | None = None
+        # What was polled and has not gone through the chain, each with its split.
+        self._slices: RecordSlices[str | None] = RecordSlices(time.monotonic_ns)
         self._has_warned = False
 
     def setup(self, ctx: OperatorContext, output: Output) -> None:
@@ -178,19 +219,31 @@ class SourceOperator(StreamOperator):
         self.out = output_for(output, self.name, ctx.counters)
         self.output = self.out
 
+    def cut_chunks(self, clock_ns: Callable[[], int], *, cuts: bool) -> None:
+        """Take the task's clock for ``RecordSlices``; before ``initialize_state``."""
+        self._slices = RecordSlices(clock_ns, cuts=cuts)
+
     def initialize_state(self, state: object | None) -> None:
-        """Keep the position for the reader."""
+        """Keep the position for the reader, and what was read before it."""
+        if isinstance(state, PositionWithRest):
+            for split, element in state.rest:
+                self._slices.add(split, (element.taken() if isinstance(element, KeptRecords) else element,))
+            state = state.position
         self._restored = state
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit what a function has emitted so far, and keep it from going on: so its state belongs exactly before the barrier."""
+        """Take what a function has emitted so far, and keep it from going on: so its state belongs exactly before the barrier."""
         self.hold()
 
     def hold(self) -> None:
-        """Emit what a function has emitted so far; it goes on after the next snapshot, or ends at ``close``."""
+        """Take what a function has emitted so far; it goes on after the next snapshot, or ends at ``close``."""
         if isinstance(self._reader, CheckpointedReader):
-            for element in self._reader.hold_function():
-                self._emit(element)
+            self._slices.add(None, self._reader.hold_function())
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether something that was polled has not gone through the chain."""
+        return bool(self._slices)
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
         """Let the reader's function put what it keeps into its states."""
@@ -214,7 +267,7 @@ class SourceOperator(StreamOperator):
                 self._reader.position_lost(checkpoint_id)
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
-        """How far the reader is, if it can tell."""
+        """How far the reader is, if it can tell, and what it gave that has not gone through the chain."""
         position = getattr(self._reader, "snapshot_position", None)
         if position is None:
             self._warn_that_it_begins_anew()
@@ -223,7 +276,17 @@ class SourceOperator(StreamOperator):
             found: object = position()
             if isinstance(self._reader, PositionListener):
                 self._reader.position_taken(checkpoint_id)
-        return found
+        keeps_rest = found is not None or (isinstance(self._reader, CheckpointedReader) and self._reader.keeps_function_state)
+        rest = self._kept_rest() if keeps_rest else ()  # else the reader gives it again
+        return PositionWithRest(found, rest) if rest else found
+
+    def _kept_rest(self) -> "tuple[KeptElement, ...]":
+        """A completion mark is not kept: nobody waits for it after a restart."""
+        return tuple(
+            (split, KeptRecords.of(element) if isinstance(element, Chunk) else element)
+            for split, element in self._slices
+            if isinstance(element, Chunk | Watermark | WatermarkStatus)
+        )
 
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
         """This subtask's part of what was not read.
@@ -233,8 +296,13 @@ class SourceOperator(StreamOperator):
         """
         redistribute = getattr(self.source, "redistribute_positions", None)
         if redistribute is not None:
-            found: object = redistribute(states, share)
-            return found
+            rest: list[KeptElement] = []
+            for index, state in enumerate(states):
+                if isinstance(state, PositionWithRest) and index % share.parallelism == share.subtask:
+                    rest += [(split, each) for split, each in state.rest if isinstance(each, KeptRecords)]  # watermarks are not divided
+            positions = [state.position if isinstance(state, PositionWithRest) else state for state in states]
+            found: object = redistribute(positions, share)
+            return PositionWithRest(found, tuple(rest)) if rest else found
         if share.finished:
             raise StateRestoreError(
                 f"source {self.name!r} had ended in {len(share.finished)} of {share.former_parallelism} subtasks and cannot divide what "
@@ -324,8 +392,10 @@ class SourceOperator(StreamOperator):
         except Exception as error:
             raise UserFunctionError(self.name, self.ctx.subtask, None) from error
 
-    def emit_next(self) -> bool:
+    def emit_next(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Emit what comes next, or nothing if there is nothing just now; False when there is no more.
+
+        ``should_stop`` is asked between pieces of it; what is left then comes next.
 
         Raises:
             FlowletError: the reader said so.
@@ -333,6 +403,9 @@ class SourceOperator(StreamOperator):
         """
         assert self._reader is not None, "opened"
         event_time = self._event_time
+        if self._slices:
+            self._emit_waiting(should_stop)
+            return True
         if event_time is not None and event_time.must_wait:
             return True
         try:
@@ -341,25 +414,35 @@ class SourceOperator(StreamOperator):
             raise
         except Exception as error:
             raise UserFunctionError(self.name, self.ctx.subtask, None) from error
-        self._has_nothing = False
         if element is None:
+            self._has_nothing = False
             return False
-        self._emit(element)
+        self._has_nothing = isinstance(element, Chunk) and not len(element)
+        if not self._has_nothing:
+            self._slices.add(None if event_time is None else event_time.current_split, (element,))
+            self._emit_waiting(should_stop)
         return True
 
-    def _emit(self, element: Chunk | Watermark | WatermarkStatus) -> None:
+    def _emit_waiting(self, should_stop: Callable[[], bool]) -> None:
+        is_done = self._slices.process(self._emit_some, self._emit_control, should_stop)
+        if is_done and self._event_time is not None:
+            self._event_time.end_chunk()
+
+    def _emit_some(self, split: str | None, chunk: Chunk) -> int:
+        if self._event_time is None:
+            return self.out.collect_some(chunk, self.ctx.interrupts)
+        return self._event_time.process_some(chunk, split, self.ctx.interrupts)
+
+    def _emit_control(self, _split: str | None, element: StreamElement) -> None:
         match element:
             case Watermark():
                 self.process_watermark(element)
             case WatermarkStatus():
                 self.process_watermark_status(element)
-            case Chunk() if len(element):
-                if self._event_time is None:
-                    self.output.collect(element)
-                else:
-                    self._event_time.process_chunk(element)
-            case Chunk():
-                self._has_nothing = True
+            case CompletionMark():
+                self.output.emit_mark(element)
+            case _:
+                raise AssertionError(f"no reader gives {element!r}")
 
     @property
     def may_go_on(self) -> bool:
@@ -389,7 +472,10 @@ class SourceOperator(StreamOperator):
         """Emit a completion mark behind all records so far, and tell the reader, if it wants to know."""
         if isinstance(self._reader, MarkedReader):
             self._reader.mark_emitted(mark.number)
-        self.output.emit_mark(mark)
+        if self._slices:
+            self._slices.add(None, (mark,))
+        else:
+            self.output.emit_mark(mark)
 
     def mark_completed(self, number: int) -> None:
         """A mark has passed every task of the job: tell the reader, if it wants to know."""
@@ -409,6 +495,8 @@ class SourceOperator(StreamOperator):
 
     def wait_future(self) -> AvailabilityFuture | None:
         """What to wait for before the next ``emit_next``; None when there is no need, or no way, to wait."""
+        if self._slices:
+            return None
         if self._event_time is not None and self._event_time.must_wait:
             return self._event_time.wait_future
         if not self._has_nothing:
@@ -439,6 +527,7 @@ class SourceOperator(StreamOperator):
         if self._markers is not None:
             self._markers.close()
         self._last_progress = self.progress
+        self._slices.clear()
         reader, self._reader, self._receiver = self._reader, None, None
         if reader is None:
             return

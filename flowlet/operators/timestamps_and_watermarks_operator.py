@@ -66,6 +66,10 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         """Set the timestamps, show them to the generator, pass the records on."""
         self._stream.process_chunk(chunk)
 
+    def process_some(self, chunk: Chunk) -> int:
+        """As ``process_chunk``, until a mail waits."""
+        return self._stream.process_chunk(chunk, self.ctx.interrupts)
+
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """The same for one record."""
         count = code.counts.get(id(self))

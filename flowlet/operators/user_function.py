@@ -40,6 +40,7 @@ from flowlet.datastream.user_functions.function import (
     KeyedStateStore,
 )
 from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.metrics import MetricGroup
 from flowlet.records import Chunk
 
@@ -366,12 +367,24 @@ class RecordOperator(UserFunctionOperator):
     def setup(self, ctx: OperatorContext, output: Output) -> None:
         """Tell the operator where it is and where its results go."""
         super().setup(ctx, output)
-        self._loop = RecordLoop(self.name, self._write_head, self.out.loop_ends)
+        self._loop = RecordLoop(self.name, self._write_head, self.out.loop_ends, ctx.attention)
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Take each record through the chain."""
-        if len(chunk):
-            self._loop.run(chunk.records(), chunk.timestamps, len(chunk))
+        self._process(chunk, None)
+
+    def process_some(self, chunk: Chunk) -> int:
+        """As ``process_chunk``, until a mail waits."""
+        return self._process(chunk, self.ctx.interrupts)
+
+    def _process(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
+        if not len(chunk):
+            return 0
+        return self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._keys_of(chunk), interrupts)
+
+    def _keys_of(self, chunk: Chunk) -> list[Any] | None:
+        """The key of each record, if the loop needs them."""
+        return None
 
     def _write_head(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         code.counts[id(self)] = "num_records"

@@ -20,7 +20,8 @@ from flowlet.datastream.connectors.base import Sink, SupportsCommitter, Supports
 from flowlet.datastream.connectors.committer import Committer
 from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter, SinkWriter, StatefulSinkWriter
 from flowlet.datastream.state import ListState, ListStateDescriptor
-from flowlet.errors import StateRestoreError
+from flowlet.errors import StateRestoreError, TaskCancelled
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.chunk_writer import ChunkWriter
 from flowlet.sinks.commit_runner import CommitRunner
@@ -151,37 +152,56 @@ class SinkOperator(StreamOperator):
                 "records: was the producer restored from another checkpoint?"
             )
         if len(chunk):
-            self._write_chunk(chunk)
+            self._write_chunk(chunk, self.ctx.attention)
+
+    def process_some(self, chunk: Chunk) -> int:
+        """As ``process_chunk``; a writer of single records until a mail waits."""
+        if self._is_finished or not len(chunk):
+            self.process_chunk(chunk)
+            return len(chunk)
+        return self._write_chunk(chunk, self.ctx.interrupts)
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Remember it for the writer, then pass it on."""
         self._context.watermark = watermark.timestamp
         super().process_watermark(watermark)
 
-    def _write_whole(self, chunk: Chunk) -> None:
+    def _write_whole(self, chunk: Chunk, _interrupts: Interrupts) -> int:
         writer = self._writer
         assert isinstance(writer, ChunkWriter), "it was checked"
+        num_records = len(chunk)
         self._calls.call("write_chunk()", writer.write_chunk, chunk, self._context)
+        return num_records
 
-    def _write_values(self, chunk: Chunk) -> None:
+    def _write_values(self, chunk: Chunk, interrupts: Interrupts) -> int:
         writer, context = self._writer, self._context
         assert writer is not None, "open"
         if self._writes_all:
             context.record_timestamp = None
+            num_records = len(chunk)
             self._calls.call("write_all()", writer.write_all, chunk.values, context)
-        else:
-            self._calls.call("write()", self._write_one_by_one, writer, chunk)
+            return num_records
+        num_done: int = self._calls.call("write()", self._write_one_by_one, writer, chunk, interrupts)
+        return num_done
 
-    def _write_one_by_one(self, writer: SinkWriter[Any], chunk: Chunk) -> None:
+    def _write_one_by_one(self, writer: SinkWriter[Any], chunk: Chunk, interrupts: Interrupts) -> int:
         context, value, write, timestamps = self._context, None, writer.write, chunk.timestamps
+        records = chunk.records()
         try:
             if timestamps is None:
                 context.record_timestamp = None
-                for value in chunk.records():
+                for value in records:
                     write(value, context)
+                    if interrupts and (num_left := interrupts.leave(records, _do_nothing)) is not None:
+                        return len(chunk) - num_left
             else:
-                for value, context.record_timestamp in zip(chunk.records(), timestamps, strict=True):
+                for value, context.record_timestamp in zip(records, timestamps, strict=False):
                     write(value, context)
+                    if interrupts and (num_left := interrupts.leave(records, _do_nothing)) is not None:
+                        return len(chunk) - num_left
+            return len(chunk)
+        except TaskCancelled:
+            raise
         except BaseException as error:  # noqa: BLE001 - also SystemExit: it is the writer's error, not the end of the process
             self._calls.fail(error, "write()", preview(value))
 
@@ -222,3 +242,7 @@ class SinkOperator(StreamOperator):
         """Tell the global committer; also if there is nothing, because it waits for all subtasks."""
         ctx = self.ctx
         self.output.collect(Chunk([Committed(self._completed_id, ctx.subtask, ctx.parallelism, tuple(committables))]))
+
+
+def _do_nothing() -> None:
+    return

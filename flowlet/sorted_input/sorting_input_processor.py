@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from flowlet.columns import Column, ListColumn
-from flowlet.io.input_processor import ChainHead, InputProcessor
+from flowlet.io.input_processor import InputProcessor, SliceableHead
 from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.keys.column_key import ColumnValue
 from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, Watermark, WatermarkStatus
@@ -22,6 +22,7 @@ from flowlet.sorted_input.key_runs import KeyRun, key_runs, open_runs
 
 KeyFunction = Callable[[Any], Any]
 _ENDS: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)
+_NOTHING: Final = Chunk([])
 _MAX_STEPS: Final = 256  # then what was emitted is flushed; not measured
 
 
@@ -35,7 +36,7 @@ class SortedInput:
         head: gets latency markers at once.
     """
 
-    def __init__(self, sorter: ExternalSorter, key_selector: Any, head: ChainHead) -> None:
+    def __init__(self, sorter: ExternalSorter, key_selector: Any, head: SliceableHead) -> None:
         self.sorter = sorter
         self._key_of: KeyFunction = key_selector.get_key if hasattr(key_selector, "get_key") else key_selector
         self._column = key_selector.name if isinstance(key_selector, ColumnValue) else None
@@ -81,7 +82,7 @@ class TaskInput:
     """
 
     processor: InputProcessor
-    head: ChainHead
+    head: SliceableHead
     end: Callable[[], None]
     collected: SortedInput | None = None
     is_last: bool = False
@@ -144,6 +145,10 @@ class SortingInputProcessor:
                 has_more = InputStatus.MORE_AVAILABLE in statuses
                 return InputStatus.MORE_AVAILABLE if has_more else InputStatus.NOTHING_AVAILABLE
 
+    def process_events(self) -> InputStatus:
+        """Nothing: BATCH jobs have no barriers, and their timers are not interrupted."""
+        return InputStatus.MORE_AVAILABLE
+
     def _read(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
         num_inputs = len(self._inputs)
         for turn in range(1, num_inputs + 1):
@@ -190,8 +195,11 @@ class SortingInputProcessor:
             if run.begins_key and end_keys is not None:
                 end_keys()
             has_keys = True
-            heads[run.input_index].process_chunk(run.chunk)
-            yield True
+            head, chunk = heads[run.input_index], run.chunk
+            while num_left := len(chunk):
+                num_done = head.process_some(chunk)
+                chunk = chunk.slice(num_done, num_left) if num_done < num_left else _NOTHING
+                yield True
         if has_keys and end_keys is not None:
             end_keys()
         self._close_sorters()

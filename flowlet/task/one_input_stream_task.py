@@ -9,6 +9,7 @@ from functools import partial
 
 from flowlet.chain.mark_valve import MarkValve
 from flowlet.chain.operator_chain import ChainedOperator, HeadInput
+from flowlet.chain.record_slices import RecordSlices
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.recovered_stream import RecoveredStream
@@ -17,7 +18,6 @@ from flowlet.io.input_processor import InputProcessor
 from flowlet.io.input_recovery import InputRecovery
 from flowlet.io.multiple_input_processor import MultipleInputProcessor
 from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInputSelectionHandler
-from flowlet.io.record_slices import RecordSlices
 from flowlet.mailbox.mailbox_processor import MailboxController, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.input_selection import InputSelectable
@@ -66,7 +66,7 @@ class GateFedStreamTask(StreamTask):
         selectors = head.sorted_inputs or (None,) * len(gates)
         budget_bytes = batch.sort_memory_bytes // max(1, sum(each is not None for each in selectors))
         for index, (selector, head_input) in enumerate(zip(selectors, self._chain.head_inputs, strict=True)):
-            collected, end = None, partial(self._chain.end_input, index + 1)
+            collected, end = None, partial(self._end_input, index + 1)
             if selector is not None:
                 sorter = ExternalSorter(budget_bytes, limits=self.environment.limits, name=self.name)
                 collected = SortedInput(sorter, selector, head_input)
@@ -89,13 +89,13 @@ class GateFedStreamTask(StreamTask):
             head if collected is None else collected,
             self.name,
             # The chain tells a head that holds records of its end when the task has drained it.
-            on_end=partial(self._chain.end_input, number) if collected is None and not self._chain.head.holds_records else _do_nothing,
+            on_end=partial(self._end_input, number) if collected is None and not self._chain.head.holds_records else _do_nothing,
             on_mark=partial(self._process_mark, self._num_mark_channels),
             are_checkpointed=bool(self._checkpointed),
             limits=self.environment.limits,
             by_record=by_record,
             takes_late_data=self._chain.head.takes_late_data,
-            slices=RecordSlices(self._timings.now_ns) if self._may_be_overtaken else None,
+            slices=RecordSlices(self._timings.working_ns, cuts=self._chain.cuts_chunks) if collected is None else None,
         )
         self._num_mark_channels += sum(gate.num_channels for gate in gates)
         for position, gate in enumerate(gates):
@@ -107,9 +107,13 @@ class GateFedStreamTask(StreamTask):
 
     @property
     def _may_be_overtaken(self) -> bool:
-        """Whether a barrier may overtake records; then a chunk is processed in slices."""
+        """Whether a barrier may overtake records."""
         config = self.environment.checkpointing
         return config is not None and config.mode in (BarrierMode.ALTERNATING, BarrierMode.UNALIGNED)
+
+    def _end_input(self, number: int) -> None:
+        self._complete_watermark()
+        self._chain.end_input(number)
 
     def _process_mark(self, first_channel: int, channel: int, mark: CompletionMark | None) -> None:
         channel += first_channel
@@ -157,6 +161,9 @@ class GateFedStreamTask(StreamTask):
         self._input_suspension = suspension
         if not self._input.is_available:
             self._input.watch(self._resume_input)
+
+    def _process_events(self) -> InputStatus:
+        return self._input.process_events()
 
     def _wait_for_input(self, controller: MailboxController) -> None:
         # Set before the futures are read: a future that completes meanwhile is either seen as done, or its thread finds the suspension

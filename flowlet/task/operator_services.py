@@ -8,13 +8,14 @@ Source:     Flink ``OperatorChain.createOperator``, ``StreamOperatorWrapper.quie
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.common.settings.state_settings import StateSettings
 from flowlet.keys.key_groups import key_group_range
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
+from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry
 from flowlet.operators.latency_stats import LatencyStats
@@ -45,13 +46,15 @@ class OperatorServices:
         chain: Sequence[ChainedOperator],
         processor: MailboxProcessor,
         timings: TaskTimings,
-        is_cancelled: Callable[[], bool],
+        interrupts: Interrupts,
+        attention: Attention,
     ) -> None:
         self._environment = environment
         self._chain = chain
         self._processor = processor
         self._timings = timings
-        self._is_cancelled = is_cancelled
+        self._interrupts = interrupts
+        self._attention = attention
         self._clocks: dict[int, SystemProcessingTimeService] = {}
         self._timers: dict[int, KeyedTimerServiceManager] = {}
         self._keyed_states: list[KeyedStateBackend] = []
@@ -86,6 +89,7 @@ class OperatorServices:
             environment.max_parallelism,
             should_interrupt=lambda: executor.should_interrupt,
             executor=executor,
+            clock_ns=self._timings.now_ns,
             is_batch=ends_keys,
         )
         latency = LatencyStats(operator_id, environment.subtask)
@@ -124,6 +128,8 @@ class OperatorServices:
             has_checkpoints=checkpointing is not None and checkpointing.are_periodic,
             delay=self._delay,
             is_cancelled=self._is_cancelled,
+            interrupts=self._interrupts,
+            attention=self._attention,
             metrics=self._create_metrics(operator_name, clock),
             job_parameters=environment.job_parameters,
             cached_files=environment.cached_files,
@@ -144,6 +150,9 @@ class OperatorServices:
         """Ask the gauges of all operators once more, before these close."""
         for metrics in self._metrics:
             metrics.sample()
+
+    def _is_cancelled(self) -> bool:
+        return self._attention.is_cancelled
 
     def _delay(self, duration_ms: int) -> AvailabilityFuture:
         future = AvailabilityFuture()

@@ -41,6 +41,7 @@ class SourceStreamTask(StreamTask):
         if not isinstance(head, SourceOperator):
             raise TypeError(f"{self.name}: the head of the chain is no source: {head!r}")
         self._source = head
+        head.cut_chunks(self._timings.working_ns, cuts=self._chain.cuts_chunks)
         self._stopped: StopMode | None = None  # Task thread only.
         self._suspension: Suspension | None = None  # Task thread only: the last wait for the source, or for operators.
         self._is_at_end_of_event_time = False  # Task thread only.
@@ -69,10 +70,9 @@ class SourceStreamTask(StreamTask):
 
     def _process_input(self) -> InputStatus:
         if self._stopped is not None:
-            self._source.hold()  # before the end of data: what its function has emitted is in its state
-            return InputStatus.STOPPED if self._stopped is StopMode.NO_DRAIN else InputStatus.END_OF_DATA
+            return self._end_stopped(self._stopped)
         for _ in range(MAX_POLLS_PER_ACTION):
-            if not self._source.emit_next():
+            if not self._source.emit_next(self._should_stop):
                 return InputStatus.END_OF_DATA
             if not self._source.may_go_on or self._should_stop() or (self._holders and self._is_full):
                 break
@@ -89,6 +89,15 @@ class SourceStreamTask(StreamTask):
     @property
     def _ended_by_itself(self) -> bool:
         return self._stopped is None
+
+    def _end_stopped(self, mode: StopMode) -> InputStatus:
+        self._source.hold()  # before the end of data: what its function has emitted is in its state
+        if mode is StopMode.NO_DRAIN:
+            return InputStatus.STOPPED  # what the reader gave last is in the savepoint
+        if self._source.has_rest:
+            self._source.emit_next(self._should_stop)
+            return InputStatus.MORE_AVAILABLE
+        return InputStatus.END_OF_DATA
 
     def _wait_for_input(self, controller: MailboxController) -> None:
         future = self._source.wait_future()

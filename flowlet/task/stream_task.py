@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import NoReturn
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
+from flowlet.chain.record_slices import BUDGET_NS
 from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.recovered_stream import RecoveredStream
@@ -28,7 +29,7 @@ from flowlet.io.output_flusher import OutputFlushers
 from flowlet.io.record_writer import RecordWriter
 from flowlet.mailbox.flushing_action_executor import FlushingActionExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
-from flowlet.mailbox.task_mailbox import TaskMailbox
+from flowlet.mailbox.task_mailbox import Attention, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.records import Chunk
 from flowlet.rpc.control_messages import TaskMetrics
@@ -44,6 +45,8 @@ from netstack.forks import end_stranded_child
 from netstack.wire.events import StopMode
 
 _NS_PER_MS = 1_000_000
+_ALARM_MS = 10  # where results are flushed at the end of each default action, which may take long
+_PRINT_MS = 100  # of a task without outputs, which may print; the usual buffer timeout
 _MAX_RECOVERED_PIECES = 8  # a mail waits for at most as many, of 32 KiB mostly; as for buffers, not measured
 
 
@@ -88,10 +91,19 @@ class StreamTask(ABC):
             [(output.partition, output.buffer_timeout_ms) for output in environment.outputs],
             environment.schedule_timer,
             self._report_flush_error,
+            self._call_for_results,
+            _alarm_ms(environment.outputs),
         )
+        self._may_hold_results = False  # Task thread only: whether results may wait for the end of a default action.
+        self._is_acting = False  # Written by the task thread; read by the loop: whether the default action processes input.
         self._writers = [self._create_writer(output, chain[output.source_operator].operator.name) for output in environment.outputs]
-        self._services = OperatorServices(environment, chain, self.mailbox_processor, self._timings, self._is_being_cancelled)
+        self._attention = Attention()
+        self._services = OperatorServices(
+            environment, chain, self.mailbox_processor, self._timings, self.mailbox.interrupts, self._attention
+        )
         self._chain = OperatorChain(chain, self._edge_outputs(), self._services.context)
+        self._timers = [ctx.timers for ctx in self._chain.contexts if ctx.timers is not None]
+        self._attention.flushes.append(self._flush_results)
         self._edge_functions = EdgeFunctions(chain, environment.outputs, self._chain.contexts)
         self._chain.on_mark_passed = environment.report_mark
         self._holders = [operator for operator in self._chain.operators if operator.holds_records]
@@ -99,9 +111,10 @@ class StreamTask(ABC):
         self._drain: tuple[StreamOperator, AvailabilityFuture] | None = None  # the wait of the phase DRAINING
         self._suspension_for_operators: Suspension | None = None  # the last wait for operators
         self._phase = _Phase.PROCESSING  # Written by the task thread.
+        self._end_ns = 0  # Task thread only: when the default action should end, so that its results leave the task.
         self._has_reported_end = False  # Written by the task thread.
         self._recovery: InputRecovery | None = None  # Task thread only; what is left of the data in flight to begin with.
-        self._inner_inputs: dict[int, Callable[[Chunk], None]] = {}  # Task thread only; of operators with data in flight to begin with.
+        self._inner_inputs: dict[int, Callable[[Chunk], int]] = {}  # Task thread only; of operators with data in flight to begin with.
         self._is_closed = False  # Written by the task thread: whether operators were, or are being, closed.
         self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed)
         self.checkpoints = self._create_checkpoints()  # None: the job has no checkpoints
@@ -158,6 +171,8 @@ class StreamTask(ABC):
             # No thread uses them, and none will.
             self._release_resources(self._cancel_cause())
         elif before in (ExecutionState.INITIALIZING, ExecutionState.RUNNING):
+            # Before the mail, which ends the loop of the head: the loops behind it must not take what it has emitted.
+            self._attention.cancel()
             # The mail ends every wait in the mailbox; the failed partitions end a wait for a buffer.
             self.mailbox_processor.send_control_mail(self._raise_cancelled, "cancel the task")
             _raise_first(self._run_all(self._failers(self._cancel_cause())))
@@ -172,6 +187,8 @@ class StreamTask(ABC):
             self.environment.checkpointing = replace(config, restored={}, in_flight=())
         self._edge_functions.open()
         self._chain.open()
+        # Of one that prints, too: a sink registers what holds its text.
+        self._may_hold_results = bool(self._writers) or len(self._attention.flushes) > 1
         for gate in self.environment.gates:
             gate.request_partitions()
         self._timings.mark_start()
@@ -245,9 +262,6 @@ class StreamTask(ABC):
                 errors.append(error)
         return errors
 
-    def _is_being_cancelled(self) -> bool:
-        return self._lifecycle.state is ExecutionState.CANCELING
-
     def _raise_cancelled(self) -> None:
         raise TaskCancelled(f"{self.name} was cancelled")
 
@@ -259,6 +273,10 @@ class StreamTask(ABC):
     @abstractmethod
     def _process_input(self) -> InputStatus:
         """Process a bounded piece of input."""
+
+    def _process_events(self) -> InputStatus:
+        """Process a barrier, or another event, that is next; no record passes timers that mails have interrupted."""
+        return InputStatus.MORE_AVAILABLE
 
     @abstractmethod
     def _wait_for_input(self, controller: MailboxController) -> None:
@@ -290,6 +308,7 @@ class StreamTask(ABC):
         assert self._recovery is not None, "of this phase"
         if self._wait_for_output(controller):
             return
+        self._end_ns = self._timings.now_ns() + BUDGET_NS
         has_more = self._recovery.process(_MAX_RECOVERED_PIECES, self._should_stop)
         self._flush_pending()
         if not has_more:
@@ -307,7 +326,7 @@ class StreamTask(ABC):
     def _no_gate(self, gate: int) -> NoReturn:
         raise FlowletError(f"{self.name}: a channel of gate {gate} has data in flight, but the task has no inputs")
 
-    def _inner_input(self, index: int) -> Callable[[Chunk], None]:
+    def _inner_input(self, index: int) -> Callable[[Chunk], int]:
         if index not in self._inner_inputs:
             self._inner_inputs[index] = self._chain.input_of(index)
         return self._inner_inputs[index]
@@ -315,7 +334,12 @@ class StreamTask(ABC):
     def _process(self, controller: MailboxController) -> None:
         if self._wait_for_output(controller) or (self._holders and self._wait_for_room(controller)):
             return
-        status = self._process_input()
+        self._end_ns = self._timings.now_ns() + BUDGET_NS
+        if self._may_hold_results:
+            self._flushers.arm_alarm()
+        self._is_acting = True
+        status = self._process_events() if self._has_interrupted_timers() else self._process_input()
+        self._is_acting = False
         self._flush_pending()
         match status:
             case InputStatus.MORE_AVAILABLE:
@@ -378,6 +402,7 @@ class StreamTask(ABC):
             yield operator, operator.drained_future()
         if self._ended_by_itself:
             self._advance_to_end_of_event_time()
+            self._complete_watermark()
             self._flush_pending()
             for operator in self._holders:
                 yield operator, operator.drained_future()
@@ -410,6 +435,7 @@ class StreamTask(ABC):
         self.mailbox_processor.run_all_mails()
         if mode is StopMode.DRAIN:
             self._advance_to_end_of_event_time()
+            self._complete_watermark()
             self._chain.finish(self._before_finish)
         else:
             for index in range(len(self._chain.operators)):
@@ -426,6 +452,15 @@ class StreamTask(ABC):
         self._phase = _Phase.AWAITING_END_OF_INPUT
         if self.checkpoints is not None:
             self.checkpoints.end_of_data_sent()
+
+    def _complete_watermark(self) -> None:
+        """Run mails until all timers up to the last watermark have fired: mails have interrupted them."""
+        executor = self.mailbox_processor.executor()
+        while self._has_interrupted_timers():
+            executor.yield_()
+
+    def _has_interrupted_timers(self) -> bool:
+        return any(timers.is_interrupted for timers in self._timers)
 
     def _before_finish(self, index: int) -> None:
         # A timer that has just fired may be about to put its mail; that mail still runs (Flink quiesceTimeServiceAndFinishOperator).
@@ -483,8 +518,11 @@ class StreamTask(ABC):
         future.add_done_callback(controller.suspend_default_action(kind, waiting_for).resume)
 
     def _should_stop(self) -> bool:
-        """Whether the default action should return between two pieces of work: a mail waits, or the outputs have no buffers."""
-        if self.mailbox.has_mail:
+        """Whether the default action should return between two pieces of work.
+
+        A mail waits, the outputs have no buffers, or the results so far have waited long enough for the end of the action.
+        """
+        if self.mailbox.has_mail or self._timings.now_ns() >= self._end_ns:
             return True
         return any(not partition.is_available for partition in self._partitions)
 
@@ -493,6 +531,17 @@ class StreamTask(ABC):
     def _flush_pending(self) -> None:
         for writer in self._writers:
             writer.flush_pending()
+
+    def _flush_results(self) -> None:
+        """Let consumers see what waits in the record writers, and what was written."""
+        for writer in self._writers:
+            writer.flush_now()
+
+    def _call_for_results(self) -> None:
+        """On the loop: results of the default action in progress have waited long enough."""
+        if self._is_acting:
+            self._attention.call_for_results()
+            self.mailbox_processor.send_control_mail(self._flush_results, "pass on results")
 
     def _report_flush_error(self, error: Exception) -> None:
         def raise_error() -> None:
@@ -589,6 +638,14 @@ class StreamTask(ABC):
 
     def _current_input_watermark(self) -> int:
         return TaskMetrics().current_input_watermark
+
+
+def _alarm_ms(outputs: Sequence[OutputEdge]) -> int | None:
+    """After how long results of a default action are due, where no timeout of an output says so; None: one does."""
+    timeouts_ms = [output.buffer_timeout_ms for output in outputs]
+    if 0 in timeouts_ms:
+        return _ALARM_MS
+    return None if timeouts_ms else _PRINT_MS
 
 
 def _raise_first(errors: Sequence[BaseException]) -> None:

@@ -4,7 +4,7 @@ Side:       task.
 Invariants: one timer per time domain, timestamp, key and namespace.  A timer fires once, with its key as the current key.  At most one
             callback is registered with the clock, for the earliest processing time timer.  The watermark only rises.
 Units:      timestamps in milliseconds.
-Source:     Flink ``InternalTimerServiceImpl``; FLINK-20217: a long run of timers lets urgent mails pass.
+Source:     Flink ``InternalTimerServiceImpl``; FLINK-20217: a long run of timers lets mails pass.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ class KeyedTimerService:
         clock: processing time.
         key_groups: this subtask's.
         max_parallelism: the number of key groups.
-        should_interrupt: whether a run of processing time timers must let urgent mails pass.
+        should_interrupt: whether a run of processing time timers must let mails pass.
     """
 
     def __init__(

@@ -1,22 +1,26 @@
 """All timer services of one operator, and the watermarks that fire their timers.
 
 Side:       task.
-Invariants: a watermark is passed on after all timers up to it have fired.  The last watermark is never interrupted, so no timer is left
-            when the operator finishes.
+Invariants: a watermark is passed on after all timers up to it have fired.  Whoever finishes the operator waits until ``is_interrupted`` is
+            false, so no timer is left then.
 Units:      timestamps in milliseconds.
 Source:     Flink ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcessor`` (FLINK-20217: timers must let barriers pass).  Flink's
             output watermark waits for the last timer.  Here interrupted timers pass on the watermarks in between, so that consumers
             do not stand still.
 """
 
+import time
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
-from flowlet.records import IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark, WatermarkStatus
+from flowlet.records import IDLE, MIN_TIMESTAMP, Watermark, WatermarkStatus
 from flowlet.timers.batch_timer_service import BatchTimerService
 from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers, never
 from flowlet.timers.time_api import KeyContext, ProcessingTimeService, Triggerable, WatermarkOutput
+
+_BUDGET_NS: Final = 10_000_000  # as of a slice of records
 
 TimersByKeyGroup = Mapping[int, Mapping[str, KeyGroupTimers]]
 
@@ -33,6 +37,7 @@ class KeyedTimerServiceManager:
         max_parallelism: the number of key groups.
         should_interrupt: see ``KeyedTimerService``.
         executor: the operator's; None: watermarks are never interrupted.
+        clock_ns: of a monotonic clock, after ``_BUDGET_NS`` of which timers are interrupted, too: the task looks for a barrier.
         is_batch: every service is a ``BatchTimerService``.
     """
 
@@ -45,8 +50,10 @@ class KeyedTimerServiceManager:
         *,
         should_interrupt: Callable[[], bool] = never,
         executor: MailboxExecutor | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
         is_batch: bool = False,
     ) -> None:
+        self._clock_ns = clock_ns
         self._is_batch = is_batch
         self._key_context = key_context
         self._clock = clock
@@ -94,11 +101,16 @@ class KeyedTimerServiceManager:
                 service.end_keys()
 
     def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
-        """Fire the timers up to a watermark, then pass it on; urgent mails may interrupt, then the rest follows in a mail."""
+        """Fire the timers up to a watermark, then pass it on; mails may interrupt, then the rest follows in a mail."""
         if self._watermarks is None and not self._services:
             output.emit_watermark(watermark)
         else:
             self._processor(output).emit_watermark(watermark)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether timers up to the last watermark are left, which a mail will fire."""
+        return self._watermarks is not None and self._watermarks.is_interrupted
 
     def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
         """Pass a status on behind the watermarks that came before it."""
@@ -109,7 +121,7 @@ class KeyedTimerServiceManager:
 
     def _processor(self, output: WatermarkOutput) -> "MailboxWatermarkProcessor":
         if self._watermarks is None:
-            self._watermarks = MailboxWatermarkProcessor(output, self, self._executor, self._should_interrupt)
+            self._watermarks = MailboxWatermarkProcessor(output, self, self._executor, self._should_interrupt, self._clock_ns)
         return self._watermarks
 
     def advance_watermark(self, timestamp: int) -> None:
@@ -153,15 +165,16 @@ class KeyedTimerServiceManager:
 
 
 class MailboxWatermarkProcessor:
-    """Passes watermarks on once their timers have fired, and lets urgent mails run between two timers; task thread only.
+    """Passes watermarks on once their timers have fired, and lets mails run between two timers; task thread only.
 
-    As in Flink, records that arrive before all timers have fired are processed before the rest of them: their own watermark is later.
+    The task lets no record pass before all timers have fired (``is_interrupted``); a barrier may.
     "Idle" waits for the watermarks before it, because consumers drop the watermarks of an idle input.
 
     Args: output: gets the watermarks.  timers: the operator's.  executor: the operator's.  Its deferrable mails, which yields of operators
         do not run, fire the rest of the timers.  None: timers are
             never interrupted.
-        should_interrupt: whether an urgent mail (a barrier) waits.
+        should_interrupt: whether a mail (a barrier) waits.
+        clock_ns: see ``KeyedTimerServiceManager``.
     """
 
     def __init__(
@@ -170,11 +183,14 @@ class MailboxWatermarkProcessor:
         timers: KeyedTimerServiceManager,
         executor: MailboxExecutor | None,
         should_interrupt: Callable[[], bool],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._output = output
         self._timers = timers
         self._executor = executor
         self._should_interrupt = should_interrupt
+        self._clock_ns = clock_ns
+        self._end_ns = 0
         self._target = MIN_TIMESTAMP
         self._emitted = MIN_TIMESTAMP
         self._is_mailed = False
@@ -182,6 +198,11 @@ class MailboxWatermarkProcessor:
 
     def __repr__(self) -> str:
         return f"<MailboxWatermarkProcessor at {self._emitted} on the way to {self._target}>"
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a mail has to fire the rest of the timers."""
+        return self._is_mailed
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Fire the timers up to a watermark, then pass it on; if interrupted, a mail does the rest."""
@@ -196,7 +217,8 @@ class MailboxWatermarkProcessor:
             self._is_idle_next = status.is_idle  # "active" only cancels an "idle" that was not passed on yet
 
     def _go_on(self) -> None:
-        should_stop = never if self._executor is None or self._target == MAX_TIMESTAMP else self._should_interrupt
+        self._end_ns = self._clock_ns() + _BUDGET_NS
+        should_stop = never if self._executor is None else self._should_stop
         is_complete = self._timers.try_advance_watermark(self._target, should_stop)
         reached = self._target if is_complete else self._timers.completed_until(self._target)
         if reached > self._emitted:
@@ -208,6 +230,9 @@ class MailboxWatermarkProcessor:
             assert self._executor is not None, "only an operator with an executor is interrupted"
             self._is_mailed = True
             self._executor.execute(self._on_mail, "timers up to %s", self._target, options=MailOptions.DEFERRABLE)
+
+    def _should_stop(self) -> bool:
+        return self._should_interrupt() or self._clock_ns() >= self._end_ns
 
     def _emit_idle(self) -> None:
         if self._is_idle_next:

@@ -148,5 +148,9 @@ class InternalTimeServiceManager(Protocol):
     def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
         """Fire all event time timers up to and including a watermark, then pass it on; a mail may do the last part later."""
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether timers up to the last watermark are left, which a mail will fire."""
+
     def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
         """Pass a status on behind the watermarks that came before it."""

@@ -8,21 +8,24 @@ Units:      timestamps in milliseconds, clocks in nanoseconds.
 Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWatermarks``, ``WatermarkToDataOutput``.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.preview import preview
+from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns import Columns
 from flowlet.common.watermark_generator import WatermarkGenerator
 from flowlet.common.watermark_generator import WatermarkOutput as GeneratorOutput
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import UserFunctionError
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, WatermarkOutput
 
@@ -73,19 +76,6 @@ class WatermarkEmitter:
                 self._output.emit_watermark_status(element)
 
 
-class EventTimeOutput(Protocol):
-    """The part of an operator's output that takes records."""
-
-    def collect(self, chunk: Chunk) -> None:
-        """Take over records with their timestamps."""
-
-    def collect_each(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
-        """Take records whose timestamps are computed one by one."""
-
-    def takes_whole(self, chunk: Chunk) -> bool:
-        """Whether no consumer needs to see single records."""
-
-
 class EventTimeStream:
     """Applies a watermark strategy to one stream of records; task thread only.
 
@@ -96,16 +86,18 @@ class EventTimeStream:
         emitter: the operator's; flushed behind the records that caused its output.
         said_to: what the generator calls: the emitter itself, or one of several parts that are combined there.
         now_ns: the clock for idleness.
+        loop_owner: a stream of the same strategy and output whose loop takes the records of this one, too; None: it has its own.
     """
 
     def __init__(
         self,
         strategy: WatermarkStrategy,
         ctx: OperatorContext,
-        output: EventTimeOutput,
+        output: OperatorOutput,
         emitter: WatermarkEmitter,
         said_to: GeneratorOutput,
         now_ns: Callable[[], int],
+        loop_owner: "EventTimeStream | None" = None,
     ) -> None:
         self._strategy = strategy
         self._ctx = ctx
@@ -113,24 +105,51 @@ class EventTimeStream:
         self._emitter = emitter
         self._said_to = said_to
         self._generator: WatermarkGenerator = strategy.create_generator(now_ns)
+        self._owner = self if loop_owner is None else loop_owner
+        self._acting = self  # of an owner: the stream whose records its loop takes
+        self._loop = RecordLoop(ctx.operator_name, self._write_loop, output.loop_ends, ctx.attention)
         self._max_skew_ms = None if strategy.max_future_skew is None else strategy.max_future_skew.to_millis()
 
     def __repr__(self) -> str:
         return f"<EventTimeStream of {self._generator!r}>"
 
-    def process_chunk(self, chunk: Chunk) -> None:
-        """Assign timestamps, call the generator, pass the records on.  Raises UserFunctionError if the assigner or the generator failed."""
+    def process_chunk(self, chunk: Chunk, interrupts: Interrupts | None = None) -> int:
+        """Assign timestamps, call the generator, pass the records on.
+
+        ``interrupts``: of the task's mailbox, for the head of a chain: it stops between two records when these are not empty; None: it does
+        not.  Returns how many records were processed.
+
+        Raises:
+            UserFunctionError: the assigner or the generator failed.
+        """
+        if not len(chunk):
+            return 0
         if self._strategy.timestamp_assigner is None and not self._generator.needs_events:
-            self._show_largest(chunk)
-            self._output.collect(chunk)
-        elif chunk.columns is not None and self.takes_columns:
-            stamped = chunk.with_timestamps(self._times_of(chunk.columns))
-            self._show_largest(stamped)
-            self._output.collect(stamped)
-        elif chunk.columns is not None and not self._generator.needs_events and self._output.takes_whole(chunk):
-            self._output.collect(chunk.with_timestamps(list(self._stamps(chunk))))
-        else:
-            self._output.collect_each(chunk.values, self._stamps(chunk), len(chunk))
+            return self._pass_on(chunk, interrupts)
+        if chunk.columns is not None and self.takes_columns:
+            return self._pass_on(chunk.with_timestamps(self._times_of(chunk.columns)), interrupts)
+        if chunk.columns is not None and not self._generator.needs_events and self._output.takes_whole(chunk):
+            stamps = list(self._stamps(chunk, interrupts))
+            done = chunk if len(stamps) == len(chunk) else chunk.slice(0, len(stamps))
+            self._output.collect(done.with_timestamps(stamps))
+            return len(stamps)
+        self._owner._acting = self
+        return self._owner._loop.run(chunk.records(), chunk.timestamps, len(chunk), None, interrupts)
+
+    def _pass_on(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
+        num_before = self._ctx.counters.num_records_from_the_future
+        largest = self._largest(chunk) if chunk.has_timestamps else MIN_TIMESTAMP  # now: the chunk is given away
+        num_done = self._output.collect_some(chunk, interrupts)
+        if num_done < len(chunk) and chunk.has_timestamps:
+            # The loop was left, so the chunk is still ours.  The generator must not know of records that were not passed on.
+            self._ctx.counters.num_records_from_the_future = num_before
+            largest = self._largest(chunk.slice(0, num_done))
+        if largest is not None:
+            self._generator.on_largest_timestamp(largest)
+        return num_done
+
+    def _write_loop(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
+        self.write_record(code, record, timestamp, lambda assigned: self._output.write(code, record, assigned, count="num_records"))
 
     @property
     def takes_columns(self) -> bool:
@@ -153,19 +172,12 @@ class EventTimeStream:
             raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, f"a batch of {columns.num_rows} rows") from error
         return times
 
-    def _show_largest(self, chunk: Chunk) -> None:
-        if not chunk.has_timestamps:
-            self._generator.on_largest_timestamp(MIN_TIMESTAMP)
-        elif (largest := self._largest(chunk)) is not None:
-            self._generator.on_largest_timestamp(largest)
-
-    def _stamps(self, chunk: Chunk) -> Iterator[int]:
-        """The timestamp of each record, computed when the record before it is fully processed."""
+    def _stamps(self, chunk: Chunk, interrupts: Interrupts | None) -> Iterator[int]:
+        """The timestamps of a chunk that no other function sees, until a mail waits; then the generator learns the largest."""
         values, old = chunk.values, chunk.timestamps
         assigner = self._strategy.timestamp_assigner
         extract = None if assigner is None else assigner.extract_timestamp
-        limit, needs_events = self._limit(), self._generator.needs_events
-        largest = MIN_TIMESTAMP
+        limit, largest, attention = self._limit(), MIN_TIMESTAMP, self._ctx.attention
         record = None
         try:
             for record, timestamp in zip(values, repeat(MIN_TIMESTAMP) if old is None else old):  # noqa: B905 - or endless
@@ -176,18 +188,22 @@ class EventTimeStream:
                 yield timestamp
                 if timestamp > limit:
                     self._ctx.counters.num_records_from_the_future += 1
-                elif needs_events:
-                    self._show(record, timestamp)
                 elif timestamp > largest:
                     largest = timestamp
+                if interrupts:
+                    break
+                if attention:
+                    attention.check()
         except Exception as error:
             raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, preview(record)) from error
-        if not needs_events:
-            self._generator.on_largest_timestamp(largest)
+        self._generator.on_largest_timestamp(largest)
+
+    def _show_acting(self, largest: int) -> None:
+        self._acting._generator.on_largest_timestamp(largest)
 
     def _show(self, record: Any, timestamp: int) -> None:
         """Call the generator for a record that was emitted; a watermark follows at once."""
-        self._generator.on_event(record, timestamp, self._said_to)
+        self._acting._generator.on_event(record, timestamp, self._acting._said_to)
         if self._emitter.has_pending:
             self._emitter.flush()
 
@@ -240,7 +256,7 @@ class EventTimeStream:
         """The statements that check a timestamp and remember the largest: one comparison tells most that they are not too small."""
         largest, advice = code.variable("largest"), code.bind(_advice, "advice")
         code.at_start(f"{largest} = {MIN_TIMESTAMP - 1}")
-        code.at_end(f"if {largest} >= {MIN_TIMESTAMP}: {code.bind(self._generator.on_largest_timestamp, 'on_largest')}({largest})")
+        code.at_end(f"if {largest} >= {MIN_TIMESTAMP}: {code.bind(self._show_acting, 'on_largest')}({largest})")
         code.line(f"if type({timestamp}) is not int: raise {advice}({timestamp})", blame)
         with code.block(f"if {timestamp} > {largest}:"):
             code.line(f"if {timestamp} > {MAX_TIMESTAMP}: raise {advice}({timestamp})", blame)
@@ -254,7 +270,7 @@ class EventTimeStream:
             return
         largest = code.variable("largest")
         code.at_start(f"{largest} = None")
-        code.at_end(f"if {largest} is not None: {code.bind(self._generator.on_largest_timestamp, 'on_largest')}({largest})")
+        code.at_end(f"if {largest} is not None: {code.bind(self._show_acting, 'on_largest')}({largest})")
         if timestamp is None:
             code.line(f"{largest} = {MIN_TIMESTAMP}")
             return

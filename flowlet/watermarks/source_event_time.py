@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import TimerHandle
 from flowlet.watermarks.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
@@ -155,6 +156,7 @@ class SourceEventTime:
         self._splits: dict[str, _Split] = {}
         self._watched: OpenSplits | None = None  # whose changes are taken; a reader of several sources in turn has several
         self._had_splits = False
+        self._ended: list[str] = []  # splits that end behind the chunk that is being processed
         self._reader = reader if isinstance(reader, SplitReader) else None
         self._whole = self._stream_of(None, self._clock)  # for records of a reader without splits
         self._timers: list[TimerHandle] = []
@@ -174,22 +176,32 @@ class SourceEventTime:
 
     def _stream_of(self, split: str | None, clock: PausableClock) -> EventTimeStream:
         said_to = self._emitter if split is None else self._parts.add(split)
-        return EventTimeStream(self._strategy, self._ctx, self._output, self._emitter, said_to, clock)
+        owner = None if split is None else self._whole  # with thousands of splits there is one loop all the same
+        return EventTimeStream(self._strategy, self._ctx, self._output, self._emitter, said_to, clock, owner)
 
     # -- what the reader gives
 
-    def process_chunk(self, chunk: Chunk) -> None:
-        """Process records that were just polled."""
-        if self._reader is None:
-            self._whole.process_chunk(chunk)
-            return
-        current, open_splits = self._reader.current_split, self._reader.open_splits
-        ended: Sequence[str] = ()
-        if open_splits is not self._watched or open_splits.has_changed or current not in self._splits:
+    @property
+    def current_split(self) -> str | None:
+        """The split of the records that were polled last; None if the reader has none."""
+        return None if self._reader is None else self._reader.current_split
+
+    def process_some(self, chunk: Chunk, split: str | None, interrupts: Interrupts | None) -> int:
+        """Process records of a split until ``interrupts`` are not empty, at least one; returns how many."""
+        if self._reader is None or split is None:
+            return self._whole.process_chunk(chunk, interrupts)
+        open_splits = self._reader.open_splits
+        if open_splits is not self._watched or open_splits.has_changed or split not in self._splits:
             # These may be a split's first records, and its last.
-            ended = self._open_splits(open_splits, current)
-        self._splits[current].stream.process_chunk(chunk)
-        if ended:
+            self._ended += self._open_splits(open_splits, split)
+        return self._splits[split].stream.process_chunk(chunk, interrupts)
+
+    def end_chunk(self) -> None:
+        """All records that were polled are processed: splits that ended with them hold no watermark back any more."""
+        if self._reader is None:
+            return
+        if self._ended:
+            ended, self._ended = self._ended, []
             self._close_splits(ended)
         self._emitter.flush()
 
@@ -223,7 +235,8 @@ class SourceEventTime:
 
     def _close_splits(self, ended: Iterable[str]) -> None:
         for name in ended:
-            del self._splits[name]
+            if self._splits.pop(name, None) is None:
+                continue
             self._parts.remove(name)
             if self.alignment is not None:
                 self.alignment.split_finished(name)

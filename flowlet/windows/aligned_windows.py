@@ -71,8 +71,9 @@ class AlignedWindows:
         self.num_listed = 0  # Records in lists; counted by the loops.
         self.watermark = MIN_TIMESTAMP  # Set by the operator: whether a record is newer, and cannot evaluate a window.
         self._windows: dict[int, tuple[TimeWindow, Any]] = {}  # By start, with their exact keys.
-        self._loop = RecordLoop(ctx.operator_name, self._write_in_chunk, [])
-        self._copying_loop = RecordLoop(ctx.operator_name, self._write_copies_in_chunk, [])  # Records that can change, in several windows.
+        self._loop = RecordLoop(ctx.operator_name, self._write_in_chunk, [], ctx.attention)
+        # Records that can change, in several windows.
+        self._copying_loop = RecordLoop(ctx.operator_name, self._write_copies_in_chunk, [], ctx.attention)
         self._common_starts: list[int] = []  # Of the windows of all records that a loop is given without timestamps.
         self._user_keys: _UserKeys | None = None  # Of the records in the loop; None: these are their exact keys.
 

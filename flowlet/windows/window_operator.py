@@ -171,7 +171,7 @@ class WindowOperator(UserFunctionOperator):
         aligned.add(chunk, keys, exact)
 
     def _process_each(self, values: Sequence[Any], timestamps: Sequence[int] | None, keys: Sequence[Any]) -> None:
-        context, clean = self.ctx.key_context, self._clean
+        context, clean, attention = self.ctx.key_context, self._clean, self.ctx.attention
         process = self._process_merging if self._spec.merges else self._process_single
         stamps: Iterable[int | None] = repeat(None) if timestamps is None else timestamps
         for value, timestamp, key in zip(values, stamps, keys, strict=False):
@@ -179,6 +179,8 @@ class WindowOperator(UserFunctionOperator):
             if clean is not None:
                 clean()
             process(value, timestamp)
+            if attention:
+                attention.attend(self._results.drain)
 
     def _process_single(self, value: Any, timestamp: int | None) -> None:
         """A record of windows that stay apart."""
@@ -323,8 +325,10 @@ class WindowOperator(UserFunctionOperator):
         if results is None:
             return
         iterator = self._called(window, lambda: iter(results))
-        emit, texts = self._results.emit, self._texts
+        emit, texts, attention = self._results.emit, self._texts, self.ctx.attention
         while True:
+            if attention:
+                attention.attend(self._results.drain)
             try:
                 result = next(iterator)
             except StopIteration:
@@ -342,6 +346,7 @@ class WindowOperator(UserFunctionOperator):
 
     def on_event_time(self, timer: InternalTimer) -> None:
         """The watermark reached a timer."""
+        self.ctx.attention.check()
         if self._aligned is not None and not self._spec.allowed_lateness_ms:
             self._on_end(timer)
         else:

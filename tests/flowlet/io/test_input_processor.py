@@ -42,6 +42,10 @@ class Head:
     def process_chunk(self, chunk: Chunk) -> None:
         self.seen.append(chunk)
 
+    def process_some(self, chunk: Chunk) -> int:
+        self.seen.append(chunk)
+        return len(chunk)
+
     def process_watermark(self, watermark: Watermark) -> None:
         self.seen.append(watermark)
 

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -17,7 +16,7 @@ from flowlet.datastream import CheckpointedFunction, FunctionInitializationConte
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import KeptRecords, PositionWithRest, Source, SourceOperator, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
 from flowlet.splits.file_split import FileSet, FileSplit
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
@@ -247,19 +246,23 @@ class OneChunk(Counting):
         return Chunk([1, 2]) if self.num_polls == 1 else None
 
 
-def test_a_mark_never_comes_into_the_middle_of_a_chunk(network: LocalNetwork, tasks: Tasks) -> None:
+def test_a_mark_follows_what_the_reader_gave_before_it(network: LocalNetwork, tasks: Tasks) -> None:
     """Although an operator that waits runs mails while the records of a chunk are on their way to it."""
     partition, reader = network.partition(), OneChunk(never_waits=False)
     output = network.reader(partition)
     task = tasks.source(SourceOperator(Given(reader)), YieldsInAChunk(), outputs=[edge(partition, source=1)])
     assert isinstance(task, SourceStreamTask)
-    reader.on_poll = partial(task.emit_mark, 1)
+    reader.on_poll = lambda: task.emit_mark(1) if reader.num_polls == 1 else None
     tasks.restored(task)
 
-    task.mailbox_processor.run_mailbox_step()
-    task.mailbox_processor.run_mailbox_step()
+    while reader.num_polls < 2:
+        task.mailbox_processor.run_mailbox_step()
 
-    assert [element for element in output.read() if isinstance(element, Chunk | CompletionMark)] == [Chunk([1, 2]), CompletionMark(1)]
+    assert [element for element in output.read() if isinstance(element, Chunk | CompletionMark)] == [
+        Chunk([1]),
+        Chunk([2]),
+        CompletionMark(1),
+    ]
     output.view.release()
 
 
@@ -342,8 +345,8 @@ class _Collected(SourceFunction, CheckpointedFunction):
         self.is_done.set()
 
 
-def test_a_savepoint_that_stops_a_source_lets_out_what_its_function_has_emitted(network: LocalNetwork, tasks: Tasks) -> None:
-    """It is in the function's state, so that no later job would emit it again."""
+def test_a_savepoint_that_stops_a_source_has_what_its_function_has_emitted(network: LocalNetwork, tasks: Tasks) -> None:
+    """The function's state says that it was emitted, so no later job would do so again; and the savepoint waits for none of it."""
     store, partition = InMemoryCheckpointStore(), network.partition()
     reader = network.reader(partition)
     function = _Collected()
@@ -362,7 +365,9 @@ def test_a_savepoint_that_stops_a_source_lets_out_what_its_function_has_emitted(
     task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(1, 0, 0), options)
     step_until_idle(task)
 
-    assert reader.read_values() == [0, 1, 2]
-    assert store.num_acknowledged(1) == 1
+    assert reader.read_values() == []
+    (state,) = store.state_of(1, "v", 0).operators.values()
+    assert isinstance(state, OperatorState)
+    assert state.own == PositionWithRest(None, ((None, KeptRecords((0, 1, 2), None)),))
     tasks.finish(task)
     reader.view.release()

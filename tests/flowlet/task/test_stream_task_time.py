@@ -16,6 +16,7 @@ from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.one_input_stream_task import MultipleInputStreamTask, OneInputStreamTask
 from flowlet.watermarks.watermark_watch import STALL_NS
+from netstack.wire.events import StopMode
 from tests.flowlet.operators.test_multiple_input_operator import Tagging
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, send, step_until_idle
@@ -58,16 +59,19 @@ def same(value: int) -> int:
     return 0
 
 
-def test_the_last_watermark_is_not_interrupted(network: LocalNetwork, tasks: Tasks) -> None:
+def test_the_last_watermark_lets_mails_pass_and_the_end_waits_for_all_timers(network: LocalNetwork, tasks: Tasks) -> None:
     partition, function, sink = network.partition(), Timers(), Recorder()
     task = tasks.task("timers", ProcessOperator(function, same), sink, gates=[network.gate(partition)], outputs=[])
     function.task, function.seen = task, []
     tasks.restored(task)
 
-    send(partition, Chunk([1, 2, 3, 4], [0] * 4), Watermark(2**63 - 1))
+    send(partition, Chunk([1, 2, 3, 4], [0] * 4))
+    partition.notify_end_of_data(StopMode.DRAIN)
     step_until_idle(task)
 
-    assert function.seen == [1, 2, 3, 4, "barrier", "mail"]
+    assert function.seen == [1, 2, "barrier", "mail", 3, 4]
+    assert sink.values == [1, 2, 3, 4]
+    assert sink.calls[-2:] == ["watermark", "finish"]
 
 
 def test_time_without_room_for_output_is_not_idle_time(network: LocalNetwork, tasks: Tasks) -> None:

@@ -1,0 +1,86 @@
+"""What waits is processed in order, and in pieces that fit the speed of the chain."""
+
+from flowlet.chain.record_slices import RecordSlices
+from flowlet.records import Chunk, StreamElement, Watermark
+
+
+class Chain:
+    """Takes ``ns_per_record`` for each record; stops behind the record ``last``, as if a mail had come."""
+
+    def __init__(self, ns_per_record: int) -> None:
+        self.ns_per_record = ns_per_record
+        self.last: object = None
+        self.now_ns = 0
+        self.seen: list[tuple[int, StreamElement]] = []
+        self.sizes: list[int] = []
+
+    def process_some(self, channel: int, chunk: Chunk) -> int:
+        values = chunk.values
+        num_done = values.index(self.last) + 1 if self.last in values else len(values)
+        self.now_ns += self.ns_per_record * num_done
+        self.sizes.append(num_done)
+        self.seen += [(channel, Chunk([value])) for value in values[:num_done]]
+        return num_done
+
+    def process_control(self, channel: int, element: StreamElement) -> None:
+        self.seen.append((channel, element))
+
+    def process(self, slices: RecordSlices[int], *, should_stop: bool = False) -> bool:
+        return slices.process(self.process_some, self.process_control, lambda: should_stop)
+
+
+def test_order_is_kept_over_channels_and_slices() -> None:
+    chain = Chain(5_000_000)
+    slices = RecordSlices[int](lambda: chain.now_ns)
+    slices.add(0, [Chunk(list(range(40))), Watermark(7)])
+    slices.add(1, [Chunk([40])])
+
+    assert chain.process(slices)
+
+    assert chain.seen == [*[(0, Chunk([each])) for each in range(40)], (0, Watermark(7)), (1, Chunk([40]))]
+    assert not slices
+
+
+def test_a_slow_function_gets_few_records_at_a_time_and_a_quick_one_all() -> None:
+    chain = Chain(5_000_000)
+    slices = RecordSlices[int](lambda: chain.now_ns)
+
+    slices.add(0, [Chunk(list(range(9)))])
+    chain.process(slices)
+    slow = chain.sizes
+    chain.ns_per_record, chain.sizes = 1, []
+    slices.add(0, [Chunk(list(range(5000)))])
+    chain.process(slices)
+
+    assert slow == [1, 2, 2, 2, 2], "two records take 10 ms"
+    assert chain.sizes == [2, 16, 128, 1024, 3830]
+
+
+def test_what_is_left_when_a_mail_comes_waits() -> None:
+    """The records that the loop of the chain had before it was left are not given again."""
+    chain = Chain(1)
+    slices = RecordSlices[int](lambda: chain.now_ns)
+    slices.add(2, [Chunk(list(range(20))), Watermark(1)])
+    chain.last = 4
+
+    assert not chain.process(slices, should_stop=True)
+    assert not chain.process(slices, should_stop=True)
+
+    assert list(slices.of_origin(2)) == [Chunk(list(range(5, 20))), Watermark(1)]
+    assert list(slices.of_origin(1)) == []
+    assert chain.process(slices)
+    assert chain.seen == [*[(2, Chunk([each])) for each in range(20)], (2, Watermark(1))]
+    slices.add(2, [Watermark(2)])
+    slices.clear()
+    assert not slices
+    assert repr(slices) == "<RecordSlices of 512 records, 0 elements waiting>"
+
+
+def test_a_function_of_batches_gets_chunks_as_they_came() -> None:
+    chain = Chain(1_000_000_000)
+    slices = RecordSlices[int](lambda: chain.now_ns, cuts=False)
+    slices.add(0, [Chunk(list(range(100))), Chunk(list(range(50)))])
+
+    chain.process(slices)
+
+    assert chain.sizes == [100, 50]
