@@ -234,6 +234,7 @@ class OperatorChain:
     def open(self) -> None:
         """Open the operators, last to first: so no operator emits into one that is not open."""
         for operator in reversed(self.operators):
+            operator.ctx.attention.check()  # the open() before may have taken a minute
             # Before the call: close() must also release what a failing open() acquired.
             self._opened.append(operator)
             operator.open()

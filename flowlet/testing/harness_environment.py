@@ -60,7 +60,12 @@ class HarnessEnvironment:
         key_context = KeyContext()
         service = MailedProcessingTimeService(self.clock, self.executor)
         self.timers = KeyedTimerServiceManager(
-            key_context, service, place.key_groups, place.max_parallelism, should_interrupt=lambda: self.executor.should_interrupt
+            key_context,
+            service,
+            place.key_groups,
+            place.max_parallelism,
+            should_interrupt=lambda: self.executor.should_interrupt,
+            clock_ns=lambda: 0,  # what a test sees must not depend on how quick the machine is
         )
         self.keyed_state: KeyedStateBackend = HeapKeyedStateBackend(
             key_context, service.current_time_ms, place.key_groups, place.max_parallelism

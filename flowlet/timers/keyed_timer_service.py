@@ -7,14 +7,17 @@ Units:      timestamps in milliseconds.
 Source:     Flink ``InternalTimerServiceImpl``; FLINK-20217: a long run of timers lets mails pass.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from flowlet.keys.key_groups import key_group
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.timers.time_api import NO_KEY, KeyContext, ProcessingTimeService, TimerHandle, Triggerable
 from flowlet.timers.timer_queue import Timer, TimerQueue
+
+BUDGET_NS: Final = 10_000_000  # as of a slice of records
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class KeyedTimerService:
         key_groups: this subtask's.
         max_parallelism: the number of key groups.
         should_interrupt: whether a run of processing time timers must let mails pass.
+        clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which it pauses, too: so its results leave the task.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class KeyedTimerService:
         key_groups: range,
         max_parallelism: int,
         should_interrupt: Callable[[], bool] = never,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.name = name
         self._triggerable = triggerable
@@ -61,6 +66,7 @@ class KeyedTimerService:
         self._key_groups = key_groups
         self._max_parallelism = max_parallelism
         self._should_interrupt = should_interrupt
+        self._clock_ns = clock_ns
         self._event_time = TimerQueue()
         self._processing_time = TimerQueue()
         self._watermark = MIN_TIMESTAMP
@@ -154,9 +160,10 @@ class KeyedTimerService:
 
     def _on_clock(self, timestamp_ms: int) -> None:
         self._clock_timer = None
+        end_ns = self._clock_ns() + BUDGET_NS
         while (timer := self._processing_time.pop_until(timestamp_ms)) is not None:
             self._fire(timer, self._triggerable.on_processing_time)
-            if self._should_interrupt():
+            if self._should_interrupt() or self._clock_ns() >= end_ns:
                 break  # _watch_clock registers the rest, which is due at once: a mail behind those that wait
         self._watch_clock()
 

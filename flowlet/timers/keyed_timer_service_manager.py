@@ -11,16 +11,13 @@ Source:     Flink ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcesso
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.records import IDLE, MIN_TIMESTAMP, Watermark, WatermarkStatus
 from flowlet.timers.batch_timer_service import BatchTimerService
-from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers, never
+from flowlet.timers.keyed_timer_service import BUDGET_NS, KeyedTimerService, KeyGroupTimers, never
 from flowlet.timers.time_api import KeyContext, ProcessingTimeService, Triggerable, WatermarkOutput
-
-_BUDGET_NS: Final = 10_000_000  # as of a slice of records
 
 TimersByKeyGroup = Mapping[int, Mapping[str, KeyGroupTimers]]
 
@@ -37,7 +34,7 @@ class KeyedTimerServiceManager:
         max_parallelism: the number of key groups.
         should_interrupt: see ``KeyedTimerService``.
         executor: the operator's; None: watermarks are never interrupted.
-        clock_ns: of a monotonic clock, after ``_BUDGET_NS`` of which timers are interrupted, too: the task looks for a barrier.
+        clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which timers are interrupted, too: the task looks for a barrier.
         is_batch: every service is a ``BatchTimerService``.
     """
 
@@ -84,6 +81,7 @@ class KeyedTimerServiceManager:
                 key_groups=self._key_groups,
                 max_parallelism=self._max_parallelism,
                 should_interrupt=self._should_interrupt,
+                clock_ns=self._clock_ns,
             )
             service.restore(self._restored.pop(name, {}))
             self._services[name] = service
@@ -186,6 +184,7 @@ class MailboxWatermarkProcessor:
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._output = output
+        self._drain: Callable[[], None] = getattr(output, "drain", _do_nothing)
         self._timers = timers
         self._executor = executor
         self._should_interrupt = should_interrupt
@@ -217,7 +216,7 @@ class MailboxWatermarkProcessor:
             self._is_idle_next = status.is_idle  # "active" only cancels an "idle" that was not passed on yet
 
     def _go_on(self) -> None:
-        self._end_ns = self._clock_ns() + _BUDGET_NS
+        self._end_ns = self._clock_ns() + BUDGET_NS
         should_stop = never if self._executor is None else self._should_stop
         is_complete = self._timers.try_advance_watermark(self._target, should_stop)
         reached = self._target if is_complete else self._timers.completed_until(self._target)
@@ -226,7 +225,9 @@ class MailboxWatermarkProcessor:
             self._output.emit_watermark(Watermark(reached))
         if is_complete:
             self._emit_idle()
-        elif not self._is_mailed:
+            return
+        self._drain()  # the results so far, which else would wait for the watermark
+        if not self._is_mailed:
             assert self._executor is not None, "only an operator with an executor is interrupted"
             self._is_mailed = True
             self._executor.execute(self._on_mail, "timers up to %s", self._target, options=MailOptions.DEFERRABLE)
@@ -242,3 +243,7 @@ class MailboxWatermarkProcessor:
     def _on_mail(self) -> None:
         self._is_mailed = False
         self._go_on()
+
+
+def _do_nothing() -> None:
+    return

@@ -25,6 +25,7 @@ from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP, TimeWindow
 from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key
 from flowlet.keys.namespaced_key import NamespacedKey
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.time_api import InternalTimerService
 from flowlet.windows.window_contents import CombinedContents, ListContents, WindowContents
@@ -82,13 +83,14 @@ class AlignedWindows:
 
     # -- records
 
-    def add(self, chunk: Chunk, keys: list[Any], exact: list[Any]) -> None:
-        """Put records into their windows; all of them are newer than the watermark.
+    def add(self, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts | None = None) -> int:
+        """Put records into their windows; all of them are newer than the watermark.  Returns how many: see ``RecordLoop.run``.
 
         Args:
             chunk: has timestamps.
             keys: as the user knows them.
             exact: the same list, if these are their own exact keys.
+            interrupts: as of ``RecordLoop.run``.
 
         Raises:
             UserFunctionError: the function failed; names the record.
@@ -99,8 +101,9 @@ class AlignedWindows:
         are_common = bool(starts) and last - starts[0] < self._slide and last - starts[-1] < self._size
         is_copied = self._slide < self._size and not are_unchanging(chunk.values)
         loop = self._copying_loop if is_copied else self._loop
-        loop.run(chunk.records(), None if are_common else chunk.timestamps, len(keys), exact)
+        num_done = loop.run(chunk.records(), None if are_common else chunk.timestamps, len(keys), exact, interrupts)
         self._user_keys = None
+        return num_done
 
     def _starts(self, timestamp: int) -> range:
         """The starts of the windows of a record, latest first."""

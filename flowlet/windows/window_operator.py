@@ -31,6 +31,7 @@ from flowlet.datastream.window.window_assigners import (
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP
 from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.process_operator import TextsForTags
 from flowlet.operators.user_function import RuntimeContext, UserFunction, UserFunctionOperator
@@ -116,14 +117,20 @@ class WindowOperator(UserFunctionOperator):
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Put each record into its windows."""
+        self._process(chunk, self.ctx.attention)
+
+    def process_some(self, chunk: Chunk) -> int:
+        """As ``process_chunk``, until a mail waits."""
+        return self._process(chunk, self.ctx.interrupts)
+
+    def _process(self, chunk: Chunk, interrupts: Interrupts) -> int:
         if not len(chunk):
-            return
+            return 0
         keys, exact = self._keys.keys_and_exact(chunk)
         try:
             if self._aligned is not None and chunk.has_timestamps:
-                self._process_aligned(self._aligned, chunk, keys, exact)
-            else:
-                self._process_each(chunk.values, chunk.timestamps, keys)
+                return self._process_aligned(self._aligned, chunk, keys, exact, interrupts)
+            return self._process_each(chunk.values, chunk.timestamps, keys, interrupts)
         finally:
             self._results.flush()
 
@@ -142,45 +149,50 @@ class WindowOperator(UserFunctionOperator):
     def _process_one(self, value: Any, timestamp: int | None, key: Any) -> None:
         """A record by itself; its results leave before the next one."""
         try:
-            self._process_each([value], None if timestamp is None else [timestamp], [key])
+            self._process_each([value], None if timestamp is None else [timestamp], [key], self.ctx.attention)
         finally:
             self._results.flush()
 
-    def _process_aligned(self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any]) -> None:
-        """Records that are newer than the watermark all at once, the others one by one."""
+    def _process_aligned(self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts) -> int:
+        """Records that are newer than the watermark all at once, the others one by one; returns how many."""
         watermark = self._timers.current_watermark()
         if chunk.timestamp_bounds()[0] > watermark:
-            self._process_new(aligned, chunk, keys, exact)
-            return
+            return self._process_new(aligned, chunk, keys, exact, interrupts)
         timestamps = chunk.timestamps or ()
         start = 0
         for is_new, run in groupby(timestamps, key=lambda timestamp: timestamp > watermark):
             stop = start + len(list(run))
             if is_new:
                 users = keys[start:stop]
-                self._process_new(aligned, chunk.slice(start, stop), users, users if exact is keys else exact[start:stop])
+                part = chunk.slice(start, stop)
+                num_done = self._process_new(aligned, part, users, users if exact is keys else exact[start:stop], interrupts)
             else:
-                self._process_each(chunk.values[start:stop], timestamps[start:stop], keys[start:stop])
+                num_done = self._process_each(chunk.values[start:stop], timestamps[start:stop], keys[start:stop], interrupts)
+            if num_done < stop - start:
+                return start + num_done
             start = stop
+        return len(chunk)
 
-    def _process_new(self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any]) -> None:
+    def _process_new(self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts) -> int:
         if self._clean is not None:
             for key in keys:
                 self.ctx.key_context.current_key = key
                 self._clean()
-        aligned.add(chunk, keys, exact)
+        return aligned.add(chunk, keys, exact, interrupts)
 
-    def _process_each(self, values: Sequence[Any], timestamps: Sequence[int] | None, keys: Sequence[Any]) -> None:
-        context, clean, attention = self.ctx.key_context, self._clean, self.ctx.attention
+    def _process_each(self, values: Sequence[Any], timestamps: Sequence[int] | None, keys: Sequence[Any], interrupts: Interrupts) -> int:
+        context, clean = self.ctx.key_context, self._clean
         process = self._process_merging if self._spec.merges else self._process_single
         stamps: Iterable[int | None] = repeat(None) if timestamps is None else timestamps
-        for value, timestamp, key in zip(values, stamps, keys, strict=False):
+        records = iter(values)
+        for value, timestamp, key in zip(records, stamps, keys, strict=False):
             context.current_key = key
             if clean is not None:
                 clean()
             process(value, timestamp)
-            if attention:
-                attention.attend(self._results.drain)
+            if interrupts and (num_left := interrupts.leave(records, self._results.drain)) is not None:
+                return len(values) - num_left
+        return len(values)
 
     def _process_single(self, value: Any, timestamp: int | None) -> None:
         """A record of windows that stay apart."""

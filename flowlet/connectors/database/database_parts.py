@@ -3,12 +3,13 @@
 Side: task.
 """
 
+from functools import partial
 from typing import assert_never
 
 from flowlet.connectors.database.database_driver import DatabaseDriver
 from flowlet.connectors.database.database_session import DatabaseSession
 from flowlet.connectors.database.database_target import DatabaseTarget
-from flowlet.connectors.database.database_writer import DatabaseWriter
+from flowlet.connectors.database.database_writer import DatabaseWriter, pause_unless_cancelled
 from flowlet.connectors.database.postgres_driver import PostgresDriver
 from flowlet.connectors.database.row_values import RowValues
 from flowlet.connectors.database.sqlite_driver import SqliteDriver
@@ -46,7 +47,8 @@ def writer_of(statement: DatabaseStatement, context: WriterInitContext) -> Datab
     """The writer of one subtask.  Raises DatabaseError: the database will never run the statement, or cannot be reached."""
     driver = driver_of(statement)
     clock = context.get_processing_time_service() if statement.execution.get_batch_interval_ms() > 0 else None
-    return DatabaseWriter(_session(driver, statement), row_values_of(statement), statement.execution, clock)
+    pause = partial(pause_unless_cancelled, context.check_cancelled)
+    return DatabaseWriter(_session(driver, statement), row_values_of(statement), statement.execution, clock, pause)
 
 
 def target_of(statement: DatabaseStatement) -> DatabaseTarget:

@@ -20,6 +20,15 @@ from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterCont
 _FIRST_PAUSE_S: Final = 1.0  # Flink waits 1 s, 2 s, 3 s, ...
 
 
+def pause_unless_cancelled(check_cancelled: Callable[[], None], duration_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Wait so many seconds; ``check_cancelled``, which is called ten times a second, ends the wait with what it raises."""
+    num_slices = max(1, round(duration_s * 10))
+    for _ in range(num_slices):
+        check_cancelled()
+        sleep(duration_s / num_slices)
+    check_cancelled()
+
+
 class DatabaseWriter(SinkWriter[Any]):
     """The writer of one subtask.
 

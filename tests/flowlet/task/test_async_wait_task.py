@@ -18,7 +18,7 @@ from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.mailbox.mailbox_future import Signal
-from flowlet.records import MAX_WATERMARK, Chunk
+from flowlet.records import MAX_WATERMARK
 from flowlet.task.create_stream_task import create_stream_task
 from flowlet.task.source_stream_task import SourceStreamTask
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge

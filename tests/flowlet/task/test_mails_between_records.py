@@ -4,7 +4,7 @@ A function sends a mail, or begins a checkpoint, in its tenth call; so the numbe
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -13,10 +13,14 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.common import Duration
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream import CoMapFunction, KeyedProcessFunction
 from flowlet.datastream.connectors import Sink
 from flowlet.datastream.connectors.sink_writer import SinkWriter
+from flowlet.datastream.functions import WindowFunction
+from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
+from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import TaskCancelled
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.co_functions import CoMapOperator
@@ -32,6 +36,7 @@ from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.one_input_stream_task import OneInputStreamTask
 from flowlet.task.task_environment import Checkpointing
+from flowlet.windows.window_operator import WindowOperator
 from netstack.config import NetstackConfig
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, StopMode
@@ -434,3 +439,25 @@ def test_a_task_without_room_for_its_output_takes_mails(network: LocalNetwork, t
 
     assert is_taken
     assert full.statistics().hard_blocked_ns == 0
+
+
+def test_results_of_windows_do_not_wait_for_the_other_keys(network: LocalNetwork, tasks: Tasks) -> None:
+    """Windows of fifty keys end together; a mail comes at the tenth, and finds the results of ten."""
+    job, upstream, downstream = Job(), network.partition(max_buffers=24), network.partition(max_buffers=24)
+    reader, seen = network.reader(downstream), list[list[object]]()
+
+    class Slow(WindowFunction):
+        def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> list[Any]:
+            return [job.call(key)]
+
+    spec = WindowSpec(TumblingEventTimeWindows.of(Duration.of_seconds(1)), EventTimeTrigger.create(), function=Slow())
+    operator = WindowOperator(spec, lambda value: value)
+    task = tasks.task("windows", operator, gates=[network.gate(upstream)], outputs=[edge(downstream)])
+    job.on_tenth = lambda: task.mailbox_processor.executor().execute(lambda: seen.append(reader.read_values()), "a mail")
+    send(upstream, Chunk(list(range(50)), [0] * 50), Watermark(2_000))
+
+    job.run(task, tasks)
+
+    assert len(seen[0]) == 10
+    assert sorted([*seen[0], *reader.read_values()], key=str) == sorted(range(50), key=str)
+    reader.view.release()

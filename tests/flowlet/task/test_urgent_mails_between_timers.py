@@ -50,4 +50,4 @@ def test_an_urgent_checkpoint_does_not_wait_for_all_timers(network: LocalNetwork
     reader.view.release()
     assert fired_before == [10]
     assert fired == list(range(1, 201))
-    assert watermarks == [10, 200]
+    assert (watermarks[0], watermarks[-1]) == (10, 200), "more in between, if the timers take long"

@@ -21,7 +21,12 @@ Fired = tuple[str, Any, Any, int]  # domain, key, namespace, timestamp
 class Services:
     """A timer service, its clock and its key context; records what fires, with the key that was current then."""
 
-    def __init__(self, key_groups: range = range(MAX_PARALLELISM), should_interrupt: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        key_groups: range = range(MAX_PARALLELISM),
+        should_interrupt: Callable[[], bool] = lambda: False,
+        clock_ns: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.clock = TestProcessingTimeService()
         self.keys = KeyContext()
         self.fired: list[Fired] = []
@@ -34,6 +39,7 @@ class Services:
             key_groups=key_groups,
             max_parallelism=MAX_PARALLELISM,
             should_interrupt=should_interrupt,
+            clock_ns=clock_ns,
         )
 
     def on_event_time(self, timer: InternalTimer) -> None:
@@ -269,6 +275,20 @@ def test_a_long_run_of_processing_time_timers_lets_mails_pass() -> None:
     services.clock.advance(0)
 
     assert [timestamp for *_, timestamp in services.take()] == [2, 3]
+
+
+def test_processing_time_timers_that_take_long_pause() -> None:
+    """The rest is due at once; so what the first ones emit leaves the task, and barriers pass."""
+    now_ns = [0]
+    services = Services(clock_ns=lambda: now_ns[0])
+    services.react = lambda _: now_ns.append(now_ns.pop() + 20_000_000)
+    services.processing("a", None, 1, 2, 3)
+    services.clock._now_ms = 3
+
+    services.timers._on_clock(3)
+
+    assert [timestamp for *_, timestamp in services.take()] == [1]
+    assert services.clock.active_timers()[-1:] == [2]
 
 
 def test_after_close_the_clock_has_no_timer(services: Services) -> None:

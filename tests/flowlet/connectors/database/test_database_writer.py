@@ -15,9 +15,10 @@ from flowlet.common import Instant, Row
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.connectors.database.database_parts import driver_of, row_values_of, writer_of
 from flowlet.connectors.database.database_session import DatabaseSession
-from flowlet.connectors.database.database_writer import DatabaseWriter
+from flowlet.connectors.database.database_writer import DatabaseWriter, pause_unless_cancelled
 from flowlet.datastream.connectors.jdbc import DatabaseStatement, JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
-from flowlet.errors import FlowletError, JobGraphError
+from flowlet.datastream.connectors.sink_writer import WriterInitContext
+from flowlet.errors import FlowletError, JobGraphError, TaskCancelled
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.testing.input_harnesses import OneInputOperatorHarness
 from tests.attack.tcp_proxy import TcpProxy
@@ -104,8 +105,30 @@ def test_an_upsert_writes_rows_that_come_again_once(table: Database) -> None:
     assert table.execute("SELECT * FROM t ORDER BY id") == [(1, "new"), (2, "new")]
 
 
+class NoTask(WriterInitContext):
+    """Is never cancelled, and has no clock."""
+
+    def get_index_of_this_subtask(self) -> int:
+        return 0
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        return 1
+
+    def get_attempt_number(self) -> int:
+        return 0
+
+    def get_job_id(self) -> str:
+        return "0" * 32
+
+    def get_restored_checkpoint_id(self) -> int | None:
+        return None
+
+    def get_processing_time_service(self) -> Any:
+        raise NotImplementedError("no interval: no clock")
+
+
 def test_rows_tuples_and_names_in_another_order(table: Database) -> None:
-    with contextlib.closing(writer_of(sink(table.url).statement, None)) as kept:  # type: ignore[arg-type]  # no interval: no clock
+    with contextlib.closing(writer_of(sink(table.url).statement, NoTask())) as kept:
         kept.write(Row(1, "a"), CONTEXT)
         kept.write_all([(2, "b"), Row(name="c", id=3), [4, None]], CONTEXT)
         kept.flush(end_of_input=True)
@@ -355,3 +378,17 @@ def test_without_its_driver_postgresql_says_what_to_install(monkeypatch: pytest.
 
     with pytest.raises(FlowletError, match=r"install flowlet\[postgres\] for every TaskManager"):
         driver_of(sink("postgresql://h/db").statement)
+
+
+def test_a_cancelled_task_does_not_wait_for_the_next_attempt() -> None:
+    """The wait is asked ten times a second whether anybody wants the attempt."""
+    slept: list[float] = []
+
+    def check_cancelled() -> None:
+        if len(slept) == 3:
+            raise TaskCancelled("the task was cancelled")
+
+    with pytest.raises(TaskCancelled):
+        pause_unless_cancelled(check_cancelled, 5.0, slept.append)
+
+    assert slept == [0.1] * 3
