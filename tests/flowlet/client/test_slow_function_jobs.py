@@ -1,0 +1,138 @@
+"""Jobs whose functions are slow: checkpoints are taken between their records, results arrive, a cancellation ends them at once.
+
+Functions wait for what a test is about, a complete checkpoint or a result, for a moment in each call, and count their calls.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from flowlet.common import Configuration, Types
+from flowlet.datastream import DataStream, MapFunction, RuntimeContext, StreamExecutionEnvironment
+from flowlet.datastream.functions import CheckpointListener
+from flowlet.errors import JobExecutionError
+from tests.waiting import PATIENCE_S
+
+NUM_RECORDS = 3_000
+MOMENT_S = 0.002  # what a call takes while nothing has happened
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> StreamExecutionEnvironment:
+    """In this process, so that functions and test see the same events."""
+    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
+    configuration = Configuration()
+    configuration.set_string("restart-strategy.fixed-delay.delay", "1 ms")
+    configuration.set_string("restart-strategy.fixed-delay.attempts", "3")
+    configuration.set_string("restart-strategy.type", "fixed-delay")
+    made = StreamExecutionEnvironment.get_execution_environment(configuration)
+    made.set_parallelism(1)
+    return made
+
+
+class FailsAfterCheckpoint(MapFunction, CheckpointListener):
+    """Fails as soon as it hears of a complete checkpoint; not again after a restart."""
+
+    completed: ClassVar[threading.Event]
+    num_calls: ClassVar[list[int]]  # by attempt
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.attempt = runtime_context.get_attempt_number()
+        self.num_calls.append(0)
+
+    def map(self, value: int) -> int:
+        self.num_calls[-1] += 1
+        if self.attempt == 0 and self.completed.wait(MOMENT_S):
+            raise RuntimeError("after the first checkpoint")
+        return value
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.completed.set()
+
+
+def behind_source(numbers: DataStream) -> DataStream:
+    return numbers.map(FailsAfterCheckpoint(), Types.LONG())
+
+
+def behind_key_by(numbers: DataStream) -> DataStream:
+    return numbers.key_by(lambda value: value % 7, Types.LONG()).map(FailsAfterCheckpoint(), Types.LONG())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [behind_source, behind_key_by])
+def test_a_slow_function_is_restarted_from_the_middle_of_a_chunk_exactly_once(
+    environment: StreamExecutionEnvironment, place: Callable[[DataStream], DataStream]
+) -> None:
+    """The checkpoint does not wait for the chunk of a thousand records; no record counts twice or is missing."""
+    FailsAfterCheckpoint.completed, FailsAfterCheckpoint.num_calls = threading.Event(), []
+    environment.enable_checkpointing(20)
+
+    totals = place(environment.from_collection(list(range(NUM_RECORDS)), Types.LONG())).key_by(lambda value: 0, Types.LONG())
+    with totals.reduce(lambda first, second: first + second).execute_and_collect() as results:
+        found = list(results)
+
+    before, after = FailsAfterCheckpoint.num_calls
+    assert len(found) == NUM_RECORDS
+    assert found[-1] == sum(range(NUM_RECORDS))
+    assert before < 900, "records before the first checkpoint was complete"
+    assert after < NUM_RECORDS
+
+
+class Generates:
+    """Yields numbers as long as nobody has got one."""
+
+    has_arrived: ClassVar[threading.Event]
+    num_yielded: ClassVar[int]
+
+    @classmethod
+    def flat_map(cls, value: int) -> Iterator[int]:
+        for number in range(value):
+            cls.num_yielded = number + 1
+            yield number
+            if cls.has_arrived.wait(MOMENT_S):
+                return
+
+
+def test_results_of_a_generator_arrive_while_it_runs(environment: StreamExecutionEnvironment) -> None:
+    """Within the buffer timeout, not when it has ended."""
+    Generates.has_arrived, Generates.num_yielded = threading.Event(), 0
+    numbers = environment.from_collection([1_500], Types.LONG()).flat_map(Generates.flat_map, Types.LONG())
+
+    with numbers.execute_and_collect() as results:
+        first = next(results)
+        num_yielded = Generates.num_yielded
+        Generates.has_arrived.set()
+
+    assert first == 0
+    assert num_yielded < 1_500
+
+
+class Sleeps:
+    """Notes its calls, and waits in each until the test says so."""
+
+    calls: ClassVar[list[Any]]
+    is_called: ClassVar[threading.Event]
+    may_return: ClassVar[threading.Event]
+
+    @classmethod
+    def map(cls, value: Any) -> Any:
+        cls.calls.append(value)
+        cls.is_called.set()
+        assert cls.may_return.wait(PATIENCE_S)
+        return value
+
+
+def test_a_cancelled_job_calls_its_function_for_no_other_record(environment: StreamExecutionEnvironment) -> None:
+    Sleeps.calls, Sleeps.is_called, Sleeps.may_return = [], threading.Event(), threading.Event()
+    environment.from_collection(list(range(100)), Types.LONG()).map(Sleeps.map, Types.LONG()).print()
+    job = environment.execute_async("sleeps")
+    assert Sleeps.is_called.wait(PATIENCE_S)
+
+    job.cancel().result()
+    Sleeps.may_return.set()
+    with pytest.raises(JobExecutionError):
+        job.get_job_execution_result().result()
+
+    assert Sleeps.calls == [0]
