@@ -419,7 +419,8 @@ class SourceOperator(StreamOperator):
             return False
         self._has_nothing = isinstance(element, Chunk) and not len(element)
         if not self._has_nothing:
-            self._slices.add(None if event_time is None else event_time.current_split, (element,))
+            split = event_time.current_split if event_time is not None and isinstance(element, Chunk) else None
+            self._slices.add(split, (element,))
             self._emit_waiting(should_stop)
         return True
 

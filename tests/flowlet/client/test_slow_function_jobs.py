@@ -5,13 +5,26 @@ Functions wait for what a test is about, a complete checkpoint or a result, for 
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from flowlet.common import Configuration, Types
-from flowlet.datastream import DataStream, MapFunction, RuntimeContext, StreamExecutionEnvironment
+from flowlet.common import Configuration, Types, WatermarkStrategy
+from flowlet.datastream import (
+    CheckpointedFunction,
+    DataStream,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    MapFunction,
+    RuntimeContext,
+    SourceContext,
+    SourceFunction,
+    StreamExecutionEnvironment,
+)
+from flowlet.datastream.connectors import FileSource, NumberSequenceSource, StreamFormat
 from flowlet.datastream.functions import CheckpointListener
+from flowlet.datastream.state import ListStateDescriptor
 from flowlet.errors import JobExecutionError
 from tests.waiting import PATIENCE_S
 
@@ -52,24 +65,78 @@ class FailsAfterCheckpoint(MapFunction, CheckpointListener):
         self.completed.set()
 
 
-def behind_source(numbers: DataStream) -> DataStream:
-    return numbers.map(FailsAfterCheckpoint(), Types.LONG())
+class Replayed(SourceFunction):
+    """Marks its position now and then."""
+
+    start = 0
+
+    def run(self, ctx: SourceContext) -> None:
+        for number in range(self.start, NUM_RECORDS):
+            ctx.collect(number)
+            if number % 700 == 0:
+                ctx.mark_position(number + 1)
+
+    def restore_position(self, position: Any) -> None:
+        self.start = position
 
 
-def behind_key_by(numbers: DataStream) -> DataStream:
-    return numbers.key_by(lambda value: value % 7, Types.LONG()).map(FailsAfterCheckpoint(), Types.LONG())
+class Stateful(SourceFunction, CheckpointedFunction):
+    """Keeps in a state what it has emitted, which it does not emit again."""
+
+    next = 0
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        self.state = context.get_operator_state_store().get_list_state(ListStateDescriptor("next", Types.LONG()))
+        for each in self.state.get():
+            self.next = each
+
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        self.state.update([self.next])
+
+    def run(self, ctx: SourceContext) -> None:
+        while self.next < NUM_RECORDS:
+            with ctx.get_checkpoint_lock():
+                ctx.collect(self.next)
+                self.next += 1
+
+
+def collection(environment: StreamExecutionEnvironment, _folder: Path) -> DataStream:
+    return environment.from_collection(list(range(NUM_RECORDS)), Types.LONG())
+
+
+def sequence(environment: StreamExecutionEnvironment, _folder: Path) -> DataStream:
+    source = NumberSequenceSource(0, NUM_RECORDS - 1)
+    return environment.from_source(source, WatermarkStrategy.for_monotonous_timestamps(), "numbers", Types.LONG())
+
+
+def lines(environment: StreamExecutionEnvironment, folder: Path) -> DataStream:
+    (folder / "lines").write_text("".join(f"{number}\n" for number in range(NUM_RECORDS)))
+    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(folder)).build()
+    return environment.from_source(source, WatermarkStrategy.no_watermarks(), "lines").map(int, Types.LONG())
+
+
+def replayed(environment: StreamExecutionEnvironment, _folder: Path) -> DataStream:
+    return environment.add_source(Replayed(), type_info=Types.LONG())
+
+
+def stateful(environment: StreamExecutionEnvironment, _folder: Path) -> DataStream:
+    return environment.add_source(Stateful(), type_info=Types.LONG())
+
+
+def behind_key_by(environment: StreamExecutionEnvironment, folder: Path) -> DataStream:
+    return collection(environment, folder).key_by(lambda value: value % 7, Types.LONG())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [behind_source, behind_key_by])
-def test_a_slow_function_is_restarted_from_the_middle_of_a_chunk_exactly_once(
-    environment: StreamExecutionEnvironment, place: Callable[[DataStream], DataStream]
+@pytest.mark.parametrize("source", [collection, sequence, lines, replayed, stateful, behind_key_by])
+def test_a_job_goes_on_from_the_middle_of_a_chunk_exactly_once(
+    environment: StreamExecutionEnvironment, tmp_path: Path, source: Callable[[StreamExecutionEnvironment, Path], DataStream]
 ) -> None:
     """The checkpoint does not wait for the chunk of a thousand records; no record counts twice or is missing."""
     FailsAfterCheckpoint.completed, FailsAfterCheckpoint.num_calls = threading.Event(), []
     environment.enable_checkpointing(20)
 
-    totals = place(environment.from_collection(list(range(NUM_RECORDS)), Types.LONG())).key_by(lambda value: 0, Types.LONG())
+    totals = source(environment, tmp_path).map(FailsAfterCheckpoint(), Types.LONG()).key_by(lambda value: 0, Types.LONG())
     with totals.reduce(lambda first, second: first + second).execute_and_collect() as results:
         found = list(results)
 
