@@ -214,24 +214,20 @@ def test_a_line_is_rewritten_in_place_and_leaves_no_trace(where: str, cluster: S
     assert len(lines) == len(printed) + 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("wish", "number"), [("", 0), ("on", 1)])
-def test_without_a_terminal_nothing_is_shown_unless_it_is_asked_for(wish: str, number: int, tmp_path: Path) -> None:
-    (tmp_path / "go on").touch()
-    (tmp_path / "program.py").write_text(PROGRAM.replace("GO_ON", repr(str(tmp_path / "go on"))))
+@pytest.mark.parametrize("wish", ["", "on"])
+def test_without_a_terminal_nothing_is_shown_unless_it_is_asked_for(
+    wish: str, cluster: SharedCluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLOWLET_PROGRESS", wish)
+    made = cluster.environment()
+    made.from_collection([1]).sink_to(DiscardingSink())
 
-    ended = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py"), "1"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-        env=environment(FLOWLET_PROGRESS=wish),
-    )
+    result = made.execute("shown")
 
-    assert len([line for line in ended.stderr.splitlines() if line.startswith("job 'shown' ")]) == number
-    assert "job 'shown'" not in ended.stdout
-    assert "\x1b" not in ended.stderr + ended.stdout
+    out, errors = capfd.readouterr()
+    address = f"flowlet job {str(result.get_job_id())[:8]} -m {cluster.target.host}:{cluster.target.port}"
+    assert out == ""
+    assert errors == (f"job 'shown' {result.get_job_id()}: {address}\n" if wish else "")
 
 
 @pytest.mark.parametrize(
