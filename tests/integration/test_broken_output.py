@@ -51,7 +51,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)}
 
 
-@pytest.mark.parametrize(("parallelism", "num_records"), [(IN_PROCESS, 2), (CHILDREN, 2), (CHILDREN, 100_000)])
+@pytest.mark.parametrize(
+    ("parallelism", "num_records"), [(IN_PROCESS, 2), (CHILDREN, 2), pytest.param(CHILDREN, 100_000, marks=pytest.mark.long)]
+)
 def test_a_full_disk_fails_the_job_that_prints(parallelism: int, num_records: int, full: IO[bytes], tmp_path: Path) -> None:
     """Also if all lines would have fitted into a pipe, so that the tasks have finished when they cannot be written."""
     done = subprocess.run(

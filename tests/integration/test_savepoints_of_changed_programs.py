@@ -137,7 +137,7 @@ def savepoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str],
     return take
 
 
-@pytest.mark.parametrize(("parallelism", "backend"), [(1, "hashmap"), (2, "hashmap"), (1, "rocksdb")])
+@pytest.mark.parametrize(("parallelism", "backend"), [(1, "hashmap"), (2, "hashmap"), pytest.param(1, "rocksdb", marks=pytest.mark.long)])
 def test_instances_in_a_savepoint_become_those_of_the_changed_program(
     parallelism: int, backend: str, savepoints: Callable[[int, str], Path]
 ) -> None:

@@ -145,10 +145,12 @@ def unaligned_subtasks(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("timeout", ["0 ms", "300 ms"])
-def test_a_checkpoint_overtakes_a_backlog(cluster: Cluster, tmp_path: Path, timeout: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_overtakes_a_backlog(
+    four_slots: MiniCluster, tmp_path: Path, timeout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A function takes 5 ms for each record, and the records in flight take it minutes."""
     num_records, gate = 200_000, tmp_path / "gate"
-    job = UnalignedJob(cluster, tmp_path, timeout)
+    job = UnalignedJob(four_slots, tmp_path, timeout)
     slow = numbers(job, num_records).key_by(lambda pair: pair[0]).map(Gated(gate, 0.005), output_type=TRIPLE)
     slow.sink_to(DiscardingSink())
     job.environment.execute_async("backlog")
