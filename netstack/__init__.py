@@ -6,43 +6,48 @@ that produces it).  The consumer opens a gate with these ids, the producer's add
 its own pace: the producer never sends more than the granted credit.
 """
 
-from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.config import NetstackConfig
-from netstack.environment import ChannelSpec, NetworkEnvironment
-from netstack.errors import (
-    BufferOwnershipError,
-    ConfigError,
-    ConnectError,
-    ConnectionLostError,
-    InsufficientNetworkBuffersError,
-    LocalProtocolError,
-    NetstackError,
-    PartitionNotFoundError,
-    ProducerFailedError,
-    RemoteProtocolError,
-    ResourceClosedError,
-    TransportError,
-)
-from netstack.eventloop import EventLoopThread
-from netstack.gate.buffer_or_event import BufferOrEvent
-from netstack.gate.channels.partition_state_checker import PartitionStateChecker, ProducerState
-from netstack.gate.input_gate import EndOfDataStatus
-from netstack.gate.single_input_gate import SingleInputGate
-from netstack.ids import (
-    ConnectionID,
-    ExecutionAttemptID,
-    IntermediateResultPartitionID,
-    ResultPartitionID,
-    execution_attempt_id,
-    intermediate_partition_id,
-)
-from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.partition.result_partition_type import ResultPartitionType
-from netstack.partition.result_subpartition import ConsumerListener, ResultSubpartition
-from netstack.security import SecurityConfig, SecurityMode, TlsConfig
-from netstack.standalone import StandaloneNetwork, wait_consumed
-from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
+from typing import TYPE_CHECKING
+
+from netstack.late import late_names
+
+if TYPE_CHECKING:
+    from netstack.buffer.network_buffer import NetworkBuffer
+    from netstack.config import NetstackConfig
+    from netstack.environment import ChannelSpec, NetworkEnvironment
+    from netstack.errors import (
+        BufferOwnershipError,
+        ConfigError,
+        ConnectError,
+        ConnectionLostError,
+        InsufficientNetworkBuffersError,
+        LocalProtocolError,
+        NetstackError,
+        PartitionNotFoundError,
+        ProducerFailedError,
+        RemoteProtocolError,
+        ResourceClosedError,
+        TransportError,
+    )
+    from netstack.eventloop import EventLoopThread
+    from netstack.gate.buffer_or_event import BufferOrEvent
+    from netstack.gate.channels.partition_state_checker import PartitionStateChecker, ProducerState
+    from netstack.gate.input_gate import EndOfDataStatus
+    from netstack.gate.single_input_gate import SingleInputGate
+    from netstack.ids import (
+        ConnectionID,
+        ExecutionAttemptID,
+        IntermediateResultPartitionID,
+        ResultPartitionID,
+        execution_attempt_id,
+        intermediate_partition_id,
+    )
+    from netstack.partition.result_partition import ResultPartition
+    from netstack.partition.result_partition_manager import ResultPartitionManager
+    from netstack.partition.result_partition_type import ResultPartitionType
+    from netstack.partition.result_subpartition import ConsumerListener, ResultSubpartition
+    from netstack.security import SecurityConfig, SecurityMode, TlsConfig
+    from netstack.standalone import StandaloneNetwork, wait_consumed
+    from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
 
 __all__ = [
     "BufferOrEvent",
@@ -88,3 +93,34 @@ __all__ = [
     "intermediate_partition_id",
     "wait_consumed",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = late_names(
+        __name__,
+        {
+            "buffer.network_buffer": "NetworkBuffer",
+            "config": "NetstackConfig",
+            "environment": "ChannelSpec NetworkEnvironment",
+            "errors": (
+                "BufferOwnershipError ConfigError ConnectError ConnectionLostError InsufficientNetworkBuffersError "
+                "LocalProtocolError NetstackError PartitionNotFoundError ProducerFailedError RemoteProtocolError "
+                "ResourceClosedError TransportError"
+            ),
+            "eventloop": "EventLoopThread",
+            "gate.buffer_or_event": "BufferOrEvent",
+            "gate.channels.partition_state_checker": "PartitionStateChecker ProducerState",
+            "gate.input_gate": "EndOfDataStatus",
+            "gate.single_input_gate": "SingleInputGate",
+            "ids": (
+                "ConnectionID ExecutionAttemptID IntermediateResultPartitionID ResultPartitionID "
+                "execution_attempt_id intermediate_partition_id"
+            ),
+            "partition.result_partition": "ResultPartition",
+            "partition.result_partition_manager": "ResultPartitionManager",
+            "partition.result_partition_type": "ResultPartitionType",
+            "partition.result_subpartition": "ConsumerListener ResultSubpartition",
+            "security": "SecurityConfig SecurityMode TlsConfig",
+            "standalone": "StandaloneNetwork wait_consumed",
+            "wire.events": "EndOfData EndOfPartition Event StopMode",
+        },
+    )

@@ -26,6 +26,8 @@ MAY_IMPORT = {
 NOT_PURE = {"asyncio", "concurrent", "logging", "multiprocessing", "queue", "random", "select", "selectors", "socket", "structlog"}
 NOT_PURE |= {"subprocess", "threading", "time", "aiohttp", "uvloop"}
 GRAPH_BUILDERS = ("flowlet.common", "flowlet.datastream", "flowlet.graph")
+# What makes modules quick to import is no runtime: it imports the standard library alone.
+NO_RUNTIME = {"netstack.late"}
 RUNTIME = ("netstack", "flowlet.jm", "flowlet.tm", "flowlet.client", "flowlet.task", "flowlet.operators", "flowlet.rpc", "flowlet.cli")
 PICKLES = {"pickle", "cloudpickle", "dill"}
 MAY_BE_TWICE = {"errors", "__main__", "checkpoint_storage"}  # the last one has a twin with PyFlink's name
@@ -64,8 +66,11 @@ def _is_type_checking(test: ast.expr) -> bool:
     return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
-def _imports(node: ast.AST, *, at_import_time: bool = True) -> Iterator[Import]:
-    """Every import below ``node`` that is carried out at some time: those under ``TYPE_CHECKING`` are not."""
+def _imports(node: ast.AST, *, at_import_time: bool = True, of_package: bool = False) -> Iterator[Import]:
+    """Every import below ``node`` that is carried out at some time: those under ``TYPE_CHECKING`` are not, but for those of a package.
+
+    A package names for type checkers what it imports when somebody asks for it (``netstack.late.late_names``).
+    """
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.Import(names=names):
@@ -74,7 +79,9 @@ def _imports(node: ast.AST, *, at_import_time: bool = True) -> Iterator[Import]:
             case ast.ImportFrom(module=module, names=names, level=level):
                 for alias in names:
                     yield Import(module or "", alias.name, child.lineno, level, at_import_time)
-            case ast.If(test=test, orelse=orelse) if _is_type_checking(test):
+            case ast.If(test=test, body=body, orelse=orelse) if _is_type_checking(test):
+                if of_package:
+                    yield from _imports(ast.Module(body, []), at_import_time=False)
                 for statement in orelse:
                     yield from _imports(ast.Module([statement], []), at_import_time=at_import_time)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
@@ -93,7 +100,7 @@ class Checker:
     def __init__(self, sources: Mapping[str, str], packages: frozenset[str] = frozenset()) -> None:
         self.modules = {name: Module(name, ast.parse(text), name in packages) for name, text in sources.items()}
         for module in self.modules.values():
-            module.imports = list(_imports(module.tree))
+            module.imports = list(_imports(module.tree, of_package=module.is_package))
 
     def resolve(self, item: Import) -> str | None:
         """The project module that an import really reaches, through the re-exports of packages; None if it is not ours."""
@@ -145,7 +152,8 @@ class Checker:
         side = self.modules[target].side
         if module.side in MAY_IMPORT and side in MAY_IMPORT and side not in MAY_IMPORT[module.side]:
             yield f"{at} is {module.side} and imports {target}, which is {side}"
-        if item.at_import_time and _is_within(module.name, *GRAPH_BUILDERS) and _is_within(target, *RUNTIME):
+        builds = _is_within(module.name, *GRAPH_BUILDERS) and target not in NO_RUNTIME
+        if item.at_import_time and builds and _is_within(target, *RUNTIME):
             yield f"{at} builds graphs and imports the runtime module {target}"
 
     def _of_pickles(self) -> Iterator[str]:
@@ -215,11 +223,13 @@ def _is_reexport(statement: ast.stmt) -> bool:
     match statement:
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
             return True
-        # A hook for names that are missing; nothing is looked up before somebody asks for one.
-        case ast.If(test=test, body=[ast.Assign(targets=[ast.Name(id="__getattr__")])], orelse=[]) if (
-            ast.unparse(test) == "not TYPE_CHECKING"
-        ):
+        # A hook for names that are missing or imported late; nothing is looked up before somebody asks for one.
+        case ast.If(test=test, body=[ast.Assign(targets=[target])], orelse=[]) if ast.unparse(test) == "not TYPE_CHECKING" and ast.unparse(
+            target
+        ) in ("__getattr__", "(__getattr__, __dir__)"):
             return True
+        case ast.If(test=test, body=body, orelse=[]) if _is_type_checking(test):
+            return all(isinstance(each, ast.ImportFrom) for each in body)
         case ast.Expr(value=ast.Call(func=ast.Name(id="explain_missing_modules"))):
             return True
         case ast.Assign(targets=[ast.Name(id="__all__" | "__version__")]) | ast.AnnAssign(target=ast.Name(id="__all__" | "__version__")):

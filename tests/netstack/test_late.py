@@ -1,0 +1,252 @@
+"""``netstack.late``: classes with late methods beside those of the standard library, and names that packages import late."""
+
+import ast
+import copy
+import dataclasses
+import importlib
+import inspect
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import InitVar, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from netstack.late import dataclass, late_names
+
+ROOT = Path(__file__).resolve().parents[2]
+LATE_PACKAGES = ("netstack",)
+
+
+def plain(**parameters: bool) -> Any:
+    """Both decorators, with the same parameters."""
+    return pytest.mark.parametrize("make", [dataclass(**parameters), dataclasses.dataclass(**parameters)], ids=["late", "standard"])
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A frozen one that can be pickled by its name."""
+
+    x: int
+    y: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Point3(Point):
+    """A subclass."""
+
+    z: int = 3
+
+
+@dataclass(slots=True)
+class Bag:
+    """One that can change."""
+
+    content: list[int] = field(default_factory=list)
+    total: InitVar[int] = 0
+    kind: ClassVar[str] = "bag"
+    doubled: int = field(init=False, default=0, repr=False)
+
+    def __post_init__(self, total: int) -> None:
+        self.doubled = 2 * total
+
+
+def test_a_class_with_late_methods_is_built_compared_shown_and_hashed_as_one_of_the_standard_library() -> None:
+    assert Point(1) == Point(1, 2)
+    assert Point(1) != Point(1, 3)
+    assert Point(1) != Point3(1)
+    assert repr(Point3(1)) == "Point3(x=1, y=2, z=3)"
+    assert hash(Point(1)) == hash((1, 2))
+    assert dataclasses.replace(Point3(1), z=9) == Point3(1, 2, 9)
+    assert dataclasses.asdict(Point(5)) == {"x": 5, "y": 2}
+    assert Point.__match_args__ == ("x", "y")
+
+
+@pytest.mark.parametrize("first", [lambda cls: cls(1), lambda cls: repr(cls.__new__(cls)), lambda cls: cls.__new__(cls) == 1])
+def test_the_first_call_of_any_method_makes_all_of_them(first: Callable[[Any], Any]) -> None:
+    """From then on they are the standard library's own, so a call costs nothing more."""
+
+    @dataclass(eq=True)
+    class Late:
+        x: int
+
+    before = vars(Late)["__init__"]
+    try:
+        first(Late)
+    except AttributeError:
+        pass  # an empty instance has no field to show
+    made = vars(Late)["__init__"]
+    assert made is not before
+    assert vars(Late)["__init__"].__code__.co_varnames[:2] == ("self", "x")
+    assert vars(Late)["__init__"].__qualname__ == f"{Late.__qualname__}.__init__"
+    Late(2)
+    assert vars(Late)["__init__"] is made
+
+
+def test_defaults_factories_init_only_and_class_variables_have_their_meaning() -> None:
+    first, second = Bag(total=4), Bag([1])
+
+    assert first.content is not second.content
+    assert (first.doubled, second.doubled) == (8, 0)
+    assert repr(first) == "Bag(content=[])"
+    assert Bag.kind == "bag"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(first)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'doubled'"):
+        Bag(doubled=3)  # type: ignore[call-arg]
+
+
+def test_a_frozen_instance_cannot_be_changed() -> None:
+    for instance in (Point(1), Point3(1)):
+        with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'x'"):
+            instance.x = 3  # type: ignore[misc]
+        with pytest.raises(dataclasses.FrozenInstanceError, match="cannot delete field 'x'"):
+            del instance.x  # type: ignore[misc]
+
+
+def test_instances_are_pickled_and_copied() -> None:
+    """Also by a process that has made no method of the class yet."""
+    for value in (Point(1, 5), Point3(1, 2, 4), Bag([1, 2], 3)):
+        assert pickle.loads(pickle.dumps(value)) == value
+        assert copy.deepcopy(value) == value
+    data = pickle.dumps(Point3(1, 2, 4))
+    program = f"import pickle; print(repr(pickle.loads({data!r})))"
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "Point3(x=1, y=2, z=4)\n"
+
+
+def test_signatures_are_those_of_the_fields() -> None:
+    @dataclass
+    class Late:
+        x: int
+        y: int = 2
+
+    class Sub(Late):
+        pass
+
+    assert list(inspect.signature(Sub).parameters) == ["x", "y"]
+    assert list(inspect.signature(Late).parameters) == ["x", "y"]
+
+
+@plain(frozen=True)
+def test_classes_of_the_standard_library_can_be_derived(make: Any) -> None:
+    """A frozen class stays frozen for the rule that only a frozen class may have it as its base."""
+
+    @make
+    class Base:
+        x: int
+
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Base):  # type: ignore[misc, valid-type]
+        y: int = 1
+
+    assert Frozen(3) == Frozen(3, 1)
+    with pytest.raises(TypeError, match="cannot inherit non-frozen dataclass from a frozen one"):
+
+        @dataclasses.dataclass
+        class Changing(Base):  # type: ignore[misc, valid-type]
+            y: int = 1
+
+
+@plain(frozen=True)
+def test_a_changing_class_cannot_have_a_frozen_base(make: Any) -> None:
+    @make
+    class Base:
+        x: int
+
+    with pytest.raises(TypeError, match="cannot inherit non-frozen dataclass from a frozen one"):
+
+        @dataclass
+        class Changing(Base):  # type: ignore[misc, valid-type]
+            y: int = 1
+
+
+@plain(eq=False)
+def test_without_eq_instances_are_compared_by_identity(make: Any) -> None:
+    @make
+    class Step:
+        x: int
+
+    assert Step(1) != Step(1)
+    assert len({Step(1), Step(1)}) == 2
+
+
+@plain(order=True)
+def test_instances_are_ordered_by_their_fields(make: Any) -> None:
+    @make
+    class Version:
+        major: int
+        minor: int
+
+    assert sorted([Version(2, 1), Version(1, 9)]) == [Version(1, 9), Version(2, 1)]
+    assert Version(1, 1) <= Version(1, 1)
+
+
+@plain(frozen=True, kw_only=True)
+def test_methods_that_a_class_has_itself_stay(make: Any) -> None:
+    @make
+    class Own:
+        x: int
+
+        def __repr__(self) -> str:
+            return "mine"
+
+        def __hash__(self) -> int:
+            return 7
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Own)
+
+    assert (repr(Own(x=1)), hash(Own(x=1)), Own(x=1) == Own(x=2)) == ("mine", 7, True)
+    with pytest.raises(TypeError, match="positional argument"):
+        Own(1)
+
+
+def test_parameters_are_noted_as_the_standard_library_notes_them() -> None:
+    """Libraries, and our own pickles of users' classes, look at them."""
+    for parameters in ({}, {"frozen": True, "slots": True}, {"eq": False}, {"order": True, "kw_only": True}):
+        late, standard = (make(**parameters)(type("Some", (), {"__doc__": "."})) for make in (dataclass, dataclasses.dataclass))
+
+        assert repr(late.__dataclass_params__) == repr(standard.__dataclass_params__)
+
+
+# ---------------------------------------------------------------- names of packages
+
+
+def test_a_name_is_imported_when_it_is_asked_for() -> None:
+    get, names = late_names("netstack", {"ids": "ConnectionID"})
+
+    assert get("ConnectionID") is importlib.import_module("netstack.ids").ConnectionID
+    assert "ConnectionID" in names()
+    with pytest.raises(AttributeError, match="module 'netstack' has no attribute 'Nothing'"):
+        get("Nothing")
+
+
+@pytest.mark.parametrize("package", LATE_PACKAGES)
+def test_a_package_with_late_names_imports_what_type_checkers_see(package: str) -> None:
+    """The imports for type checkers, ``__all__`` and ``dir()`` name the same things, from the same modules."""
+    module = importlib.import_module(package)
+    assert module.__file__ is not None
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    blocks = [each.body for each in tree.body if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING"]
+    seen = {alias.name: each.module for body in blocks for each in body if isinstance(each, ast.ImportFrom) for alias in each.names}
+
+    assert set(seen) == set(module.__all__)
+    assert set(module.__all__) <= set(dir(module))
+    for name, place in seen.items():
+        assert place is not None
+        assert getattr(module, name) is getattr(importlib.import_module(place), name)
+
+
+@pytest.mark.parametrize("package", LATE_PACKAGES)
+def test_a_package_with_late_names_loads_nothing_by_itself(package: str) -> None:
+    program = f"import sys, {package}; print(*(each for each in sys.modules if each.startswith({package + '.'!r})))"
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["netstack.late"]
