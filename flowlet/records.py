@@ -8,13 +8,13 @@ Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkSta
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.columns import Column, Columns
+from netstack.late import dataclass
 
 Int64Array = NDArray[np.int64]
 

@@ -6,10 +6,10 @@ Source: defaults of Flink's ``NettyShuffleEnvironmentOptions`` unless a line say
 
 import math
 import os
-from dataclasses import dataclass
 from typing import Final
 
 from netstack.errors import ConfigError
+from netstack.late import dataclass
 from netstack.security import SecurityConfig
 from netstack.wire.message_bytes import FRAME_HEADER_BYTES, MIN_HEARTBEAT_INTERVAL_MS
 

@@ -8,7 +8,6 @@ import contextlib
 import tempfile
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from netstack.buffer.buffer_compressor import BufferCompressor
@@ -37,6 +36,7 @@ from netstack.handlers.partition_request_server_handler import PartitionRequestS
 from netstack.handlers.roles import ConnectionRoles
 from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop_timers import LoopTimers
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition

@@ -17,11 +17,11 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, TypeVar, TypeVarTuple
 
 from netstack.errors import LocalProtocolError, ResourceBrokenError, ResourceClosedError
 from netstack.forks import forget_in_children, keep_in_children, serving_thread
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

@@ -8,8 +8,9 @@ Source: Flink ``InputChannelID``, ``IntermediateResultPartitionID``, ``Execution
 
 import os
 import struct
-from dataclasses import dataclass
 from typing import NewType
+
+from netstack.late import dataclass
 
 InputChannelID = NewType("InputChannelID", bytes)
 IntermediateResultPartitionID = NewType("IntermediateResultPartitionID", bytes)

@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from netstack.environment import NetworkEnvironment
@@ -24,6 +24,7 @@ from netstack.handlers.offering_handler import OfferingHandler
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.ids import ConnectionID
+from netstack.late import dataclass
 from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig, TlsConfig
 from netstack.transport.client import connect

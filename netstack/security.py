@@ -9,12 +9,13 @@ Absent:     secrets of single jobs: a connection carries the channels of all job
 import ipaddress
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from netstack.errors import ConfigError
+from netstack.late import dataclass
 
 MIN_SECRET_BYTES: Final = 32
 _FINGERPRINT_BYTES: Final = 32

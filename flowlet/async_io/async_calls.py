@@ -10,7 +10,6 @@ import asyncio
 import concurrent.futures
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from flowlet.async_io.shared_async_loop import PROCESS_ASYNC_LOOP, SharedAsyncLoop
@@ -19,6 +18,7 @@ from flowlet.errors import FlowletError
 from flowlet.mailbox.mailbox_future import Signal
 from netstack.availability import AvailabilityFuture
 from netstack.forks import end_stranded_child
+from netstack.late import dataclass
 
 # How long cancelled coroutines may take to clean up.  Not measured.
 CANCEL_TIMEOUT_S: Final = 5.0

@@ -14,7 +14,6 @@ Absent:     attempts and timeouts do not survive a restart, as in Flink: all rec
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
 from flowlet.async_io.async_calls import AsyncCalls, CallRunner
@@ -27,6 +26,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import MailboxClosedError
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from netstack.availability import AVAILABLE, AvailabilityFuture
+from netstack.late import dataclass
 
 # So many elements may wait for a place before a record waits outside the queue.  More than a chunk has, so that only a record of which a
 # function makes very many, or timers that emit more than the calls take, come so far.  Not measured; 10 MB and the records.

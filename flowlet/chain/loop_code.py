@@ -11,12 +11,12 @@ import itertools
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from flowlet.chain.preview import preview
 from flowlet.errors import TaskCancelled, UserFunctionError
+from netstack.late import dataclass
 
 _BLAMES: Final = "__flowlet_blames__"
 _FOLDER: Final = Path(__file__).parent  # generated files seem to lie here, because users' tracebacks leave out this folder

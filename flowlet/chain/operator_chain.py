@@ -7,7 +7,6 @@ Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``.  Operators are m
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.typed.record_conversion import RecordConversion
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import gc
 import keyword
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from flowlet.columns import Column, Columns, Shape
 from flowlet.columns.unchanging import UNCHANGING, is_unchanging
 from flowlet.common.types import Row, RowKind
 from flowlet.serde.flat_classes import flat_class_of, instance_maker, slot_names_of
+from netstack.late import dataclass
 
 MAX_FIELDS: Final = 16  # records with more fields are not tested by field
 # After this many records of another shape, the loop is generated again for that shape.

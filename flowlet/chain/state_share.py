@@ -5,10 +5,10 @@ Source:     Flink ``StateAssignmentOperation``, ``RoundRobinOperatorStateReparti
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from flowlet.keys.key_groups import key_group_range
+from netstack.late import dataclass
 
 T = TypeVar("T")
 

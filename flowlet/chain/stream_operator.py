@@ -8,7 +8,7 @@ Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``A
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Protocol
 
 from flowlet.chain.loop_code import LoopCode
@@ -31,6 +31,7 @@ from flowlet.timers.time_api import (
 )
 from flowlet.typed.record_conversion import DeclaredOutput
 from netstack.availability import AVAILABLE, AvailabilityFuture
+from netstack.late import dataclass
 
 
 class EdgeOutput(Protocol):

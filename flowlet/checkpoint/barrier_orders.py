@@ -5,10 +5,10 @@ Units:  timestamps and delays in milliseconds.
 Source: the calls in and out of Flink's ``CheckpointBarrierHandler`` and ``BarrierHandlerState.Controller``.
 """
 
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
+from netstack.late import dataclass
 from netstack.wire.events import CheckpointBarrier
 
 Channel: TypeAlias = tuple[int, int]

@@ -7,7 +7,7 @@ Source:     Flink ``CheckpointBarrierTracker``; a single open channel needs no s
             triggered one are dropped without an abort: the coordinator subsumes them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, assert_never
 
 from flowlet.checkpoint.barrier_orders import (
@@ -28,6 +28,7 @@ from flowlet.checkpoint.barrier_orders import (
     TriggerCheckpoint,
 )
 from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
+from netstack.late import dataclass
 from netstack.wire.events import CheckpointBarrier
 
 MAX_TRACKED: Final = 50  # Flink's; older ones are dropped

@@ -8,7 +8,6 @@ Source:     Flink ``RegularOperatorChain.prepareSnapshotPreBarrier``, ``snapshot
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 from flowlet.chain.stream_operator import StreamOperator
@@ -20,6 +19,7 @@ from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.state.operator_state_backend import OperatorStateBackend
 from flowlet.state.operator_state_snapshot import OperatorStateSnapshot
 from flowlet.timers.time_api import InternalTimeServiceManager
+from netstack.late import dataclass
 from netstack.wire.events import CheckpointOptions
 
 _NOTHING = OperatorState()

@@ -4,10 +4,10 @@ Side:   pure.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from flowlet.records import Chunk
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ Absent:     files: ``TaskCheckpointing`` of a TaskManager writes them, and tells
 """
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol, runtime_checkable
 
 from flowlet.checkpoint.checkpoint_error import CheckpointError
 from flowlet.checkpoint.snapshots import CheckpointMetrics, SubtaskState
+from netstack.late import dataclass
 
 
 class CheckpointResponder(Protocol):

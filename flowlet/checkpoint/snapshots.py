@@ -8,12 +8,13 @@ Absent: handles to files: without a storage, state is kept as objects.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from flowlet.checkpoint.barrier_orders import Channel
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.state.operator_state_snapshot import OperatorStateSnapshot
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Rules:      state is matched by operator, not by vertex, so that operators may b
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from flowlet.chain.state_share import StateShare
@@ -18,6 +18,7 @@ from flowlet.errors import StateRestoreError
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateRows
 from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
+from netstack.late import dataclass
 
 
 class Restorable(Protocol):

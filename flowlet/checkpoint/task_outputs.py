@@ -6,8 +6,9 @@ Source:     Flink ``RecordWriterOutput.broadcastEvent``, ``OperatorChain.broadca
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from netstack.late import dataclass
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, Event
 

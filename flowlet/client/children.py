@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +27,7 @@ from flowlet.client.python_interpreter import command_of_task_manager
 from flowlet.errors import FlowletError
 from flowlet.tm.process_end import ENDING, EXIT_WORK_S
 from netstack.forks import ClosedInChildren
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

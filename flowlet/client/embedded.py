@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from flowlet.tm.process_model import NUM_DESCRIPTORS, check_free_descriptors
 from flowlet.tm.task import CancellationConfig
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.eventloop import EventLoopThread
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.security import SecurityConfig
 

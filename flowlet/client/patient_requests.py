@@ -7,11 +7,11 @@ Rules:  a request that got no answer may have been carried out.  All that are se
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from flowlet.graph.client_retry import ClientRetry
 from flowlet.rpc.http import RpcConnectError, RpcResponse
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

@@ -14,7 +14,7 @@ Units:      bytes.
 import io
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +26,7 @@ from flowlet.errors import JobSubmissionError
 from flowlet.rpc.module_sources import ModuleSource
 from flowlet.serde.pickles.class_pickle import MULTIPROCESSING_MAIN, is_run_as_program, module_name_of
 from flowlet.serde.pickles.program_pickle import ProgramPickler
+from netstack.late import dataclass
 
 MAX_MODULE_BYTES: Final = 32 * 1024 * 1024  # of all modules; a TaskManager keeps them in memory
 MAX_MAIN_OBJECT_BYTES: Final = 64 * 1024  # of one class or function of the main module, with what it refers to

@@ -19,12 +19,12 @@ import termios
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from flowlet.client.remote import ClusterClient, JobDocument, JobManagerApi
 from flowlet.common.job_client import ProgressMode
 from flowlet.errors import FlowletError
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

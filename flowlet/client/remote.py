@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
@@ -35,6 +35,7 @@ from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusE
 from flowlet.rpc.secret import load_secret
 from flowlet.shipping.part_sources import PackedFiles
 from netstack.eventloop import EventLoopThread
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 T = TypeVar("T")

@@ -13,13 +13,13 @@ Absent:     a limit of what is kept: a reader that stopped would stop the barrie
 """
 
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, assert_never
 
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.restart_settings import RestartKind
 from flowlet.errors import FlowletError
+from netstack.late import dataclass
 
 NO_CHECKPOINT: Final = -1
 

@@ -6,11 +6,12 @@ Side:       pure.
 Invariants: the numbers are exactly the column's; what cannot be one such array (bool, ints beyond 64 bits, mixed types) is refused.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from netstack.late import dataclass
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1

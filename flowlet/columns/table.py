@@ -7,7 +7,6 @@ Invariants: every field has ``num_rows`` values; a table never changes; ``to_lis
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ import numpy as np
 from flowlet.columns.array_column import ArrayColumn
 from flowlet.columns.column import Column, ColumnVisitor, IndexArray
 from flowlet.columns.offset_column import narrowed
+from netstack.late import dataclass
 
 
 class Shape(Enum):

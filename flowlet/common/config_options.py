@@ -8,7 +8,6 @@ Source: PyFlink ``pyflink.common.config_options``; the types that PyFlink lacks 
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
@@ -20,6 +19,7 @@ from flowlet.common.units.duration_text import duration_nanos, duration_text
 from flowlet.common.units.memory_size import MemorySize, parse_bytes
 from flowlet.common.units.number_text import number_text
 from flowlet.errors import ConfigError
+from netstack.late import dataclass
 
 __all__ = ["ConfigOption", "ConfigOptions"]
 

@@ -6,7 +6,6 @@ Source: PyFlink ``pyflink.common.job_client``.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -16,6 +15,7 @@ from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.common.not_yet import missing_attribute
 from flowlet.errors import SavepointError
+from netstack.late import dataclass
 
 __all__ = ["JobClient"]
 

@@ -4,7 +4,7 @@ Side:   pure.
 Source: PyFlink ``pyflink.common.job_id``.
 """
 
-from dataclasses import dataclass
+from netstack.late import dataclass
 
 __all__ = ["JobID"]
 

@@ -7,12 +7,12 @@ Units:  a ``Duration`` counts nanoseconds, a ``Time`` milliseconds, an ``Instant
 Source: PyFlink ``pyflink.common.time``.
 """
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from flowlet.common.checks import is_whole_number
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 __all__ = ["Duration", "Instant", "Length", "Time", "duration_of", "millis_of"]
 

@@ -9,13 +9,14 @@ Absent: Flink's ``WatermarkGeneratorSupplier``: any callable without arguments m
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, final
 
 from flowlet.common.checks import is_name
 from flowlet.common.time import Duration, Length, duration_of
 from flowlet.common.watermark_generator import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkGenerator, WatermarksWithIdleness
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 __all__ = ["TimestampAssigner", "WatermarkAlignment", "WatermarkStrategy"]
 

@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from flowlet.operators.user_function import Checkpoints
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 from netstack.availability import AvailabilityFuture
 from netstack.forks import end_stranded_child, serving_thread
+from netstack.late import dataclass
 
 MAX_PENDING_RECORDS: Final = 2 * MAX_CHUNK_RECORDS
 # If a function ignores cancel() for so long, that is reported and its thread left running: nothing can end a thread.  Not measured.

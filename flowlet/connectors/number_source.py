@@ -12,7 +12,6 @@ Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGene
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from flowlet.chain.state_share import StateShare
@@ -26,6 +25,7 @@ from flowlet.splits.number_runs import Runs, share_of_runs
 from flowlet.splits.number_split import NumberRange, NumberSplit
 from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, TimerHandle
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.late import dataclass
 
 MakeRecord = Callable[[int], Any]
 _NS_PER_MS: Final = 1_000_000

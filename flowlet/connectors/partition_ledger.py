@@ -12,11 +12,12 @@ Rules:      positions count the records of one partition that are routed to this
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 from flowlet.common.settings.gate_settings import RetryRule
 from flowlet.errors import FlowletError
+from netstack.late import dataclass
 
 ALL_RECORDS: Final = 1 << 62
 """``HeldPartition.num_records`` of a partition that has ended, if nobody knows how many they were."""

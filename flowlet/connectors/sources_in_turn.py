@@ -11,7 +11,6 @@ Source:     Flink ``HybridSourceReader``, ``SourceReaderFinishedEvent``.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from flowlet.chain.state_share import StateShare
@@ -26,6 +25,7 @@ from flowlet.splits.hybrid_split import HybridSplit, HybridSplits
 from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.watermarks.source_event_time import OpenSplits, PausableSplitReader, SplitReader
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ import codecs
 import math
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 from flowlet.chain.state_share import StateShare
@@ -32,6 +31,7 @@ from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import HEAD_BYTES, Compression, FileSet, FileSplit, compression_of, keeps_line_ends, needs_head
 from flowlet.watermarks.source_event_time import OpenSplits
 from netstack.availability import AvailabilityFuture
+from netstack.late import dataclass
 
 BLOCK_BYTES = 128 << 10
 MAX_LINE_BYTES = 64 << 20

@@ -7,11 +7,11 @@ Source:     PyFlink ``KeyedStream.min`` and its relatives.
 
 import copy
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Any
 
 from flowlet.common.types import Row
 from flowlet.datastream.functions import ReduceFunction
+from netstack.late import dataclass
 
 __all__ = ["Aggregation", "Extreme", "KnownReduction", "Total", "extreme_of"]
 

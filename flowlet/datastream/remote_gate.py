@@ -4,12 +4,11 @@ Side:   pure.
 Source: none in PyFlink.
 """
 
-from dataclasses import dataclass
-
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.typeinfo import LocalTimeTypeInfo, RowTypeInfo, TypeInformation, Types, holds_any_object
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
+from netstack.late import dataclass
 
 __all__ = ["RemoteGate"]
 

@@ -8,7 +8,7 @@ Source: PyFlink ``pyflink.datastream.slot_sharing_group``.
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +16,7 @@ from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.not_yet import java_only
 from flowlet.common.units.memory_size import MemorySize
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 __all__ = ["MemorySize", "SlotSharingGroup"]
 

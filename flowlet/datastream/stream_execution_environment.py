@@ -13,7 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 
 from flowlet.common.checks import is_whole_number
@@ -65,6 +65,7 @@ from flowlet.graph.transformation import (
     SourceTransformation,
     Transformation,
 )
+from netstack.late import dataclass
 
 if TYPE_CHECKING:
     pass

@@ -9,12 +9,12 @@ Rules:  a job whose results the program reads is attached unless ``execution.att
         ``execution.shutdown-on-attached-exit`` is true.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from flowlet.common.configuration import Configuration
 from flowlet.common.options.known_options import CLIENT_INTERVAL, CLIENT_TIMEOUT, ENDS_WITH_CLIENT, IS_ATTACHED
 from flowlet.errors import ConfigError
+from netstack.late import dataclass
 
 _FLINKS_INTERVAL_MS: Final = 30_000
 _FLINKS_TIMEOUT_MS: Final = 180_000

@@ -7,10 +7,10 @@ Source: Flink ``RestOptions`` (``rest.retry.max-attempts``, ``rest.retry.delay``
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from flowlet.common.configuration import Configuration
 from flowlet.common.options.known_options import RETRY_ATTEMPTS, RETRY_DELAY
+from netstack.late import dataclass
 
 _FIRST_PAUSE_MS = 100
 

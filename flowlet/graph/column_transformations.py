@@ -4,10 +4,10 @@ Side:   pure.
 Rules:  as ``transformation``.
 """
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flowlet.graph.transformation import Transformation, TwoInputTransformation
+from netstack.late import dataclass
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ Source: Flink ``DefaultScheduler``, ``ExecutionGraphHandler``.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_state import ExecutionState
+from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.rpc.control_messages import FailureInfo

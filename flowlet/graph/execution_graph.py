@@ -28,7 +28,7 @@ Absent:     the watchdog for tasks that ignore a cancel.
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from flowlet.common.job_status import JobStatus
@@ -56,6 +56,7 @@ from flowlet.graph.execution_events import (
 from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
 from flowlet.graph.region_order import RegionOrder
 from flowlet.graph.restart_backoff_strategy import NoRestart, RestartStrategy
+from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.rpc.control_messages import FailureInfo

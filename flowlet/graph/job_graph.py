@@ -11,7 +11,7 @@ Rules:      operators are opaque here (``Chained``), because this package must n
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from flowlet.common.execution_config import MAX_MAX_PARALLELISM
@@ -20,6 +20,7 @@ from flowlet.errors import JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.client_retry import ClientRetry
 from flowlet.graph.partitioner import DEFAULT_MAX_PARALLELISM, Forward, KeyGroups, Partitioner
+from netstack.late import dataclass
 
 DEFAULT_SLOT_SHARING_GROUP = "default"
 DEFAULT_BUFFER_TIMEOUT_MS = 100  # Flink's execution.buffer-timeout.interval

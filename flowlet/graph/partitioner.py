@@ -8,8 +8,9 @@ Absent:     the adaptive partitioner, which chooses channels by their load (Flin
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from netstack.late import dataclass
 
 # Flink's smallest default number of key groups (KeyGroupRangeAssignment.DEFAULT_LOWER_BOUND_MAX_PARALLELISM).
 DEFAULT_MAX_PARALLELISM = 128

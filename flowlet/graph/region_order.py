@@ -7,7 +7,8 @@ Source:     Flink ``PipelinedRegionSchedulingStrategy``, ``RestartPipelinedRegio
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

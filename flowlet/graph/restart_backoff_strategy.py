@@ -10,11 +10,12 @@ Rules:      failures that belong together (the tasks of one run of a region fail
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, assert_never
 
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
+from netstack.late import dataclass
 
 
 class IntegerSource(Protocol):

@@ -8,7 +8,7 @@ Source:     Flink ``StreamGraph``, ``StreamGraphGenerator``, ``StreamGraphHasher
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.common.settings.dependency_settings import DependencySettings
@@ -33,6 +33,7 @@ from flowlet.graph.transformation import (
     UnionTransformation,
 )
 from flowlet.keys.key_groups import default_max_parallelism
+from netstack.late import dataclass
 
 RUNTIME_MODES = ("STREAMING", "BATCH", "AUTOMATIC")
 

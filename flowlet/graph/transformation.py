@@ -7,13 +7,14 @@ Source:     Flink ``Transformation`` and its subclasses.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, ClassVar
 
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.graph.partitioner import Partitioner
+from netstack.late import dataclass
 
 
 class ChainingStrategy(Enum):

@@ -7,12 +7,13 @@ Units:      milliseconds since the epoch.
 """
 
 import base64
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.graph.partitioner import Partitioner, Rebalance
 from flowlet.serde.deploy_blobs import load_gate_partitioner, load_type
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,9 @@ Side: pure.
 """
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import os
 import random
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -46,6 +46,7 @@ from flowlet.rpc.control_messages import CountedPartition, GateOutcome
 from flowlet.serde.declared.declared_records import declared_records
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
 from netstack.handlers.offering_handler import OfferRefusedError
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.wire.offer_messages import RefusalCode
 

@@ -14,7 +14,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from flowlet.errors import shows_all_frames, without_our_frames
@@ -23,6 +22,7 @@ from flowlet.ingest.stall import StallWatch
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.eventloop import EventLoopThread
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.offering_network import OfferingNetwork
 

@@ -9,9 +9,9 @@ Units:      approximate serialized bytes (``estimated_bytes``).
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from flowlet.records import Chunk
+from netstack.late import dataclass
 
 
 @dataclass(slots=True, eq=False)

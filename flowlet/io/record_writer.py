@@ -11,7 +11,7 @@ Source:     Flink ``RecordWriter``, ``RecordWriterOutput``.  Cleared lists and t
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
@@ -25,6 +25,7 @@ from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, Wat
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.record_format import ElementTooLargeError
 from netstack.forks import end_stranded_child
+from netstack.late import dataclass
 from netstack.partition.result_partition import ResultPartition
 
 # Serialized chunks of 1,000-2,000 tuples are best; 8,000 are 25 % slower (out of cache).

@@ -8,7 +8,6 @@ Rules:  on an all-to-all edge each producer has one subpartition per consumer, a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -25,6 +24,7 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.rpc.shared_pieces import pieces_of
 from netstack.ids import intermediate_partition_id, subtask_of
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

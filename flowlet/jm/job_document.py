@@ -10,7 +10,7 @@ Ours:   ``subtasks`` of a vertex, with ``attempt-number``, ``metrics-of-all-atte
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +20,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.rpc.control_messages import FailureInfo, InputChannelDescriptor, JobGraphMessage, TaskMetrics, TaskStuck, VertexMessage
+from netstack.late import dataclass
 
 Document = dict[str, object]
 _NO_METRICS: Final = TaskMetrics()

@@ -3,11 +3,12 @@
 Side:   pure.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 
 from flowlet.errors import ConfigError
 from flowlet.rpc.auth import SECRET_BYTES
+from netstack.late import dataclass
 
 _MAX_VALUE = 1_000_000_000  # about 30 years in seconds: a finite limit, because a timer cannot be set to infinity
 

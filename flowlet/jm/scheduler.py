@@ -14,11 +14,11 @@ Absent:     slots of different sizes; giving back single slots while tasks of th
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from flowlet.graph.execution_graph import ExecutionVertex
 from flowlet.rpc.control_messages import JobGraphMessage, VertexMessage
 from netstack.ids import execution_attempt_id
+from netstack.late import dataclass
 
 
 def vertex_stages(job: JobGraphMessage) -> dict[str, int]:

@@ -10,7 +10,6 @@ Rules:      where nulls are skipped, a null in the field changes nothing.  A key
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -24,6 +23,7 @@ from flowlet.kernels.field_stores import FieldStore, grown, store_for
 from flowlet.kernels.grouping import Grouping, IndexArray, group
 from flowlet.kernels.running import accumulate, new_extremes, rows_of_extremes
 from flowlet.kernels.slot_index import SlotArray, SlotIndex
+from netstack.late import dataclass
 
 
 class Aggregate(Enum):

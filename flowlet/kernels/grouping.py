@@ -6,13 +6,13 @@ Side:       pure.
 Invariants: ``order`` lists rows group by group, in the order of their codes; rows of one group keep their order.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.kernels.stable_order import order_by_digits
+from netstack.late import dataclass
 
 IndexArray = NDArray[np.intp]
 

@@ -10,10 +10,10 @@ Source:     Flink ``MailboxMetricsController`` (one measuring mail per second, a
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from flowlet.mailbox.mail import MIN_PRIORITY, Mail
 from flowlet.mailbox.task_mailbox import TaskMailbox
+from netstack.late import dataclass
 from netstack.timers import Cancellable, ScheduleTimer
 
 # Flink's ``MailboxMetricsController``: one value per second, 60 values.

@@ -12,7 +12,6 @@ Source:     Flink ``TaskMailbox``, ``TaskMailboxImpl``; the number of mails is u
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from operator import length_hint
 from typing import Any, Final
@@ -21,6 +20,7 @@ from flowlet.errors import MailboxClosedError, TaskCancelled
 from flowlet.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from flowlet.mailbox.mailbox_future import Signal
 from netstack.forks import end_stranded_child
+from netstack.late import dataclass
 
 __all__ = [
     "MAX_PRIORITY",

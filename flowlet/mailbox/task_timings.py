@@ -12,10 +12,10 @@ Absent:     the time spent on changelogs.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from flowlet.mailbox.timer_gauge import UPDATE_INTERVAL_S, TimerGauge
+from netstack.late import dataclass
 
 _UPDATE_INTERVAL_NS = UPDATE_INTERVAL_S * 1_000_000_000
 _MS_PER_S = 1_000

@@ -13,12 +13,12 @@ Source:     Flink ``AbstractMetricGroup``, ``MeterView``, ``SimpleCounter``; PyF
 import numbers
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeVar
 
 from flowlet.errors import FlowletError
 from flowlet.metrics.metricbase import Counter, Distribution, Meter, Metric, MetricGroup
+from netstack.late import dataclass
 
 __all__ = ["MAX_METRICS", "MetricKind", "MetricRegistry", "MetricValue"]
 

@@ -4,7 +4,6 @@ Side: pure.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -13,6 +12,7 @@ import numpy as np
 from flowlet.columns import Columns
 from flowlet.columns.concatenation import try_concatenate
 from flowlet.keys.exact_hashes import exact_key_groups
+from netstack.late import dataclass
 
 
 class StateForm(Enum):

@@ -4,8 +4,9 @@ Side:   pure.
 Source: Flink ``InputSelection``, ``InputSelectable``; at most 63 inputs.
 """
 
-from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
+
+from netstack.late import dataclass
 
 MAX_INPUTS: Final = 63
 

@@ -9,12 +9,12 @@ Source:     Flink ``LatencyStats``, ``DescriptiveStatisticsHistogram``, ``Stream
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from flowlet.records import LatencyMarker
 from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
+from netstack.late import dataclass
 
 # Flink's metrics.latency.history-size.
 DEFAULT_HISTORY_SIZE: Final = 128

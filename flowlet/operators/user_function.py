@@ -8,7 +8,6 @@ Absent:     coroutine functions.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from flowlet.chain.loop_code import LoopCode
@@ -43,6 +42,7 @@ from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.metrics import MetricGroup
 from flowlet.records import Chunk
+from netstack.late import dataclass
 
 _NOT_FOR_SELECTORS: Final = "key selectors have no keyed state"
 _NEEDS_KEYS: Final = "keyed state needs a keyed stream: call key_by(...) before the operator"

@@ -22,11 +22,12 @@ import hashlib
 import hmac
 import re
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Final, NewType
 
 from flowlet.errors import FlowletError
+from netstack.late import dataclass
 
 AUTH_HEADER: Final = "X-Flowlet-Auth"
 PROOF_HEADER: Final = "X-Flowlet-Proof"

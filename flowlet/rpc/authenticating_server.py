@@ -11,7 +11,7 @@ Absent:     aiohttp's middlewares.  aiohttp keeps the handlers of an application
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import msgspec
@@ -35,6 +35,7 @@ from flowlet.rpc.auth import (
 from flowlet.rpc.http import MAX_MESSAGE_BYTES, WallClock, error_response, new_nonce, steady_clock
 from flowlet.rpc.request_head import RequestHead
 from flowlet.rpc.signed_websocket import CLOSE_TIMEOUT_S, HEADER_BYTES, SignedWebSocket
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 HEALTH_PATH: Final = "/healthz"

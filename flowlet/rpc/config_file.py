@@ -9,7 +9,6 @@ Source:     Flink ``GlobalConfiguration``, ``YamlParserUtils``.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from flowlet.common.options.known_options import BY_NAME, REST_ADDRESS, REST_POR
 from flowlet.common.units.duration_text import duration_nanos
 from flowlet.common.units.memory_size import parse_bytes
 from flowlet.errors import ConfigError
+from netstack.late import dataclass
 
 DIRECTORY_VARIABLE: Final = "FLOWLET_CONF_DIR"
 FILE_NAME: Final = "config.yaml"

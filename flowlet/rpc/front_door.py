@@ -11,7 +11,6 @@ Absent:     deadlines for later requests on a connection whose first one was sig
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Protocol, cast
 
@@ -19,6 +18,7 @@ from flowlet.rpc.auth import AUTH_HEADER, AcceptedRequest
 from flowlet.rpc.authenticating_server import AuthenticatingServer, EarlyAnswer
 from flowlet.rpc.request_head import parse_head
 from netstack.flow.admission import Admission, AdmissionStatistics
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.transport.limits import RateLimit
 

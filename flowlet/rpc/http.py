@@ -10,7 +10,6 @@ import io
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
@@ -35,6 +34,7 @@ from flowlet.rpc.auth import (
 )
 from flowlet.rpc.signed_websocket import HEADER_BYTES, SignedWebSocket
 from netstack.forks import PortClosedInChildren
+from netstack.late import dataclass
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of a body, and of one WebSocket message
 MSGPACK: Final = "application/msgpack"

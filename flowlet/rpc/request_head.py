@@ -7,7 +7,8 @@ Rules:  a request must name a loopback address in ``Host``, and in ``Origin`` if
 
 import ipaddress
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from netstack.late import dataclass
 
 _LOCALHOST = "localhost"
 

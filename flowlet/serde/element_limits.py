@@ -5,11 +5,11 @@ Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, a
         sets it for the records between its tasks (``flowlet.max-record-bytes``).
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from flowlet.common.settings.job_settings import DEFAULT_MAX_RECORD_BYTES, LARGEST_MAX_RECORD_BYTES
 from flowlet.errors import ConfigError
+from netstack.late import dataclass
 
 MIN_SPILL_BYTES: Final = 100 << 10
 

@@ -12,7 +12,6 @@ Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error
 
 import struct
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from enum import EnumMeta
 from functools import lru_cache
 from itertools import chain
@@ -26,6 +25,7 @@ from flowlet.errors import SerdeError
 from flowlet.serde.column_format import DICTS, FIELDS, MAX_FIELDS, OBJECTS, ROWS, check_end, framed, num_fields_of
 from flowlet.serde.flat_classes import Maker, dict_maker, flat_class_of, parts_of_dicts
 from flowlet.serde.pickles.class_references import class_of, class_reference
+from netstack.late import dataclass
 
 # Fewer objects are pickled: the headers of their columns have more bytes.  At 12 instances of six fields both ways take the same time.
 MIN_OBJECTS: Final = 12

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from flowlet.rpc.shipped_files import PART_BYTES, ShippedFile, ShippedFiles
 from flowlet.shipping.requirements_installer import install, loaded_versions
 from flowlet.shipping.unpacking import unpack
 from flowlet.storage.working_directory import LazyWorkingDirectory
+from netstack.late import dataclass
 
 _ARCHIVES_OF_MODULES: Final = (".zip", ".whl", ".egg")
 _MAX_UNUSED_BYTES: Final = 4 * 1024**3

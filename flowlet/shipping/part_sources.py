@@ -13,7 +13,7 @@ import stat
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -35,6 +35,7 @@ from flowlet.rpc.shipped_files import (
     is_target,
 )
 from flowlet.shipping.unpacking import UnpackLimits
+from netstack.late import dataclass
 
 _TIME: Final = (1980, 1, 1, 0, 0, 0)  # the first that a zip archive can have
 _MAX_FOLDER_FILES: Final = 100_000

@@ -12,11 +12,11 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from flowlet.errors import FlowletError
+from netstack.late import dataclass
 
 _COPY_BYTES: Final = 1024 * 1024
 _ZIP_KINDS: Final = {0: "", 0o040000: "", 0o100000: "", 0o120000: "a link", 0o020000: "a device", 0o060000: "a device", 0o010000: "a pipe"}

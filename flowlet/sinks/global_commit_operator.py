@@ -9,7 +9,6 @@ Rules:      a message of a subtask says that it has committed all of its checkpo
 Source:     Flink ``GlobalCommitterOperator``, ``CommittableSummary``.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from flowlet.chain.stream_operator import StreamOperator
@@ -20,6 +19,7 @@ from flowlet.records import Chunk
 from flowlet.sinks.commit_runner import CommitRunner
 from flowlet.sinks.sink_calls import SinkCalls
 from flowlet.sinks.sink_contexts import InitContext
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

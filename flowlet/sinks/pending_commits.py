@@ -7,11 +7,11 @@ Source:     Flink ``CommittableCollector``, ``CheckpointCommittableManagerImpl``
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
 from flowlet.datastream.connectors.committer import CommitRequest
+from netstack.late import dataclass
 
 MAX_RETRIES: Final = 10  # Flink's ``sink.committer.retries``: then the job fails, and commits again after the restart
 

@@ -9,7 +9,6 @@ Rules:      integers are not numbered: numpy makes codes of them, and sorts thes
 """
 
 import sys
-from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -20,6 +19,7 @@ from flowlet.columns import ArrowColumn, CodedColumn, Column, ColumnVisitor, Con
 from flowlet.keys.exact_keys import exact_keys
 from flowlet.sorted_input.ranked_codes import RankedCodes
 from flowlet.sorted_input.sort_codes import exact_codes, list_codes
+from netstack.late import dataclass
 
 Numbers = NDArray[np.uint32]
 

@@ -8,7 +8,6 @@ Source:     Flink ``SortingDataInput``, ``MultiInputSortingDataInput``: of sever
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.sorted_input.sort_codes import Codes, alike, as_bytes, concatenated, sortable
 from flowlet.sorted_input.sorted_block import Block
 from flowlet.sorted_input.sorted_merge import merge_steps
+from netstack.late import dataclass
 
 _LEAST_ROWS_IN_COLUMNS: Final = 64  # on average for a key; not measured closely
 

@@ -8,7 +8,6 @@ Invariants: the table rises; each rank is the place of a record's code in it, so
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.columns import NameTable
+from netstack.late import dataclass
 
 _MAX_SHORT: Final = 1 << 16  # ranks below take two bytes
 _POINTER_BYTES: Final = 8

@@ -9,7 +9,6 @@ Source:     Flink ``SortingDataInput``, ``KeyAndValueSerializer``, ``FixedLength
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -22,6 +21,7 @@ from flowlet.records import MIN_TIMESTAMP, Chunk, Int64Array
 from flowlet.sorted_input import sort_codes
 from flowlet.sorted_input.ranked_codes import RankedCodes
 from flowlet.sorted_input.sort_codes import CodeArray, Codes, alike, as_bytes, sortable
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

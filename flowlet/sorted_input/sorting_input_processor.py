@@ -8,7 +8,6 @@ Absent:     checkpoints, which BATCH jobs do not take.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from flowlet.keys.column_key import ColumnValue
 from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.key_runs import KeyRun, key_runs, open_runs
+from netstack.late import dataclass
 
 KeyFunction = Callable[[Any], Any]
 _ENDS: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)

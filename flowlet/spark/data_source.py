@@ -14,7 +14,7 @@ Absent:     reading; undoing (records of an aborted write stay processed).
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -42,6 +42,7 @@ from flowlet.spark.attempt import offer_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.gate_sink import push
 from flowlet.spark.rows import BatchConverter
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 NAME: Final = "flowlet"

@@ -11,7 +11,7 @@ Absent:     intervals, variants, and Python's big integers, which Spark does not
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ from flowlet.common.typeinfo import (
 from flowlet.errors import FlowletError
 from flowlet.serde.types.arrow_types import arrow_type_of
 from flowlet.serde.types.row_fields import are_positions
+from netstack.late import dataclass
 
 _TimeType = LocalTimeTypeInfo.TimeType
 

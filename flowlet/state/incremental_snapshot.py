@@ -6,9 +6,9 @@ Source:     Flink ``IncrementalRemoteKeyedStateHandle``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from flowlet.state.keyed_state_snapshot import StateDescription
+from netstack.late import dataclass
 
 INCREMENTAL_VERSION = 1
 

@@ -7,9 +7,11 @@ Source:     Flink ``KeyedBackendSerializationProxy``, ``KeyGroupsStateHandle``, 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Final
+
+from netstack.late import dataclass
 
 VERSION: Final = 2
 """Of the form below: 2 since types have a ``TypeForm``."""

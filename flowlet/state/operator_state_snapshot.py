@@ -6,9 +6,11 @@ Source:     Flink ``OperatorStateHandle.Mode``, ``RoundRobinOperatorStateReparti
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
+
+from netstack.late import dataclass
 
 
 class Redistribution(Enum):

@@ -8,7 +8,6 @@ Absent:     data in flight of unaligned checkpoints.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +31,7 @@ from flowlet.storage.manifest_codec import manifest_key
 from flowlet.storage.savepoint_storage import SavepointStorage
 from flowlet.storage.state_codec import decode_state, operator_sizes
 from flowlet.storage.state_files import StateFiles
+from netstack.late import dataclass
 
 AGGREGATE: Final = "aggregate"
 """The name of what ``sum``, ``reduce``, ``min``, ``max`` and ``count`` keep for each key."""

@@ -11,11 +11,11 @@ Units:      nanoseconds of a monotonic clock.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
+from netstack.late import dataclass
 
 BUDGET_NS: Final = 1_000_000  # how long a task may delay the loop's other work, and the network.  Not measured.
 _FIRST_PAUSE_NS: Final = 1_000_000_000

@@ -5,7 +5,7 @@ Source: Flink ``Environment``, ``RuntimeEnvironment``, ``NonChainedOutput``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.recovered_stream import RecoveredStream
@@ -18,6 +18,7 @@ from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.state.keyed_state_backend import SharedFiles
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
+from netstack.late import dataclass
 from netstack.partition.result_partition import ResultPartition
 from netstack.timers import ScheduleTimer, Timers
 

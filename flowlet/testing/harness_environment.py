@@ -6,7 +6,6 @@ Source:     Flink ``MockEnvironment``, ``StreamMockEnvironment``; ``AbstractStre
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from flowlet.async_io.async_calls import CallRunner
@@ -23,6 +22,7 @@ from flowlet.testing.stepped_async_loop import SteppedAsyncCalls, SteppedEventLo
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
+from netstack.late import dataclass
 
 _OPERATOR_ID: Final = bytes(range(16))
 _PRIORITY: Final = 1  # as the head of a chain

@@ -8,8 +8,9 @@ import gc
 import os
 import threading
 import time
-from dataclasses import dataclass
 from typing import Final
+
+from netstack.late import dataclass
 
 _GRACE_S: Final = 1.0  # how long threads may take to end; there is no wait if none is left
 _PAUSE_S: Final = 0.002

@@ -9,7 +9,6 @@ Absent:     chains of operators: use a ``MiniCluster`` for whole jobs.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +28,7 @@ from flowlet.testing.leaks import ProcessResources
 from flowlet.testing.recording_output import OutputElement, RecordingOutput, StreamRecord
 from flowlet.timers.keyed_timer_service_manager import TimersByKeyGroup
 from flowlet.timers.timer_queue import Timer
+from netstack.late import dataclass
 
 
 class HarnessState(IntEnum):

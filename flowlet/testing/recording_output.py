@@ -7,10 +7,10 @@ Source:     Flink ``MockOutput`` and the output queue of ``AbstractStreamOperato
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

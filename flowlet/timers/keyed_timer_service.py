@@ -9,13 +9,13 @@ Source:     Flink ``InternalTimerServiceImpl``; FLINK-20217: a long run of timer
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from flowlet.keys.key_groups import key_group
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.timers.time_api import NO_KEY, KeyContext, ProcessingTimeService, TimerHandle, Triggerable
 from flowlet.timers.timer_queue import Timer, TimerQueue
+from netstack.late import dataclass
 
 BUDGET_NS: Final = 10_000_000  # as of a slice of records
 

@@ -9,13 +9,13 @@ Source:     Flink ``TimerHeapInternalTimer``, ``HeapPriorityQueueSet``, ``KeyGro
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final
 
 from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.key_groups import key_group
+from netstack.late import dataclass
 
 # A smaller heap is not worth a search for deleted timers.  Not measured.
 _MIN_COMPACTION: Final = 64

@@ -13,7 +13,7 @@ import secrets
 import signal
 import sys
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NoReturn
 
 import typer
@@ -81,6 +81,7 @@ from netstack.config import NetstackConfig
 from netstack.errors import NetstackError
 from netstack.eventloop import EventLoopThread
 from netstack.forks import serving_thread
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.security import SecurityConfig
 from netstack.uv_loop import UvLoop

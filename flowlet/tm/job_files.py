@@ -6,7 +6,6 @@ Units:      seconds.
 
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from flowlet.errors import FlowletError
@@ -16,6 +15,7 @@ from flowlet.shipping.job_file_cache import Delivery, JobFileCache, JobPaths
 from flowlet.tm.shipped_folders import SHIPPED_FOLDERS
 from flowlet.tm.shipped_modules import SHIPPED_MODULES
 from netstack.eventloop import EventLoopThread
+from netstack.late import dataclass
 
 _PART_TIMEOUT_S: Final = 60.0  # of a part of a mebibyte; the request itself ends after 30
 

@@ -10,7 +10,6 @@ Source:     Flink ``RegisteredRpcConnection``, ``TaskExecutorToJobManagerHeartbe
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import aiohttp
@@ -42,6 +41,7 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.rpc.http import RpcClient, RpcConnectError, RpcStatusError
 from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

@@ -13,7 +13,6 @@ Source:     Flink ``TaskStateAssignment``, ``SubtaskStateMapper``.
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot
@@ -22,6 +21,7 @@ from flowlet.io.key_range_filter import KeyRangeFilter
 from flowlet.keys.key_groups import key_group_range
 from flowlet.rpc.control_messages import RestoredEdge, RestoredPart, StateHandle, TaskDeploymentDescriptor
 from flowlet.serde.deploy_blobs import load_partitioner
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

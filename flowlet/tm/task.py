@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flowlet.chain.loop_code import operator_in
 from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
@@ -53,6 +53,7 @@ from netstack.environment import NetworkEnvironment
 from netstack.errors import PartitionNotFoundError, ProducerFailedError, ResourceClosedError, TransportError
 from netstack.eventloop import EventLoopThread
 from netstack.forks import end_stranded_child, serving_thread
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -64,6 +64,7 @@ from flowlet.tm.snapshot_pool import SnapshotPool
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
 from netstack.forks import end_stranded_child
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.timers import Timers
 from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointOptions, SavepointFormat, SnapshotType

@@ -12,7 +12,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from flowlet.common.settings.job_settings import CANCELLATION_TIMEOUT_OPTION
@@ -56,6 +56,7 @@ from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.eventloop import EventLoopThread
 from netstack.ids import ConnectionID, ResultPartitionID
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.wakeups import run_all
 

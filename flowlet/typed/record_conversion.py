@@ -11,7 +11,6 @@ Source:     PyFlink: an operation's output coder; ``PythonOperatorChainingOptimi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from flowlet.common.typeinfo import BasicTypeInfo, PickledBytesTypeInfo, RowType
 from flowlet.errors import DeclaredTypeError
 from flowlet.records import Chunk
 from flowlet.typed.value_conversion import Convert, TypeMismatchError, exact_type, limits_of, value_converter
+from netstack.late import dataclass
 
 _KINDS: Final[dict[str, type]] = {"i": int, "f": float, "b": bool}
 _FLOAT: Final = BasicTypeInfo.FLOAT_TYPE_INFO()

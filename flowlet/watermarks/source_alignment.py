@@ -10,10 +10,10 @@ Source:     Flink ``SourceOperator`` (``checkWatermarkAlignment``, ``checkSplitW
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from netstack.late import dataclass
 
 # Flink's pipeline.watermark-alignment.buffer-size: how many reports ago the watermark counts.  Without it, a source that was just released
 # would stop again before the other sources have heard of the new limit.

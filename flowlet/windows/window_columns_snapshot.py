@@ -7,7 +7,6 @@ Invariants: a key is in one subtask's state; all its rows are there, too.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from flowlet.kernels.windows.columnar_windows import WindowsState
 from flowlet.kernels.windows.window_runs import Run, joined_runs
 from flowlet.keys.column_key import column_key_hashes
 from flowlet.keys.key_columns import groups_of_hashes
+from netstack.late import dataclass
 
 _LOWEST: Final = -(1 << 62)
 _NUMPY, _ARROW = "n", "a"

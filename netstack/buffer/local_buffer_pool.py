@@ -14,7 +14,6 @@ Source:     Flink ``LocalBufferPool``.  Unlike there a blocked thread takes ever
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
@@ -26,6 +25,7 @@ from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.parked_threads import BlockingObserver, ParkedThreads
 from netstack.buffer.pool_account import AccountState, PoolAccount
 from netstack.errors import ResourceClosedError
+from netstack.late import dataclass
 from netstack.wakeups import run_all
 from netstack.wire.messages import DataType
 

@@ -16,7 +16,6 @@ Source:     Flink ``NetworkBufferPool``, with its ``redistributeBuffers``.  Its 
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Final
 
@@ -27,6 +26,7 @@ from netstack.buffer.segment_arena import SegmentArena
 from netstack.buffer.segment_ledger import SegmentLedger
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
+from netstack.late import dataclass
 from netstack.wakeups import run_all
 
 USAGE_WARNING_PERCENT: Final = 100  # Flink's USAGE_WARNING_THRESHOLD

@@ -6,9 +6,9 @@ Invariants: at most ``max_connections`` in all, ``max_unauthenticated`` without 
 Absent:     bans: on loopback all peers share the address, and a local user could lock our own processes out.
 """
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from netstack.late import dataclass
 from netstack.security import is_loopback
 
 C = TypeVar("C")

@@ -22,11 +22,12 @@ Absent:     encryption without TLS, keys per job, resumption.
 
 import hmac
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, IntEnum, StrEnum, auto
 from typing import Final, TypeAlias
 
 from netstack.errors import LocalProtocolError, NetstackError
+from netstack.late import dataclass
 from netstack.security import normalized_authority
 from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS, GATE_MESSAGE_IDS, HEARTBEAT_ID, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode

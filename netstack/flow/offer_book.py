@@ -7,9 +7,9 @@ Invariants: an attempt of a partition is admitted once (the last ``MAX_REMEMBERE
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from netstack.late import dataclass
 from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 
 # Bounded, because a gate may live for ever.  About 10 MB when full; not measured.

@@ -7,11 +7,11 @@ Source:     Flink ``InputBuffersMetrics``: ``inputQueueLength``, ``inputQueueSiz
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

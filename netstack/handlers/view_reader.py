@@ -9,11 +9,11 @@ Source:     Flink ``CreditBasedSequenceNumberingViewReader``; sequence numbers c
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from netstack.flow.credit import SenderCredit
 from netstack.ids import InputChannelID
+from netstack.late import dataclass
 from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView, SegmentRun
 from netstack.wire.messages import DataType
 

@@ -19,7 +19,6 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum, unique
 from pathlib import Path
 from struct import Struct
@@ -29,6 +28,7 @@ from netstack.buffer.buffer_recycler import FREEING_RECYCLER
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceBrokenError
+from netstack.late import dataclass
 from netstack.wire.messages import DataType
 
 NUM_READ_BUFFERS: Final = 2  # Flink's: one on its way while the next is read

@@ -13,7 +13,6 @@ Source:     Flink ``BufferWritingResultPartition``.  There the partition that ca
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from enum import Enum, unique
 from functools import partial
 from typing import Final
@@ -29,6 +28,7 @@ from netstack.buffer.parked_threads import BlockingObserver
 from netstack.buffer.segment_consumer import SegmentConsumer
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
+from netstack.late import dataclass
 from netstack.partition.pipelined_subpartition import NO_BUFFER_SIZE
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition import ResultSubpartition, SubpartitionState

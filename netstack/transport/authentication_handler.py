@@ -13,10 +13,10 @@ Source:     modelled on Netty's ``SslHandler`` and ``ProtocolNegotiationHandler`
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from netstack.errors import AuthenticationError, ConnectError, ConnectionLostError, LocalProtocolError, NetstackError
 from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.limits import RateLimit

@@ -18,7 +18,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import TypeAlias, cast
@@ -26,6 +25,7 @@ from typing import TypeAlias, cast
 from netstack.config import NetstackConfig, is_debug
 from netstack.errors import ConnectionLostError, LocalProtocolError
 from netstack.forks import ClosedInChildren
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.transport.direct_writer import DirectWriter
 from netstack.transport.handler import Channel, ChannelHandler

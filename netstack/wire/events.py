@@ -9,13 +9,14 @@ Source:     Flink 2.3 ``EventSerializer`` (i32 type, then the fields, big endian
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum, unique
 from struct import Struct
 from struct import error as struct_error
 from typing import Final, TypeAlias, TypeVar, assert_never
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
+from netstack.late import dataclass
 from netstack.wire.java import decode_utf, encode_utf
 from netstack.wire.messages import DataType
 

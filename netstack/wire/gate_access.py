@@ -11,10 +11,10 @@ Absent:     revoking a token: at the end of the job its gate is gone.
 """
 
 import hmac
-from dataclasses import dataclass
 from typing import Final
 
 from netstack.errors import LocalProtocolError
+from netstack.late import dataclass
 
 JOB_ID_BYTES: Final = 16
 MAX_GATE_NAME_BYTES: Final = 255

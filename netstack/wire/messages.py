@@ -8,11 +8,11 @@ Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  Ours (ids from 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from netstack.ids import InputChannelID, ResultPartitionID
+from netstack.late import dataclass
 from netstack.wire.offer_messages import GateHello, OfferRefused, PartitionOffer
 
 

@@ -11,7 +11,6 @@ Flow:       ``GateHello`` in place of the client's ``Hello``.  Once both sides a
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum, unique
 from struct import Struct
 from typing import Final
@@ -24,6 +23,7 @@ from netstack.ids import (
     IntermediateResultPartitionID,
     ResultPartitionID,
 )
+from netstack.late import dataclass
 from netstack.wire.gate_access import MAX_GATE_NAME_BYTES, GateIdentity
 
 OFFER_ID_BYTES: Final = 16

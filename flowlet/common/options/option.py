@@ -7,12 +7,12 @@ Source: Flink ``ConfigOption``.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from flowlet.common.configuration import Configuration
 from flowlet.common.units.duration_text import duration_nanos
 from flowlet.errors import ConfigError
+from netstack.late import dataclass
 
 T = TypeVar("T")
 

@@ -4,8 +4,9 @@ Side:   pure.
 Source: Flink ``ExecutionOptions.BATCH_SHUFFLE_MODE``, ``SORT_INPUTS``, ``USE_BATCH_STATE_BACKEND``, ``SORTED_INPUTS_MEMORY``.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from netstack.late import dataclass
 
 DEFAULT_SORT_MEMORY_BYTES: Final = 128 << 20  # Flink's
 

@@ -5,10 +5,10 @@ Units:  milliseconds.
 Source: Flink ``CheckpointCoordinatorConfiguration``, ``CheckpointingOptions``.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 MIN_INTERVAL_MS: Final = 10  # Flink's
 _LOWEST: Final = {

@@ -3,7 +3,7 @@
 Side: pure.
 """
 
-from dataclasses import dataclass
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

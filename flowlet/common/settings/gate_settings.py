@@ -4,8 +4,9 @@ Side:   pure.
 Source: ours.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+from netstack.late import dataclass
 
 
 class Acknowledge(Enum):

@@ -3,7 +3,7 @@
 Side: pure.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from flowlet.common.settings.batch_settings import BatchSettings
@@ -12,6 +12,7 @@ from flowlet.common.settings.gate_settings import Acknowledge, GateSettings
 from flowlet.common.settings.restart_settings import RestartSettings
 from flowlet.common.settings.state_settings import StateSettings
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 CANCELLATION_INTERVAL_OPTION: Final = "task.cancellation.interval"
 CANCELLATION_TIMEOUT_OPTION: Final = "task.cancellation.timeout"

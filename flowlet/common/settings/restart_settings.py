@@ -6,11 +6,11 @@ Source: Flink ``RestartStrategyOptions``, ``JobManagerOptions.EXECUTION_FAILOVER
         those of the ``...RestartBackoffTimeStrategy`` classes.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 
 class RestartKind(Enum):

@@ -5,9 +5,9 @@ Source: Flink ``StateBackendOptions``, ``CheckpointingOptions.INCREMENTAL_CHECKP
 """
 
 import importlib.util
-from dataclasses import dataclass
 
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ import decimal
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from flowlet.common.time import Instant
@@ -31,6 +30,7 @@ from flowlet.common.typeinfo import (
     TimeTypeInfo,
     TypeInformation,
 )
+from netstack.late import dataclass
 
 Convert = Callable[[Any], Any]
 

@@ -6,11 +6,11 @@ Source: PEP 249; Flink ``JdbcDialect``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, ClassVar, Final
 
 from flowlet.datastream.connectors.placeholders import Statement, Style
+from netstack.late import dataclass
 
 MARKER_TABLE: Final = "flowlet_commits"
 

@@ -11,7 +11,6 @@ Source:     Flink ``FileWriter``, ``FileWriterBucket``, ``FileWriterBucketState`
 import os
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 from flowlet.connectors.files.file_failures import explained
@@ -34,6 +33,7 @@ from flowlet.records import Chunk
 from flowlet.sinks.chunk_writer import ChunkWriter
 from flowlet.sinks.sink_contexts import RecordContext
 from flowlet.timers.time_api import ProcessingTimeService
+from netstack.late import dataclass
 
 MakeFormat = Callable[[BinaryIO], FormatWriter]
 _ENCODER_PREVIEW: Final = 80  # characters of a bucket id in an error

@@ -12,11 +12,11 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO, Final, Self
 
 from flowlet.connectors.files.file_failures import explained
 from flowlet.errors import FlowletError
+from netstack.late import dataclass
 
 _CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP)  # some network file systems keep no order of a folder that fsync could settle
 _DRAFT: Final = re.compile(

@@ -7,11 +7,12 @@ Source: Flink ``GenericWriteAheadSink.PendingCheckpoint``, which names a file; h
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
 from flowlet.errors import SerdeError
 from flowlet.serde.pickles.record_pickle import dumps_value, has_class_table, is_of_another_program, loads_value
+from netstack.late import dataclass
 
 _SIZE: Final = struct.Struct(">I")
 

@@ -5,12 +5,13 @@ Rules:  no message and no repr ever shows a password.
 Source: RFC 3986; the URIs of libpq; the URLs of the JDBC drivers of SQLite and PostgreSQL.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 _KNOWN: Final = "use sqlite:///folder/file.db or postgresql://user@host/database"
 DEFAULT_BUSY_TIMEOUT_S: Final = 10.0

@@ -8,7 +8,6 @@ Absent: reading, and drivers of other databases; ``with_driver_name`` is checked
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from flowlet.common.checks import is_name, is_whole_number
@@ -29,6 +28,7 @@ from flowlet.datastream.connectors.placeholders import Statement, parse_statemen
 from flowlet.datastream.connectors.sink_writer import SinkWriter, WriterInitContext
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink, WriteAheadTarget
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 __all__ = ["JdbcConnectionOptions", "JdbcExactlyOnceSink", "JdbcExecutionOptions", "JdbcSink"]
 

@@ -8,11 +8,11 @@ Source: PEP 249 (paramstyle); lexical structure of SQL in the manuals of Postgre
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 
 class Style(Enum):

@@ -8,7 +8,7 @@ Source: PyFlink ``pyflink.datastream.formats.csv``.
 Absent: readers of files; what a schema says only of reading (comments, the first row, strict headers, properties).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from flowlet.common.checks import is_name
@@ -16,6 +16,7 @@ from flowlet.common.not_yet import missing_names
 from flowlet.datastream.connectors.file_sink import BulkWriterFactory
 from flowlet.datastream.formats.csv_schemas import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 __all__ = [
     "CsvBulkWriters",

@@ -12,7 +12,7 @@ Absent: rows inside rows.
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Self
 
@@ -28,6 +28,7 @@ from flowlet.common.typeinfo import (
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
 from flowlet.common.values.field_values import Convert, FieldForm, field_form, misfit
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 __all__ = ["CsvRowDeserializationSchema", "CsvRowSerializationSchema"]
 

@@ -5,13 +5,13 @@ Source: PyFlink ``pyflink.datastream.formats.parquet``.
 Absent: readers, Avro, and the Hadoop configuration.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from flowlet.common.not_yet import missing_names
 from flowlet.common.typeinfo import RowTypeInfo, TupleTypeInfo
 from flowlet.datastream.connectors.file_sink import BulkWriterFactory
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 __all__ = ["ParquetBulkWriters", "ParquetWriterFactory"]
 

@@ -8,12 +8,12 @@ Source: Flink ``Evictor``, ``CountEvictor``, ``TimeEvictor``, ``DeltaEvictor``, 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic
 
 from flowlet.common.time import Length, millis_of
 from flowlet.datastream.user_functions.type_variables import T, W
 from flowlet.errors import JobGraphError
+from netstack.late import dataclass
 
 __all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor", "TimestampedValue"]
 

@@ -4,7 +4,6 @@ Side:   pure.  Pickled with the operator.
 Source: PyFlink ``WindowOperationDescriptor``; Flink ``WindowOperatorBuilder``.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from flowlet.common.typeinfo import TypeInformation
@@ -18,6 +17,7 @@ from flowlet.datastream.window.window_assigners import (
     TumblingEventTimeWindows,
     WindowAssigner,
 )
+from netstack.late import dataclass
 
 __all__ = ["WindowSpec"]
 

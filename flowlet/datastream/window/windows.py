@@ -8,8 +8,9 @@ Source: PyFlink ``pyflink.datastream.window``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.datastream.window.window_assigners import MergingWindowAssigner

@@ -8,10 +8,11 @@ Source:     Flink ``SourceCoordinator`` (``announceCombinedWatermark``), ``Water
 Absent:     timers and messages; see ``watermark_announcer``.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.records import MAX_TIMESTAMP
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -23,7 +23,7 @@ Rules:      the first trigger comes one interval after all attempts run.  A trig
 Absent:     checkpoints of a part of the job.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, assert_never
 
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
@@ -65,6 +65,7 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
+from netstack.late import dataclass
 
 # See the rules; not measured: a job with small partitions takes at most ten times as many checkpoints, or one per second.
 _EARLY_SHARE: Final = 10

@@ -6,7 +6,7 @@ Source: Flink ``CheckpointCoordinator``, the calls in and out of it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_topology import Subtask
@@ -14,6 +14,7 @@ from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure
 from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
 from flowlet.rpc.control_messages import CheckpointOrder, CheckpointReport
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

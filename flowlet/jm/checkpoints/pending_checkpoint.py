@@ -7,13 +7,14 @@ Units:      times in milliseconds since the epoch, sizes in bytes.
 Source:     Flink ``PendingCheckpoint``, ``AbstractCheckpointStats``.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
 from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
 from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointDurations
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
+from netstack.late import dataclass
 
 
 class Phase(Enum):

@@ -5,9 +5,9 @@ Invariants: at most ``MAX_WAITING`` wait.
 Source:     Flink ``CheckpointProperties.forSavepoint``, ``CheckpointRequestDecider``.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
+from netstack.late import dataclass
 from netstack.wire.events import SnapshotType
 
 MAX_WAITING: Final = 16

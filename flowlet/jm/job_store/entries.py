@@ -5,12 +5,13 @@ Source: Flink ``JobGraphStore``, ``CheckpointIDCounter``, ``JobResultStore``.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import msgspec
 
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.storage.manifest import CheckpointManifest
+from netstack.late import dataclass
 
 ID_BLOCK = 100
 """So many ids of checkpoints are reserved at once: a write for each would hold up its trigger."""

@@ -8,13 +8,14 @@ Rules:      remembers ``MAX_REMEMBERED`` partitions, or two writes of the size t
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NewType
 
 import msgspec
 
 from flowlet.errors import FlowletError
 from flowlet.rpc.control_messages import CountedPartition
+from netstack.late import dataclass
 
 # Bounded, because a gate may live for ever.  About 15 MB when full; not measured.
 MAX_REMEMBERED: Final = 65_536

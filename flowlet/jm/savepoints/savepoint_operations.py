@@ -6,10 +6,10 @@ Invariants: an operation ends once; of those that have ended the last ``MAX_ENDE
 Source:     Flink ``SavepointHandlers``, ``StopWithSavepointTerminationHandlerImpl``, ``CompletedOperationCache``.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from flowlet.common.job_status import JobStatus
+from netstack.late import dataclass
 
 MAX_ENDED: Final = 100
 _IN_PROGRESS: Final = "IN_PROGRESS"

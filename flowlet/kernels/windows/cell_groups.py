@@ -6,13 +6,13 @@ Side:       pure.
 Invariants: groups are in the order of their windows, those of one window in the order of their slots.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.kernels.grouping import IndexArray
+from netstack.late import dataclass
 
 Int64Array = NDArray[np.int64]
 

@@ -10,7 +10,6 @@ Source:     Flink ``JoinedStreams``, ``CoGroupedStreams``.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from flowlet.kernels.windows.waiting_rows import WaitingRows
 from flowlet.kernels.windows.window_keys import WindowKeys
 from flowlet.kernels.windows.window_runs import Progress, Run, joined_runs
 from flowlet.kernels.windows.window_shapes import AlignedWindows
+from netstack.late import dataclass
 
 JOIN_KINDS: Final = ("inner", "left", "right", "outer")
 LEFT, RIGHT = 0, 1

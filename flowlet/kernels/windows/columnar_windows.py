@@ -9,7 +9,6 @@ Absent:     other functions than ``AGGREGATES``, and triggers: rows have to be r
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from flowlet.kernels.windows.window_keys import WindowKeys
 from flowlet.kernels.windows.window_partials import Partial
 from flowlet.kernels.windows.window_runs import Progress, Run
 from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
+from netstack.late import dataclass
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"

@@ -8,7 +8,6 @@ Invariants: nothing is kept from one chunk to the next but keys and their number
 Source:     the local half of Flink SQL's two-phase aggregation (``LocalWindowAggregate``).
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from flowlet.kernels.windows.window_aggregates import distinct_partials
 from flowlet.kernels.windows.window_keys import WindowKeys
 from flowlet.kernels.windows.window_partials import CountPartial, Part, Partial
 from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, AlignedWindows
+from netstack.late import dataclass
 
 # More keys are forgotten, so that those of long ago cost neither memory nor empty places in the arrays of a chunk.
 _MAX_SLOTS: Final = 1 << 14

@@ -9,7 +9,6 @@ Source:     Flink ``WindowOperator``, whose windows are emitted in the order of 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.window_partials import Part, Partial
 from flowlet.kernels.windows.window_runs import Progress, Run, combined_parts, joined_runs
 from flowlet.kernels.windows.window_shapes import AlignedWindows
+from netstack.late import dataclass
 
 # More rows than this wait to be merged only if as many are merged already: so each row is merged a few times at most.
 _MIN_PENDING_ROWS: Final = 1 << 16

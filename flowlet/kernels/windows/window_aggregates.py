@@ -4,13 +4,13 @@ Side:       pure.
 Source:     the names are those of Arrow's and pandas' aggregations.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from flowlet.kernels.windows.window_partials import CountPartial, EdgePartial, ExtremePartial, Part, Partial, RankedPartial, SumPartial
+from netstack.late import dataclass
 
 AGGREGATES: Final = ("sum", "mean", "min", "max", "count", "first", "last")
 _EXTREMES: Final = ("min", "max")

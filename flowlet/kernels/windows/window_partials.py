@@ -10,7 +10,6 @@ Rules:      nulls are left out, as in Arrow; a smallest or largest float is NaN 
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from flowlet.columns.numbers import INT64_MAX, INT64_MIN
 from flowlet.kernels.bounds import magnitude
 from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+from netstack.late import dataclass
 
 Part = tuple[Any, ...]  # numpy arrays or Arrow arrays of one length
 

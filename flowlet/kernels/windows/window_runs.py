@@ -5,7 +5,6 @@ Invariants: runs never change, so a snapshot may share them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.column_inputs import Int64Array
 from flowlet.kernels.windows.window_partials import Part, Partial, join_values, take_values
 from flowlet.records import MIN_TIMESTAMP
+from netstack.late import dataclass
 
 # Above the smallest timestamps, so that nothing that is computed from it wraps around.
 _LOWEST_FLOOR: Final = -(1 << 62)

@@ -9,13 +9,13 @@ Source:     Flink ``TimeWindow.getWindowStartWithOffset``, ``SlidingEventTimeWin
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.kernels.windows.column_inputs import Int64Array
+from netstack.late import dataclass
 
 # Timestamps beyond this would not leave room for the ends of windows and sessions.
 MAX_WINDOW_TIMESTAMP: Final = 1 << 61

@@ -13,11 +13,11 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from flowlet.serde.pickles.class_pickle import is_importable, module_name_of
 from flowlet.serde.pickles.program_pickle import ProgramPickler
+from netstack.late import dataclass
 
 _PROTOCOL: Final = 5
 _PLACE_OF_STATE: Final = 2  # in a reduction

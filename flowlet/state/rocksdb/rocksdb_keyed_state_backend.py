@@ -12,7 +12,6 @@ Absent:     clean-up of expired entries by compactions, which Python cannot take
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -58,6 +57,7 @@ from flowlet.state.ttl_states import (
 from flowlet.state.type_compatibility import type_form
 from flowlet.storage.working_directory import WorkingDirectory
 from flowlet.timers.time_api import KeyContext
+from netstack.late import dataclass
 
 _KINDS: Final = {
     ValueStateDescriptor: StateKind.VALUE,

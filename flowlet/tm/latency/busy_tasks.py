@@ -18,8 +18,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from netstack.late import dataclass
 
 LOOK_INTERVAL_S: Final = 0.1  # not measured; a task that becomes busy disturbs the others for so long
 # At this niceness threads that wake get the core, and the task gets a seventieth of a core that another thread wants, too.

@@ -5,7 +5,6 @@ Source: ours; the figures of each part are in docs/process-model.md.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
@@ -18,6 +17,7 @@ from flowlet.tm.latency.switch_interval import (
     SwitchInterval,
     apply_switch_interval,
 )
+from netstack.late import dataclass
 
 LATENCY_BUSY_POLL_US: Final = 2000  # so that a stream of 1,000 records per second finds the loop awake
 

@@ -4,7 +4,7 @@ Side:   pure.
 Units:  bytes, buffers, nanoseconds.
 """
 
-from dataclasses import dataclass
+from netstack.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)
