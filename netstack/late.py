@@ -12,7 +12,7 @@ Delete it:  when the oldest supported Python makes a class in 0.1 ms.
 
 import dataclasses
 import functools
-import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ else:
 
 
 def late_names(package: str, places: Mapping[str, str], otherwise: Callable[[str], Any] | None = None) -> tuple[Any, Any]:
-    """The ``__getattr__`` and ``__dir__`` of a package: each name is imported when it is first asked for.
+    """The ``__getattr__`` and ``__dir__`` of a package: each name is imported when it is first asked for, and so is each module in it.
 
     Args:
         package: its ``__name__``.
@@ -41,18 +41,29 @@ def late_names(package: str, places: Mapping[str, str], otherwise: Callable[[str
     found = {name: f"{top}.{module}" for module, names in places.items() for name in names.split()}
 
     def get(name: str) -> Any:
-        if name not in found:
-            if otherwise is not None:
-                return otherwise(name)
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(found[name]), name)
-        setattr(sys.modules[package], name, value)
-        return value
+        if name in found:
+            value = getattr(importlib.import_module(found[name]), name)
+            setattr(sys.modules[package], name, value)
+            return value
+        if _has_module(package, name):  # plain imports of the names would have imported it
+            return importlib.import_module(f"{package}.{name}")
+        if otherwise is not None:
+            return otherwise(name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names_of_package() -> list[str]:
         return sorted({*vars(sys.modules[package]), *found})
 
     return get, names_of_package
+
+
+def _has_module(package: str, name: str) -> bool:
+    if name.startswith("_"):
+        return False
+    try:
+        return importlib.util.find_spec(f"{package}.{name}") is not None
+    except ModuleNotFoundError:  # a hook for modules that other systems have explains what to use instead
+        return False
 
 
 def _with_fields(cls: type, parameters: dict[str, bool]) -> type:

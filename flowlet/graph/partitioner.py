@@ -8,12 +8,19 @@ Absent:     the adaptive partitioner, which chooses channels by their load (Flin
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from netstack.late import dataclass
 
 # Flink's smallest default number of key groups (KeyGroupRangeAssignment.DEFAULT_LOWER_BOUND_MAX_PARALLELISM).
 DEFAULT_MAX_PARALLELISM = 128
+_UPPER_BOUND_MAX_PARALLELISM: Final = 1 << 15
+
+
+def default_max_parallelism(parallelism: int) -> int:
+    """The number of key groups for an operator whose user did not choose one: 1.5 times the parallelism, rounded up to a power of two."""
+    wanted = parallelism + parallelism // 2
+    return min(max(1 << (wanted - 1).bit_length(), DEFAULT_MAX_PARALLELISM), _UPPER_BOUND_MAX_PARALLELISM)
 
 
 @dataclass(frozen=True, slots=True)

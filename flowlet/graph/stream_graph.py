@@ -18,7 +18,7 @@ from flowlet.errors import JobGraphError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.client_retry import ClientRetry
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, stable_id
-from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
+from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance, default_max_parallelism
 from flowlet.graph.transformation import (
     ChainingStrategy,
     CollectTransformation,
@@ -32,7 +32,6 @@ from flowlet.graph.transformation import (
     Transformation,
     UnionTransformation,
 )
-from flowlet.keys.key_groups import default_max_parallelism
 from netstack.late import dataclass
 
 RUNTIME_MODES = ("STREAMING", "BATCH", "AUTOMATIC")

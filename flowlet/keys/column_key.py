@@ -8,12 +8,11 @@ Invariants: ``column_key_hashes`` gives for each value the hash of the key that 
 """
 
 import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from flowlet.keys.key_columns import column_hashes
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - instants without a time zone have it, too
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
@@ -61,11 +60,13 @@ class ColumnValue:
         return value[self.name]
 
 
-def column_key_hashes(array: Any) -> NDArray[np.int32]:
+def column_key_hashes(array: Any) -> "NDArray[np.int32]":
     """The hash of each key in an Arrow array.
 
     Raises:
         KeyTypeError: values of its type cannot be keys.
     """
+    from flowlet.keys.key_columns import column_hashes  # here: programs name columns before, or without, having any numpy
+
     # An instant and the number of its microseconds have one hash, and so have a date and the number of its days.
     return column_hashes(array)

@@ -13,8 +13,6 @@ import mmh3
 
 from flowlet.keys.exact_keys import key_hash
 
-LOWER_BOUND_MAX_PARALLELISM: Final = 1 << 7
-UPPER_BOUND_MAX_PARALLELISM: Final = 1 << 15
 _INT32_MIN: Final = -(1 << 31)
 _pack_int32 = struct.Struct("<i").pack
 _murmur = mmh3.hash
@@ -42,9 +40,3 @@ def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> ran
     """The key groups that a subtask owns."""
     start = (subtask * max_parallelism + parallelism - 1) // parallelism
     return range(start, ((subtask + 1) * max_parallelism - 1) // parallelism + 1)
-
-
-def default_max_parallelism(parallelism: int) -> int:
-    """The number of key groups for an operator whose user did not choose one: 1.5 times the parallelism, rounded up to a power of two."""
-    wanted = parallelism + parallelism // 2
-    return min(max(1 << (wanted - 1).bit_length(), LOWER_BOUND_MAX_PARALLELISM), UPPER_BOUND_MAX_PARALLELISM)

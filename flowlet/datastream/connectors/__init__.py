@@ -3,49 +3,52 @@
 from typing import TYPE_CHECKING
 
 from flowlet.common.not_yet import missing_names
-from flowlet.datastream.connectors.base import (
-    DeliveryGuarantee,
-    DiscardingSink,
-    Sink,
-    Source,
-    SupportsCommitter,
-    SupportsGlobalCommitter,
-    SupportsWriterState,
-)
-from flowlet.datastream.connectors.committer import CommitRequest, Committer
-from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy
-from flowlet.datastream.connectors.file_system import (
-    BucketAssigner,
-    BulkWriterFactory,
-    DefaultRollingPolicy,
-    FileSink,
-    FileSource,
-    FileSourceBuilder,
-    OnCheckpointRollingPolicy,
-    OutputFileConfig,
-    RollingPolicy,
-    StreamFormat,
-)
-from flowlet.datastream.connectors.hybrid_source import HybridSource
-from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcExecutionOptions, JdbcSink
-from flowlet.datastream.connectors.kafka import (
-    KafkaOffsetResetStrategy,
-    KafkaOffsetsInitializer,
-    KafkaRecordSerializationSchema,
-    KafkaSink,
-    KafkaSource,
-    KafkaTopicPartition,
-)
-from flowlet.datastream.connectors.number_seq import NumberSequenceSource
-from flowlet.datastream.connectors.sink_writer import (
-    CommittingSinkWriter,
-    SinkWriter,
-    SinkWriterContext,
-    StatefulSinkWriter,
-    WriterInitContext,
-)
-from flowlet.datastream.connectors.split_source import NO_RECORD, SplitSource
-from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink, WriteAheadTarget
+from netstack.late import late_names
+
+if TYPE_CHECKING:
+    from flowlet.datastream.connectors.base import (
+        DeliveryGuarantee,
+        DiscardingSink,
+        Sink,
+        Source,
+        SupportsCommitter,
+        SupportsGlobalCommitter,
+        SupportsWriterState,
+    )
+    from flowlet.datastream.connectors.committer import CommitRequest, Committer
+    from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy
+    from flowlet.datastream.connectors.file_system import (
+        BucketAssigner,
+        BulkWriterFactory,
+        DefaultRollingPolicy,
+        FileSink,
+        FileSource,
+        FileSourceBuilder,
+        OnCheckpointRollingPolicy,
+        OutputFileConfig,
+        RollingPolicy,
+        StreamFormat,
+    )
+    from flowlet.datastream.connectors.hybrid_source import HybridSource
+    from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcExecutionOptions, JdbcSink
+    from flowlet.datastream.connectors.kafka import (
+        KafkaOffsetResetStrategy,
+        KafkaOffsetsInitializer,
+        KafkaRecordSerializationSchema,
+        KafkaSink,
+        KafkaSource,
+        KafkaTopicPartition,
+    )
+    from flowlet.datastream.connectors.number_seq import NumberSequenceSource
+    from flowlet.datastream.connectors.sink_writer import (
+        CommittingSinkWriter,
+        SinkWriter,
+        SinkWriterContext,
+        StatefulSinkWriter,
+        WriterInitContext,
+    )
+    from flowlet.datastream.connectors.split_source import NO_RECORD, SplitSource
+    from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink, WriteAheadTarget
 
 __all__ = [
     "NO_RECORD",
@@ -93,4 +96,27 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = missing_names(__name__)
+    __getattr__, __dir__ = late_names(
+        __name__,
+        {
+            "datastream.connectors.base": (
+                "DeliveryGuarantee DiscardingSink Sink Source SupportsCommitter SupportsGlobalCommitter SupportsWriterState"
+            ),
+            "datastream.connectors.committer": "CommitRequest Committer",
+            "datastream.connectors.datagen": "DataGeneratorSource RateLimiterStrategy",
+            "datastream.connectors.file_system": (
+                "BucketAssigner BulkWriterFactory DefaultRollingPolicy FileSink FileSource FileSourceBuilder "
+                "OnCheckpointRollingPolicy OutputFileConfig RollingPolicy StreamFormat"
+            ),
+            "datastream.connectors.hybrid_source": "HybridSource",
+            "datastream.connectors.jdbc": "JdbcConnectionOptions JdbcExactlyOnceSink JdbcExecutionOptions JdbcSink",
+            "datastream.connectors.kafka": (
+                "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaRecordSerializationSchema KafkaSink KafkaSource KafkaTopicPartition"
+            ),
+            "datastream.connectors.number_seq": "NumberSequenceSource",
+            "datastream.connectors.sink_writer": ("CommittingSinkWriter SinkWriter SinkWriterContext StatefulSinkWriter WriterInitContext"),
+            "datastream.connectors.split_source": "NO_RECORD SplitSource",
+            "datastream.connectors.write_ahead_sink": "WriteAheadSink WriteAheadTarget",
+        },
+        missing_names(__name__),
+    )

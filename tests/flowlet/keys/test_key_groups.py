@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.graph.partitioner import default_max_parallelism
 from flowlet.keys.exact_keys import key_hash
-from flowlet.keys.key_groups import default_max_parallelism, key_group, key_group_range, operator_index
+from flowlet.keys.key_groups import key_group, key_group_range, operator_index
 from tests.names import stable_repr
 
 # key, hash, key group of 128, key group of 4096, subtask of (128, 4), subtask of (128, 3)
