@@ -3,23 +3,31 @@
 Side:       shared.  Any thread may log; the main thread of a process calls ``configure_logging`` once.
 Invariants: one line per event, on standard error.  A line from a task thread carries ``job``, ``task`` and ``subtask``, whichever logger
             wrote it.  Standard output is left to the user's own prints.
+Rules:      structlog is imported for the first line that it renders, and by ``configure_logging``: a program whose tasks log nothing
+            does without it.
 """
 
 import contextlib
 import logging
 import sys
 from collections.abc import Mapping
-from typing import Final, TextIO
-
-import structlog
-from structlog.typing import Processor
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from flowlet.errors import ConfigError
+from netstack.log_lines import is_configured
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 FORMATS: Final = ("auto", "console", "json")
 # The only loggers that get a handler in a program that embeds a cluster.
 _OUR_LOGGERS: Final = ("flowlet", "netstack")
+# structlog takes values of context variables with such names into its lines, whoever made the variable.
+_JOB: Final[ContextVar[Any]] = ContextVar("structlog_job")
+_TASK: Final[ContextVar[Any]] = ContextVar("structlog_task")
+_SUBTASK: Final[ContextVar[Any]] = ContextVar("structlog_subtask")
 
 
 def configure_logging(level: str = "info", log_format: str = "auto", stream: TextIO | None = None) -> None:
@@ -34,6 +42,8 @@ def configure_logging(level: str = "info", log_format: str = "auto", stream: Tex
         raise ConfigError(f"log level {level!r} does not exist; choose one of {', '.join(LEVELS)}")
     if log_format not in FORMATS:
         raise ConfigError(f"log format {log_format!r} does not exist; choose one of {', '.join(FORMATS)}")
+    import structlog
+
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[*_shared_processors(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -51,7 +61,8 @@ def configure_embedded_logging() -> None:
 
     Changes no level, no logger of other libraries and not structlog: lines go to the handlers that the program sets, at any time.
     """
-    if structlog.is_configured():
+    structlog = sys.modules.get("structlog")
+    if structlog is not None and is_configured(structlog):
         return  # our lines go there
     for name in _OUR_LOGGERS:
         logger = logging.getLogger(name)
@@ -91,14 +102,37 @@ def configure_program_logging(loggers: Mapping[str, tuple[int, int | None, bool]
 
 def bind_task(job: str, task: str, subtask: int) -> None:
     """Put job, task and subtask on every later line of the calling thread; a task thread calls it when it starts."""
-    structlog.contextvars.bind_contextvars(job=job, task=task, subtask=subtask)
+    structlog: Any = sys.modules.get("structlog")
+    if hasattr(structlog, "contextvars"):
+        structlog.contextvars.bind_contextvars(job=job, task=task, subtask=subtask)
+        return
+    _JOB.set(job)
+    _TASK.set(task)
+    _SUBTASK.set(subtask)
 
 
 def _formatted(handler: logging.Handler, log_format: str, *, is_terminal: bool) -> logging.Handler:
-    as_console = log_format == "console" or (log_format == "auto" and is_terminal)
-    renderers = _console_renderers(colors=is_terminal) if as_console else _json_renderers()
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_shared_processors(), processors=renderers))
+    handler.setFormatter(_LateFormatter(log_format == "console" or (log_format == "auto" and is_terminal), colors=is_terminal))
     return handler
+
+
+class _LateFormatter(logging.Formatter):
+    """The formatter of structlog, made for the first line."""
+
+    def __init__(self, as_console: bool, *, colors: bool) -> None:  # noqa: FBT001 - private
+        super().__init__()
+        self._as_console = as_console
+        self._colors = colors
+        self._formatter: logging.Formatter | None = None
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        if self._formatter is None:
+            import structlog
+
+            renderers = _console_renderers(colors=self._colors) if self._as_console else _json_renderers()
+            self._formatter = structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_shared_processors(), processors=renderers)
+        return self._formatter.format(record)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
@@ -106,8 +140,10 @@ def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and not stream.closed and stream.isatty()
 
 
-def _shared_processors() -> list[Processor]:
+def _shared_processors() -> "list[Processor]":
     """The processors of structlog's own lines and of the standard library's."""
+    import structlog
+
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -118,12 +154,16 @@ def _shared_processors() -> list[Processor]:
     ]
 
 
-def _console_renderers(*, colors: bool) -> list[Processor]:
+def _console_renderers(*, colors: bool) -> "list[Processor]":
+    import structlog
+
     renderer = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
     return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
 
 
-def _json_renderers() -> list[Processor]:
+def _json_renderers() -> "list[Processor]":
+    import structlog
+
     return [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.processors.format_exc_info,

@@ -2,15 +2,13 @@
 
 Side:       shared.  Any thread.
 Rules:      a program that has configured neither sees warnings and errors on standard error.  structlog by itself would print every line on
-            standard output, which belongs to the program.
+            standard output, which belongs to the program.  A program that has not imported structlog has not configured it, so it is
+            not imported here: that costs as much as numpy where rich is installed.
 """
 
 import logging
-from typing import Any, Final
-
-import structlog
-
-_render: Final = structlog.processors.KeyValueRenderer()
+import sys
+from typing import Any
 
 
 class LogLines:
@@ -20,7 +18,7 @@ class LogLines:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._structured = structlog.get_logger(name)
+        self._structured: Any = None  # structlog's, from the first line on that goes there
 
     def __repr__(self) -> str:
         return f"<LogLines of {self._name}>"
@@ -46,10 +44,18 @@ class LogLines:
         self._log(logging.ERROR, event, {"exc_info": True, **values})
 
     def _log(self, level: int, event: str, values: dict[str, Any]) -> None:
-        if structlog.is_configured():
+        structlog: Any = sys.modules.get("structlog")
+        if structlog is not None and is_configured(structlog):
+            self._structured = self._structured or structlog.get_logger(self._name)
             self._structured.log(level, event, **values)
             return
         logger = logging.getLogger(self._name)
         if logger.isEnabledFor(level):
             exception = values.pop("exc_info", None)
-            logger.log(level, "%s %s" if values else "%s%s", event, _render(None, "", values), exc_info=exception)
+            rendered = " ".join(f"{key}={value!r}" for key, value in values.items())
+            logger.log(level, "%s %s" if values else "%s%s", event, rendered, exc_info=exception)
+
+
+def is_configured(structlog: Any) -> bool:
+    """Whether the program has configured structlog; not while another thread still imports it."""
+    return bool(getattr(structlog, "is_configured", lambda: False)())
