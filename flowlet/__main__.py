@@ -10,10 +10,15 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command; Ctrl-C while it is imported is one line, as it is later."""
+    """Run the command; Ctrl-C while it is imported, or waits for one answer, is one line, as it is later."""
     is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in the background of a shell
     if is_interruptible:
         signal.signal(signal.SIGINT, _end)
+    from flowlet.cli.quick_commands import run_quickly
+
+    code = run_quickly(sys.argv[1:])
+    if code is not None:
+        sys.exit(code)
     from flowlet.cli.main import run_command
 
     if is_interruptible:

@@ -117,8 +117,6 @@ class _LateMethods:
         methods = _methods_of(self._class, self._parameters)
         for name in self._names:
             setattr(self._class, name, methods[name])
-        if isinstance(vars(self._class).get("__signature__"), _LateSignature):
-            del self._class.__signature__
 
     def _stand_in(self, name: str) -> Callable[..., Any]:
         def first_call(*arguments: Any, **named: Any) -> Any:
@@ -132,14 +130,15 @@ class _LateMethods:
 
 
 class _LateSignature:
-    """What ``inspect.signature`` finds in a class whose methods were not made yet."""
+    """What ``inspect.signature`` finds in a class, and in those derived from it: that of ``__init__``, which is made for it."""
 
     def __init__(self, methods: _LateMethods) -> None:
         self._methods = methods
 
     def __get__(self, instance: object, owner: type) -> Any:
         self._methods.make()
-        return inspect.signature(owner)
+        found = inspect.signature(owner.__init__)  # type: ignore[misc]
+        return found.replace(parameters=list(found.parameters.values())[1:])
 
 
 def _methods_of(cls: Any, parameters: dict[str, bool]) -> Mapping[str, Any]:

@@ -1,17 +1,15 @@
-"""What the commands of ``flowlet`` have in common: the JobManager that they ask, jobs by the first digits of their ids, tables.
+"""What the commands of ``flowlet`` have in common: the JobManager that they ask, jobs by the first digits of their ids.
 
 Side:   shared.
 """
 
-import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from flowlet.cli.quick_commands import JOBMANAGER_VARIABLE
 from flowlet.client.remote import JobManagerApi, RemoteTarget
 from flowlet.common.paths import absolute_url
 from flowlet.common.units.host_address import parse_address
@@ -20,11 +18,10 @@ from flowlet.errors import FlowletError
 T = TypeVar("T")
 
 JobManagerOption = Annotated[
-    str, typer.Option("--jobmanager", "-m", envvar="FLOWLET_JOBMANAGER", help="Where the JobManager listens, host:port.")
+    str, typer.Option("--jobmanager", "-m", envvar=JOBMANAGER_VARIABLE, help="Where the JobManager listens, host:port.")
 ]
 SecretFileOption = Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")]
 JobArgument = Annotated[str, typer.Argument(help="The job's id, or the first digits of it.")]
-DEFAULT_JOBMANAGER: Final = "127.0.0.1:8081"
 
 
 def ask(jobmanager: str, secret_file: Path | None, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> T:
@@ -49,12 +46,3 @@ async def full_job_id(api: JobManagerApi, prefix: str) -> str:
 def absolute(path: str) -> str:
     """A path as all processes see it; a URL as it is.  Raises StorageError: it names no file of a machine."""
     return absolute_url(path)
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns fit a terminal; into a pipe every row is whole."""
-    console = Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False)
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table, crop=False)

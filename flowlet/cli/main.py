@@ -13,7 +13,9 @@ from typing import Annotated, Final
 
 import typer
 
-from flowlet.cli.asking import DEFAULT_JOBMANAGER, JobArgument, JobManagerOption, SecretFileOption, ask, full_job_id, print_table
+from flowlet.cli import quick_commands
+from flowlet.cli.asking import JobArgument, JobManagerOption, SecretFileOption, ask, full_job_id
+from flowlet.cli.quick_commands import DEFAULT_JOBMANAGER, complain, print_table
 from flowlet.cli.run_program import RUN_SETTINGS, run_program
 from flowlet.cli.savepoint_commands import stop_job, take_savepoint
 from flowlet.cli.show_state import show_state
@@ -58,24 +60,18 @@ def run_command(arguments: list[str] | None = None) -> int:
         # Commands return nothing; an exit code is that of typer, such as the one that it makes of Ctrl-C.
         code = app(arguments, standalone_mode=False, default_map=_defaults_of_file()) or 0
     except typer.TyperException as error:
-        return _complain(error.format_message(), _EXIT_ERROR)
+        return complain(error.format_message(), _EXIT_ERROR)
     except (FlowletError, OSError) as error:
-        return _complain(str(error), _EXIT_ERROR)
+        return complain(str(error), _EXIT_ERROR)
     except (KeyboardInterrupt, typer.Abort):
         code = _EXIT_INTERRUPTED
-    return _complain("interrupted", code) if code == _EXIT_INTERRUPTED else code
+    return complain("interrupted", code) if code == _EXIT_INTERRUPTED else code
 
 
 def _defaults_of_file() -> dict[str, dict[str, str]]:
     """What ``config.yaml`` says to the commands that ask a JobManager."""
     address = job_manager_address_of_commands(os.environ)
     return {} if address is None else {command: {"jobmanager": address} for command in _ASKING}
-
-
-def _complain(message: str, code: int) -> int:
-    if sys.stderr is not None:  # print() would take standard output instead
-        print(f"flowlet: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
-    return code
 
 
 @app.callback(invoke_without_command=True)
@@ -95,21 +91,7 @@ def list_jobs(
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
 ) -> None:
     """List the jobs that have not ended."""
-    jobs = [job for job in ask(jobmanager, secret_file, JobManagerApi.list_jobs) if _is_listed(job, running=running, everything=everything)]
-    rows = [(job["jid"], job["name"], job["state"], f"{job['duration'] / 1000:.1f} s", str(job["tasks"]["total"])) for job in jobs]
-    print_table(("job", "name", "state", "duration", "tasks"), rows)
-    for job in jobs:
-        if job["stuck-tasks"]:
-            typer.echo(
-                f"{job['name']}: {job['stuck-tasks']} cancelled tasks do not end; 'flowlet job {job['jid'][:8]}' shows where they stand"
-            )
-
-
-def _is_listed(job: JobDocument, *, running: bool, everything: bool) -> bool:
-    status = JobStatus[job["state"]]
-    if running and not everything:
-        return status is JobStatus.RUNNING
-    return everything or not status.is_globally_terminal_state()
+    quick_commands.list_jobs(jobmanager, secret_file, running=running, everything=everything)
 
 
 app.command("run", context_settings=RUN_SETTINGS)(run_program)
@@ -194,9 +176,7 @@ def cancel(job: JobArgument, jobmanager: JobManagerOption = DEFAULT_JOBMANAGER, 
 @app.command("taskmanagers")
 def list_task_managers(jobmanager: JobManagerOption = DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
     """List the TaskManagers."""
-    documents = ask(jobmanager, secret_file, JobManagerApi.list_task_managers)
-    columns = tuple(documents[0]) if documents else ("id",)
-    print_table(columns, [tuple(str(document[column]) for column in columns) for document in documents])
+    quick_commands.list_task_managers(jobmanager, secret_file)
 
 
 @app.command("jm", context_settings=_PASS_ON)

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from flowlet.cli.asking import DEFAULT_JOBMANAGER, JobArgument, JobManagerOption, SecretFileOption, absolute, ask, full_job_id
+from flowlet.cli.asking import JobArgument, JobManagerOption, SecretFileOption, absolute, ask, full_job_id
+from flowlet.cli.quick_commands import DEFAULT_JOBMANAGER
 from flowlet.client.remote import JobManagerApi
 
 _DIRECTORY_HELP = "Where it is written; default: execution.checkpointing.savepoint-dir of the job."

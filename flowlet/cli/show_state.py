@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from flowlet.cli.asking import print_table
+from flowlet.cli.quick_commands import print_table
 from flowlet.errors import FlowletError
 
 if TYPE_CHECKING:

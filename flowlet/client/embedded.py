@@ -35,7 +35,7 @@ from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_embedded_logging
 from flowlet.rpc.auth import SECRET_BYTES
-from flowlet.rpc.http import RpcClient
+from flowlet.rpc.local_rpc import LocalRpc
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.tm.process_model import NUM_DESCRIPTORS, check_free_descriptors
 from flowlet.tm.task import CancellationConfig
@@ -128,7 +128,7 @@ class EmbeddedCluster(ClusterClient):
 
     outlives_program = False
 
-    def __init__(self, loop: EventLoopThread, rpc: RpcClient, job_manager: JobManager, address: tuple[str, int], secret: bytes) -> None:
+    def __init__(self, loop: EventLoopThread, rpc: LocalRpc, job_manager: JobManager, address: tuple[str, int], secret: bytes) -> None:
         super().__init__(loop, rpc, secret)
         self.host, self.port = address
         self.task_executors: list[TaskExecutor] = []  # those in this process
@@ -301,10 +301,10 @@ async def _wait_registered(executor: TaskExecutor) -> None:
         raise FlowletError(f"TaskManager {executor.tm_id} of this process was not ready within {_READY_TIMEOUT_S:g} s") from None
 
 
-async def _start_job_manager(secret: bytes, checkpoint_secret: bytes | None) -> tuple[JobManager, RpcClient, tuple[str, int]]:
+async def _start_job_manager(secret: bytes, checkpoint_secret: bytes | None) -> tuple[JobManager, LocalRpc, tuple[str, int]]:
     job_manager = JobManager(JobManagerConfig(secret=secret, checkpoint_secret=checkpoint_secret))
-    address = await job_manager.start(_HOST, 0)
-    return job_manager, RpcClient(*address, secret), address
+    address = await job_manager.start(_HOST, 0, expects_strangers=False)
+    return job_manager, LocalRpc(job_manager.local, f"{address[0]}:{address[1]}"), address
 
 
 def write_secret(path: Path, secret: bytes) -> Path:

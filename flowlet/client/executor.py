@@ -22,7 +22,7 @@ from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
-from flowlet.rpc.http import MAX_MESSAGE_BYTES
+from flowlet.rpc.requests import MAX_MESSAGE_BYTES
 from flowlet.rpc.shared_pieces import pieces_of
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type, share_containers
 from flowlet.shipping.part_sources import PackedFiles, pack

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from flowlet.errors import FlowletError
-from flowlet.rpc.http import RpcStatusError
+from flowlet.rpc.requests import RpcStatusError
 from netstack.log_lines import LogLines
 
 _NOT_FOUND: Final = 404

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from flowlet.graph.client_retry import ClientRetry
-from flowlet.rpc.http import RpcConnectError, RpcResponse
+from flowlet.rpc.requests import RpcConnectError, RpcResponse
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 

@@ -26,13 +26,13 @@ from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.client.program_code import NeededCode
 from flowlet.client.savepoint_requests import begin_savepoint, begin_stop, wait_for_savepoint
-from flowlet.errors import ConfigError, FlowletError, JobExecutionError, JobSubmissionError
+from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
 from flowlet.graph.client_retry import ClientRetry
 from flowlet.rpc.background_call import run_in_background
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.converters import converter_to
-from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusError
-from flowlet.rpc.secret import load_secret
+from flowlet.rpc.requests import RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
+from flowlet.rpc.secret import secret_for
 from flowlet.shipping.part_sources import PackedFiles
 from netstack.eventloop import EventLoopThread
 from netstack.late import dataclass
@@ -112,7 +112,7 @@ class JobManagerApi:
     its words if it says no.  Of a JobManager that keeps its jobs (``be_patient``) those that are about a job wait for the next one first.
     """
 
-    def __init__(self, rpc: RpcClient, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rpc: RpcGateway, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._rpc = rpc
         self._monotonic = monotonic
         self._patient = PatientRequests(rpc)
@@ -283,8 +283,10 @@ class JobManagerApi:
                     return None
 
 
-async def create_rpc_client(host: str, port: int, secret: bytes) -> RpcClient:
-    """An ``RpcClient`` of the running loop."""
+async def create_rpc_client(host: str, port: int, secret: bytes) -> RpcGateway:
+    """A client over HTTP, on the running loop."""
+    from flowlet.rpc.http import RpcClient  # here, as aiohttp costs more than all other imports
+
     return RpcClient(host, port, secret)
 
 
@@ -307,7 +309,7 @@ class ClusterClient:
     outlives_program = True
     """Whether jobs could go on without this program."""
 
-    def __init__(self, loop: EventLoopThread, rpc: RpcClient, secret: bytes) -> None:
+    def __init__(self, loop: EventLoopThread, rpc: RpcGateway, secret: bytes) -> None:
         self.loop = loop
         self.secret = secret
         """What all processes of the cluster know."""
@@ -480,7 +482,7 @@ class RemoteTarget:
         Raises:
             FlowletError: no JobManager answers there, or it has another secret.
         """
-        secret = self._found_secret() if self.secret is None else self.secret
+        secret = secret_for(self.host, self.port, self.secret_file) if self.secret is None else self.secret
         client = ClusterClient.connect(self.host, self.port, secret)
         try:
             if client.call(JobManagerApi.overview).get("keeps-jobs"):
@@ -489,9 +491,3 @@ class RemoteTarget:
             client.close()
             raise
         return client
-
-    def _found_secret(self) -> bytes:
-        try:
-            return load_secret(self.secret_file)
-        except ConfigError as error:
-            raise ConfigError(f"JobManager {self.host}:{self.port} cannot be asked: {error}") from error

@@ -25,7 +25,7 @@ from flowlet.errors import ClosedOutputError, FlowletError, JobExecutionError, R
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
 from flowlet.rpc.converters import converter_to
-from flowlet.rpc.http import RpcConnectError
+from flowlet.rpc.requests import RpcConnectError
 
 # After Ctrl-C: how long the cancelled job may take before the user's program goes on.
 _INTERRUPT_GRACE_S: Final = 2.0

@@ -13,7 +13,7 @@ import msgspec
 
 from flowlet.common.paths import absolute_url
 from flowlet.errors import SavepointError, StorageError
-from flowlet.rpc.http import RpcResponse, RpcStatusError
+from flowlet.rpc.requests import RpcResponse, RpcStatusError
 
 _REFUSALS: Final = (400, 404, 409)
 

@@ -11,7 +11,7 @@ from typing import Final
 from flowlet.ingest.description import GateDescription
 from flowlet.ingest.errors import GateAccessError, GateEndedError, GateError, GateLostError, GateNotFoundError, GateUnreachableError
 from flowlet.ingest.lookup import describe_gate, secret_of
-from flowlet.rpc.http import RpcStatusError
+from flowlet.rpc.requests import RpcStatusError
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

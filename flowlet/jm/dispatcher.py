@@ -50,7 +50,7 @@ from flowlet.rpc.control_messages import (
     TaskStuck,
     ToTaskManager,
 )
-from flowlet.rpc.http import WallClock
+from flowlet.rpc.requests import WallClock
 from flowlet.splits.split_kinds import AnySplit
 from flowlet.storage.manifest_codec import manifest_key
 from netstack.log_lines import LogLines

@@ -6,11 +6,12 @@ Source:     Flink ``ClusterEntrypoint``, ``DispatcherRestEndpoint``.
 """
 
 import asyncio
+import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-
-from aiohttp import web
+from typing import TYPE_CHECKING, Any
 
 from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.jm.dispatcher import Dispatcher
@@ -24,7 +25,8 @@ from flowlet.jm.rest import RestApi
 from flowlet.jm.shipped.file_keeper import FileKeeper
 from flowlet.rpc.background_call import call_in_background, close_in_background, run_in_background
 from flowlet.rpc.front_door import DoorLimits, FrontDoor
-from flowlet.rpc.http import WallClock, wall_clock_ms
+from flowlet.rpc.local_rpc import LocalServer
+from flowlet.rpc.requests import WallClock, wall_clock_ms
 from flowlet.rpc.shipped_files import ShippedFiles
 from flowlet.shipping.part_store import PartStore
 from flowlet.storage.manifest_codec import manifest_key
@@ -34,6 +36,9 @@ from netstack.forks import PortClosedInChildren
 from netstack.log_lines import LogLines
 from netstack.security import check_loopback
 from netstack.transport.server import within_descriptors
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 # When the JobManager stops and its jobs have been cancelled: how long requests and WebSockets may take to end.
 _BACKLOG = 100  # connections that the kernel keeps until they are accepted; asyncio has the same
@@ -53,7 +58,8 @@ class JobManager:
     def __init__(self, config: JobManagerConfig, *, clock: WallClock = wall_clock_ms) -> None:
         self._config = config
         self._clock = clock
-        self._runner: web.AppRunner | None = None
+        self._web: _WebServer | None = None
+        self._local: LocalServer | None = None
         self._door: FrontDoor | None = None
         self._server: asyncio.Server | None = None
         self._address: tuple[str, int] | None = None
@@ -69,20 +75,22 @@ class JobManager:
     def __repr__(self) -> str:
         return f"<JobManager {'closed' if self._address is None else self._address} {self.dispatcher!r}>"
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
+    async def start(self, host: str = "127.0.0.1", port: int = 0, *, expects_strangers: bool = True) -> tuple[str, int]:
         """Read the job store, if there is one, then listen; return the host and port bound (``port=0`` picks a free one).
+
+        ``expects_strangers`` False: nobody may ever connect, so what serves HTTP is imported for the first connection.
 
         Raises:
             ConfigError: this is no loopback address, the port cannot be bound, or the job store cannot be used.
         """
-        assert self._runner is None, "started once"
+        assert self._web is None, "started once"
         try:
             check_loopback(host)
         except NetstackConfigError as error:
             raise ConfigError(str(error)) from error
         recovery = Recovery() if self._store is None else await self._read(self._store)
         try:
-            return await self._listen(host, port, recovery)
+            return await self._listen(host, port, recovery, expects_strangers=expects_strangers)
         except BaseException:
             if self._store is not None:
                 self._store.close()
@@ -123,29 +131,23 @@ class JobManager:
         call_in_background(lock_and_read, set_result, set_exception, "job store")
         return await read  # waits for the file system; ended by its answer, or by a signal to this process
 
-    async def _listen(self, host: str, port: int, recovery: Recovery) -> tuple[str, int]:
+    async def _listen(self, host: str, port: int, recovery: Recovery, *, expects_strangers: bool) -> tuple[str, int]:
         api = RestApi(self.dispatcher, self._config, self._jm_id, self._clock, self._files)
-        runner = web.AppRunner(
-            api.create_application(),
-            access_log=None,
-            handler_cancellation=True,  # a long poll whose client has disconnected ends at once
-            shutdown_timeout=_HANDLER_TIMEOUT_S,
-            keepalive_timeout=_KEEPALIVE_TIMEOUT_S,
-            lingering_time=_LINGERING_TIME_S,
-        )
-        await runner.setup()
-        assert runner.server is not None, "setup() made it"
+        web = _WebServer(api)
+        if expects_strangers:
+            await web.start()
         loop, config = asyncio.get_running_loop(), self._config
         max_strangers = within_descriptors(config.max_unproved_connections)
         limits = DoorLimits(max_strangers, config.max_unproved_connections_per_host, config.proof_timeout_s)
-        self._door = FrontDoor(api.protection, runner.server, limits, loop)
+        self._door = FrontDoor(api.protection, web.make_protocol, limits, loop, web.prepare)
         try:
             self._server = await loop.create_server(self._door, host, port, backlog=min(_BACKLOG, max_strangers), start_serving=False)
         except (OSError, OverflowError) as error:
-            await runner.cleanup()
+            await web.close()
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
             raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from error
-        self._runner = runner
+        self._web = web
+        self._local = LocalServer(api.routes(), api.serve_session)
         self._address = self._server.sockets[0].getsockname()[:2]
         self._in_children = PortClosedInChildren(self._address[1])
         self.dispatcher.recover(recovery)  # before anybody asks for a job
@@ -153,20 +155,26 @@ class JobManager:
         log.info("JobManager started", address=f"{self._address[0]}:{self._address[1]}", jm_id=self._jm_id)
         return self._address
 
+    @property
+    def local(self) -> LocalServer:
+        """Serves this process and its children without HTTP.  Between ``start`` and ``close``."""
+        assert self._local is not None, "start() made it"
+        return self._local
+
     async def close(self) -> None:
         """Cancel the jobs, close the TaskManagers' sessions and stop listening; takes at most 2 s; idempotent.
 
         With a job store the jobs are not cancelled: the next JobManager with this store goes on with them.
         """
-        runner, self._runner = self._runner, None
-        if runner is None:
+        web, self._web = self._web, None
+        if web is None:
             return
-        assert self._server is not None, "start() set both"
-        assert self._door is not None, "start() set both"
+        assert self._server is not None, "start() set it"
+        assert self._door is not None, "start() set it"
         await self.dispatcher.close()
         self._server.close()
         self._door.close()
-        await runner.cleanup()
+        await asyncio.gather(web.close(), self.local.close(_HANDLER_TIMEOUT_S))  # waits for requests; ended by these timeouts
         if self._in_children is not None:
             self._in_children.release()
         if self._store is not None:
@@ -174,3 +182,66 @@ class JobManager:
         await close_in_background(self._temporary.close, "files of the JobManager")
         self._address = None
         log.info("JobManager stopped", jm_id=self._jm_id)
+
+
+class _WebServer:
+    """What speaks HTTP behind the front door.  Threading: the loop.  Life cycle: ``close`` it."""
+
+    def __init__(self, api: RestApi) -> None:
+        self._api = api
+        self._runner: web.AppRunner | None = None  # once it is started
+        self._starting: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<_WebServer {'not needed yet' if self._runner is None else 'on'}>"
+
+    async def start(self) -> None:
+        """Import what it needs, and make it."""
+        aiohttp_web: Any = importlib.import_module("aiohttp.web")
+        runner = aiohttp_web.AppRunner(
+            self._api.create_application(),
+            access_log=None,
+            handler_cancellation=True,  # a long poll whose client has disconnected ends at once
+            shutdown_timeout=_HANDLER_TIMEOUT_S,
+            keepalive_timeout=_KEEPALIVE_TIMEOUT_S,
+            lingering_time=_LINGERING_TIME_S,
+        )
+        await runner.setup()
+        self._runner = runner
+
+    def prepare(self, when_ready: Callable[[], None]) -> None:
+        """Call ``when_ready`` when ``make_protocol`` may be called: at once, or when the import is over."""
+        if self._runner is not None:
+            when_ready()
+            return
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start_late(), name="start of the web server")
+        self._starting.add_done_callback(partial(_unless_failed, when_ready))
+
+    async def _start_late(self) -> None:
+        # On another thread, so that the loop goes on meanwhile: it takes a third of a second.
+        await run_in_background(lambda: importlib.import_module("aiohttp.web"), "import of aiohttp")
+        await self.start()
+
+    def make_protocol(self) -> asyncio.Protocol:
+        """The protocol of a connection whose peer has proved something."""
+        assert self._runner is not None, "prepare() said so"
+        assert self._runner.server is not None, "setup() made it"
+        return self._runner.server()
+
+    async def close(self) -> None:
+        """Give requests and WebSockets a moment, then end them."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)  # waits for a cancelled task; ended by its next step
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+
+def _unless_failed(when_ready: Callable[[], None], started: "asyncio.Task[None]") -> None:
+    if started.cancelled():
+        return  # the JobManager closes
+    if (error := started.exception()) is not None:
+        log.error("the web server cannot start", reason=f"{type(error).__name__}: {error}")
+        return
+    when_ready()

@@ -76,7 +76,7 @@ from flowlet.rpc.control_messages import (
     TaskStuck,
 )
 from flowlet.rpc.front_door import Timers
-from flowlet.rpc.http import WallClock
+from flowlet.rpc.requests import WallClock
 from flowlet.rpc.task_manager_gateway import TaskManagerGateway
 from netstack.log_lines import LogLines
 

@@ -10,7 +10,6 @@ import re
 from urllib.parse import unquote
 
 import msgspec
-from aiohttp import web
 
 from flowlet.common.job_status import JobStatus
 from flowlet.jm.dispatcher import Dispatcher
@@ -20,7 +19,7 @@ from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.remote_gates.gate_writes import WriteError
 from flowlet.rpc.control_messages import CountedPartition, GateOutcome
-from flowlet.rpc.http import WallClock, error_response
+from flowlet.rpc.requests import Request, Response, Route, WallClock, error_response, refuse
 from netstack.errors import LocalProtocolError
 from netstack.wire.gate_access import GateIdentity, gate_token
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
@@ -45,13 +44,13 @@ class ProducerApi:
     def __repr__(self) -> str:
         return f"<ProducerApi of {self._dispatcher!r}>"
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         """The routes, for the application of ``RestApi``."""
         return [
-            web.get(f"{_BASE}/partition", self.partition),
-            web.get(f"{_BASE}/place", self.place),
-            web.patch(f"{_BASE}/checkpoint", self.checkpoint),
-            web.patch(f"{_BASE}/write", self.write),
+            Route("GET", f"{_BASE}/partition", self.partition),
+            Route("GET", f"{_BASE}/place", self.place),
+            Route("PATCH", f"{_BASE}/checkpoint", self.checkpoint),
+            Route("PATCH", f"{_BASE}/write", self.write),
         ]
 
     def key_of(self, target: str) -> bytes | None:
@@ -59,7 +58,7 @@ class ProducerApi:
         gate = _gate_in(target)
         return None if gate is None or gate.expires_ms < self._clock() else gate_token(self._config.secret, gate)
 
-    async def partition(self, request: web.Request) -> web.Response:
+    async def partition(self, request: Request) -> Response:
         """A ``GateOutcome``: 404 the job is forgotten.
 
         With ``has_failed=1`` the producer's attempt has failed: wait for a moment for the job to fail, too.
@@ -76,28 +75,28 @@ class ProducerApi:
         is_counted = may_count and master.gates.writes(request.match_info["gate"]).is_counted(partition)
         cause = None if failure is None else cause_in_one_line(failure)
         body = msgspec.json.encode(GateOutcome(status.name, is_counted, cause, is_finishing))
-        return web.Response(body=body, content_type="application/json")
+        return Response(body=body)
 
-    async def place(self, request: web.Request) -> web.Response:
+    async def place(self, request: Request) -> Response:
         """Where the gate's tasks run: 204 they do not at the moment, 410 the job has ended, 404 it is forgotten."""
         master = self._find_job(request)
         if master is None:
             return _forgotten(request)
         if not await master.wait_until_running(_PLACE_TIMEOUT_S):
-            return web.Response(status=204)
+            return Response(status=204)
         if master.is_ended:
             return error_response(410, f"gate {request.match_info['gate']!r} has ended: {_why_ended(master)}")
-        return web.Response(body=msgspec.json.encode(master.gate_places(request.match_info["gate"])), content_type="application/json")
+        return Response(body=msgspec.json.encode(master.gate_places(request.match_info["gate"])))
 
-    async def checkpoint(self, request: web.Request) -> web.Response:
+    async def checkpoint(self, request: Request) -> Response:
         """A producer waits for a checkpoint: 202, 404 the job is forgotten."""
         master = self._find_job(request)
         if master is None:
             return _forgotten(request)
         master.request_checkpoint()
-        return web.Response(status=202)
+        return Response(status=202)
 
-    async def write(self, request: web.Request) -> web.Response:
+    async def write(self, request: Request) -> Response:
         """Commit or abort a write.
 
         202; 204 no checkpoint holds it yet: ask again; 409 it cannot be committed, 410 the job has failed or was cancelled, 404 the job
@@ -121,7 +120,7 @@ class ProducerApi:
             return error_response(409, str(error))
         return await _kept(master, job)
 
-    def _find_job(self, request: web.Request) -> JobMaster | None:
+    def _find_job(self, request: Request) -> JobMaster | None:
         gate = _gate_in(request.raw_path)
         if gate is None or gate.name != request.match_info["gate"]:  # then the token may be another gate's
             return None
@@ -138,14 +137,14 @@ def _gate_in(target: str) -> GateIdentity | None:
         return None
 
 
-async def _kept(master: JobMaster, job: str) -> web.Response:
+async def _kept(master: JobMaster, job: str) -> Response:
     """The answer once a checkpoint holds what was said of a write, if writes wait for checkpoints."""
     if not await master.wait_until_kept(_KEPT_TIMEOUT_S):
-        return web.Response(status=204)
-    return _lost(master, job) if master.graph.status in _LOST else web.Response(status=202)
+        return Response(status=204)
+    return _lost(master, job) if master.graph.status in _LOST else Response(status=202)
 
 
-def _lost(master: JobMaster, job: str) -> web.Response:
+def _lost(master: JobMaster, job: str) -> Response:
     return error_response(410, f"the results of write {job!r} are lost: {_why_ended(master)}")
 
 
@@ -155,21 +154,21 @@ def _why_ended(master: JobMaster) -> str:
     return f"job {master.job.name!r} is {master.graph.status.name}{cause}"
 
 
-def _forgotten(request: web.Request) -> web.Response:
+def _forgotten(request: Request) -> Response:
     return error_response(404, f"no job {request.match_info['job_id']} with a gate {request.match_info['gate']!r} is known (any more)")
 
 
-def _write_job(request: web.Request) -> str:
+def _write_job(request: Request) -> str:
     job = request.query.get("job", "")
     if not 1 <= len(job.encode("utf-8", "replace")) <= MAX_JOB_NAME_BYTES:
-        raise web.HTTPBadRequest(reason=f"job must be a name of 1 to {MAX_JOB_NAME_BYTES} bytes")
+        refuse(400, f"job must be a name of 1 to {MAX_JOB_NAME_BYTES} bytes")
     return job
 
 
-def _number(request: web.Request, name: str) -> int:
+def _number(request: Request, name: str) -> int:
     text = request.query.get(name, "0")
     if not _is_number(text):
-        raise web.HTTPBadRequest(reason=f"{name} must be a number")
+        refuse(400, f"{name} must be a number")
     return int(text)
 
 

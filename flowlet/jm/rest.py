@@ -7,10 +7,9 @@ Absent: the web page.
 """
 
 import re
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 import msgspec
-from aiohttp import web
 
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS
@@ -28,8 +27,11 @@ from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.background_call import call_in_background
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage
-from flowlet.rpc.http import WallClock, error_response
+from flowlet.rpc.requests import SESSION_PATH, Request, Response, Route, SessionTransport, WallClock, error_response, refuse
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 _DEFAULT_LONG_POLL_MS = 10_000
 _MAX_DIGITS = 9
@@ -55,48 +57,49 @@ class RestApi:
     def __repr__(self) -> str:
         return f"<RestApi of {self._dispatcher!r}>"
 
-    def create_application(self) -> web.Application:
+    def create_application(self) -> "web.Application":
         """The aiohttp application with all routes, behind the check of signatures."""
-        return self.protection.create_application(
-            [
-                *self._producers.routes(),
-                *self._savepoints.routes(),
-                *FileApi(self._files).routes(),
-                web.get("/overview", self.overview),
-                web.get("/taskmanagers", self.task_managers),
-                web.post("/jobs", self.submit),
-                web.get("/jobs/overview", self.jobs_overview),
-                web.get("/jobs/{job_id}", self.job),
-                web.patch("/jobs/{job_id}", self.cancel),
-                web.patch("/jobs/{job_id}/clientHeartbeat", self.client_heartbeat),
-                web.get("/jobs/{job_id}/checkpoints", self.checkpoints),
-                web.get("/jobs/{job_id}/vertices/{vertex_id}/metrics", self.vertex_metrics),
-                web.get("/jobs/{job_id}/execution-result", self.execution_result),
-                web.get("/jobs/{job_id}/exceptions", self.exceptions),
-                web.get("/jobs/{job_id}/collect/{edge_id}", self.collect),
-                web.get("/jobs/{job_id}/collect/{edge_id}/progress", self.collect_progress),
-                web.patch("/jobs/{job_id}/collect/{edge_id}", self.barrier_read),
-                web.patch("/jobs/{job_id}/collect/{edge_id}/broken", self.results_broken),
-                web.get("/gates/{gate}", self.gate),
-                web.patch("/gates/{gate}", self.finish_gate),
-                web.patch("/jobs/{job_id}/gates/{gate}", self.finish_gate_of_job),
-                web.get("/rpc/taskmanager", self.task_manager),
-            ]
-        )
+        return self.protection.create_application([*self.routes(), Route("GET", SESSION_PATH, self.task_manager)])
 
-    async def overview(self, request: web.Request) -> web.Response:
+    def routes(self) -> list[Route]:
+        """All routes but that of the TaskManagers' sessions, which each carrier opens in its own way."""
+        return [
+            *self._producers.routes(),
+            *self._savepoints.routes(),
+            *FileApi(self._files).routes(),
+            Route("GET", "/overview", self.overview),
+            Route("GET", "/taskmanagers", self.task_managers),
+            Route("POST", "/jobs", self.submit),
+            Route("GET", "/jobs/overview", self.jobs_overview),
+            Route("GET", "/jobs/{job_id}", self.job),
+            Route("PATCH", "/jobs/{job_id}", self.cancel),
+            Route("PATCH", "/jobs/{job_id}/clientHeartbeat", self.client_heartbeat),
+            Route("GET", "/jobs/{job_id}/checkpoints", self.checkpoints),
+            Route("GET", "/jobs/{job_id}/vertices/{vertex_id}/metrics", self.vertex_metrics),
+            Route("GET", "/jobs/{job_id}/execution-result", self.execution_result),
+            Route("GET", "/jobs/{job_id}/exceptions", self.exceptions),
+            Route("GET", "/jobs/{job_id}/collect/{edge_id}", self.collect),
+            Route("GET", "/jobs/{job_id}/collect/{edge_id}/progress", self.collect_progress),
+            Route("PATCH", "/jobs/{job_id}/collect/{edge_id}", self.barrier_read),
+            Route("PATCH", "/jobs/{job_id}/collect/{edge_id}/broken", self.results_broken),
+            Route("GET", "/gates/{gate}", self.gate),
+            Route("PATCH", "/gates/{gate}", self.finish_gate),
+            Route("PATCH", "/jobs/{job_id}/gates/{gate}", self.finish_gate_of_job),
+        ]
+
+    async def overview(self, request: Request) -> Response:
         """The cluster in numbers: TaskManagers, slots, jobs."""
         return _json(self._dispatcher.overview())
 
-    async def task_managers(self, request: web.Request) -> web.Response:
+    async def task_managers(self, request: Request) -> Response:
         """All TaskManagers."""
         return _json(self._dispatcher.task_managers())
 
-    async def jobs_overview(self, request: web.Request) -> web.Response:
+    async def jobs_overview(self, request: Request) -> Response:
         """All jobs."""
         return _json(self._dispatcher.jobs_overview())
 
-    async def submit(self, request: web.Request) -> web.Response:
+    async def submit(self, request: Request) -> Response:
         """Submit a job: 202 with its id; 400 not valid; 409 id or gate name taken; 503 too many jobs."""
         try:
             job = _job_graph_decoder.decode(await request.read())  # no wait: the check of its signature has read it
@@ -118,7 +121,7 @@ class RestApi:
             return error_response(503, problem)
         return _json({"jobid": job.job_id}, status=202)
 
-    async def job(self, request: web.Request) -> web.Response:
+    async def job(self, request: Request) -> Response:
         """Everything about one job; 503 if the job store does not take its end."""
         if (ended := self._ended_document(request)) is not None:
             return ended
@@ -127,7 +130,7 @@ class RestApi:
             return error_response(503, "the job has ended, and the job store has not taken its end yet")
         return self._document_of(master)
 
-    async def cancel(self, request: web.Request) -> web.Response:
+    async def cancel(self, request: Request) -> Response:
         """Cancel a job: 202 in every state."""
         master = self._find_job(request)
         if request.query.get("mode") != "cancel":
@@ -135,11 +138,11 @@ class RestApi:
         master.cancel()
         return _json({}, status=202)
 
-    async def checkpoints(self, request: web.Request) -> web.Response:
+    async def checkpoints(self, request: Request) -> Response:
         """The last checkpoints of one job, and how many there were."""
         return _json(self._find_job(request).checkpoints_document())
 
-    async def client_heartbeat(self, request: web.Request) -> web.Response:
+    async def client_heartbeat(self, request: Request) -> Response:
         """The client of an attached job is there: 202, or 409 if the job has ended."""
         master = self._find_job(request)
         if master.is_ended:
@@ -147,18 +150,18 @@ class RestApi:
         master.client_heartbeat()
         return _json({}, status=202)
 
-    async def execution_result(self, request: web.Request) -> web.Response:
+    async def execution_result(self, request: Request) -> Response:
         """The job's document once its result is known; 204 if that takes longer than ``timeout_ms``."""
         if (ended := self._ended_document(request)) is not None:
             return ended
         master, timeout_s = self._find_job(request), self._long_poll_s(request)
         if not await master.wait_for_result(timeout_s, self._config.failure_grace_s):
-            return web.Response(status=204)
+            return Response(status=204)
         if master.is_ended and not await self._dispatcher.wait_until_settled(master.job_id, timeout_s):
-            return web.Response(status=204)
+            return Response(status=204)
         return self._document_of(master)
 
-    async def vertex_metrics(self, request: web.Request) -> web.Response:
+    async def vertex_metrics(self, request: Request) -> Response:
         """The metrics of a vertex's operators by subtask, ``get`` names some of them (``0.Map.hits,1.Map.hits``); 404: no such vertex."""
         end = self._dispatcher.end_of(request.match_info["job_id"])
         document = job_document(self._find_job(request).view, self._clock()) if end is None else msgspec.json.decode(end.document)
@@ -166,17 +169,17 @@ class RestApi:
         found = vertex_metrics_document(document, request.match_info["vertex_id"], wanted)
         return error_response(404, "the job has no vertex with this id") if found is None else _json(found)
 
-    def _ended_document(self, request: web.Request) -> web.Response | None:
+    def _ended_document(self, request: Request) -> Response | None:
         """Of a job that ended at an earlier JobManager."""
         end = self._dispatcher.end_of(request.match_info["job_id"])
-        return None if end is None else web.Response(body=end.document, content_type="application/json")
+        return None if end is None else Response(body=end.document)
 
-    async def exceptions(self, request: web.Request) -> web.Response:
+    async def exceptions(self, request: Request) -> Response:
         """Why the last runs of a job failed; at most ``maxExceptions``."""
         master = self._find_job(request)
         return _json(exceptions_document(master.view, self._number(request, "maxExceptions", MAX_FAILED_RUNS)))
 
-    async def collect(self, request: web.Request) -> web.Response:
+    async def collect(self, request: Request) -> Response:
         """The channels of an external edge in the newest run, once it is deployed; 409 if the job has ended.
 
         ``after_attempt``: of a run with a higher number; 204 if there is none within ``timeout_ms``.
@@ -185,7 +188,7 @@ class RestApi:
         edge = self._find_external_edge(request, master)
         after_attempt = self._number(request, "after_attempt", -1)
         if not await master.wait_until_deployed(self._long_poll_s(request), after_attempt, edge):
-            return web.Response(status=204)
+            return Response(status=204)
         if master.is_ended:
             return error_response(409, f"the job is {master.graph.status.name}")
         return _json(
@@ -196,13 +199,13 @@ class RestApi:
             }
         )
 
-    async def collect_progress(self, request: web.Request) -> web.Response:
+    async def collect_progress(self, request: Request) -> Response:
         """How far the run ``attempt`` is, once a checkpoint after ``after_checkpoint`` is complete or it is over; 204 if not in time."""
         master = self._find_job(request)
         self._find_external_edge(request, master)
         attempt, after_checkpoint = self._number(request, "attempt", 0), self._number(request, "after_checkpoint", -1)
         if not await master.wait_for_checkpoint(self._long_poll_s(request), attempt, after_checkpoint):
-            return web.Response(status=204)
+            return Response(status=204)
         return _json(
             {
                 "attempt": master.graph.attempt_number,
@@ -211,7 +214,7 @@ class RestApi:
             }
         )
 
-    async def barrier_read(self, request: web.Request) -> web.Response:
+    async def barrier_read(self, request: Request) -> Response:
         """The client has read an external edge up to the barrier of ``checkpoint`` from ``producer``: 202, also if that run is over."""
         master = self._find_job(request)
         producer, checkpoint = request.query.get("producer", ""), request.query.get("checkpoint", "")
@@ -220,14 +223,14 @@ class RestApi:
         master.barrier_read(request.match_info["edge_id"], bytes.fromhex(producer), int(checkpoint))
         return _json({}, status=202)
 
-    async def results_broken(self, request: web.Request) -> web.Response:
+    async def results_broken(self, request: Request) -> Response:
         """The client cannot read run ``attempt`` of an external edge any further: the job starts again; 202, also if that run is over."""
         master = self._find_job(request)
         self._find_external_edge(request, master)
         master.results_broken(self._number(request, "attempt", 0), request.query.get("reason", "")[:_MAX_REASON_CHARS])
         return _json({}, status=202)
 
-    async def gate(self, request: web.Request) -> web.Response:
+    async def gate(self, request: Request) -> Response:
         """The addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running within ``timeout_ms``.
 
         ``committed_job`` announces a producer's job whose writes count only once they are committed.
@@ -237,7 +240,7 @@ class RestApi:
         if master is None:
             return error_response(404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}")
         if not await master.wait_until_running(self._long_poll_s(request)):
-            return web.Response(status=204)
+            return Response(status=204)
         if master.is_ended:
             return error_response(410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
         committed_job = request.query.get("committed_job")
@@ -245,7 +248,7 @@ class RestApi:
             master.gates.writes(name).announce(committed_job[:MAX_JOB_NAME_BYTES])
         return _json(master.gate_document(name, self._config.secret))
 
-    async def finish_gate(self, request: web.Request) -> web.Response:
+    async def finish_gate(self, request: Request) -> Response:
         """Accept no further producers at a gate: 202, also if repeated; 404, 410 and 204 as in ``gate``."""
         name = request.match_info["gate"]
         master = self._dispatcher.job_with_gate(name)
@@ -253,66 +256,64 @@ class RestApi:
             return error_response(404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}")
         return await self._finish_gate(request, master, name)
 
-    async def finish_gate_of_job(self, request: web.Request) -> web.Response:
+    async def finish_gate_of_job(self, request: Request) -> Response:
         """As ``finish_gate``, for a gate of the given job."""
         master, name = self._find_job(request), request.match_info["gate"]
         if name not in gate_names(master.job):
             return error_response(404, f"the job has no gate {name!r}; its gates are {gate_names(master.job)}")
         return await self._finish_gate(request, master, name)
 
-    async def _finish_gate(self, request: web.Request, master: JobMaster, name: str) -> web.Response:
+    async def _finish_gate(self, request: Request, master: JobMaster, name: str) -> Response:
         if request.query.get("mode") != "finish":
             return error_response(400, "to finish the gate, call this path with ?mode=finish")
         if not await master.wait_until_deployed(self._long_poll_s(request)):
-            return web.Response(status=204)
+            return Response(status=204)
         if master.is_ended:
             return error_response(410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
         master.gates.finish(name)
         return _json({}, status=202)
 
-    async def task_manager(self, request: web.Request) -> web.StreamResponse:
+    async def task_manager(self, request: "web.Request") -> "web.StreamResponse":
         """Serve the WebSocket of one TaskManager until it ends."""
-        return await self.protection.serve_websocket(
-            request, lambda websocket: TaskManagerSession(websocket, self._dispatcher, self._config, self._jm_id, peer=request.remote).run()
-        )
+        return await self.protection.serve_websocket(request, lambda transport: self.serve_session(transport, request.remote))
 
-    def _find_job(self, request: web.Request) -> JobMaster:
+    async def serve_session(self, transport: SessionTransport, peer: str | None) -> None:
+        """Serve the session of one TaskManager until it ends; ``peer`` names it in logs until it has told its name."""
+        await TaskManagerSession(transport, self._dispatcher, self._config, self._jm_id, peer=peer).run()
+
+    def _find_job(self, request: Request) -> JobMaster:
         job_id = request.match_info["job_id"]
         master = self._dispatcher.job(job_id)
         if master is None:
             end, problem = self._dispatcher.end_of(job_id), self._dispatcher.problem_of(job_id)
             if end is not None:
-                _fail(web.HTTPConflict, f"the job is {end.status}")
-            _fail(web.HTTPNotFound, "no job with this id" if problem is None else " ".join(problem.split()))
+                refuse(409, f"the job is {end.status}")
+            refuse(404, "no job with this id" if problem is None else " ".join(problem.split()))
         return master
 
-    def _find_external_edge(self, request: web.Request, master: JobMaster) -> EdgeMessage:
+    def _find_external_edge(self, request: Request, master: JobMaster) -> EdgeMessage:
         edge = master.edge(request.match_info["edge_id"])
         if edge is None or edge.target is not None:
-            _fail(web.HTTPNotFound, "the job has no external edge with this id")
+            refuse(404, "the job has no external edge with this id")
         return edge
 
-    def _document_of(self, master: JobMaster) -> web.Response:
+    def _document_of(self, master: JobMaster) -> Response:
         return _json(job_document(master.view, self._clock()))
 
-    def _long_poll_s(self, request: web.Request) -> float:
+    def _long_poll_s(self, request: Request) -> float:
         return (
             min(self._number(request, "timeout_ms", _DEFAULT_LONG_POLL_MS, "a number of milliseconds"), self._config.max_long_poll_ms)
             / 1000
         )
 
-    def _number(self, request: web.Request, name: str, default: int, what: str = "a number") -> int:
+    def _number(self, request: Request, name: str, default: int, what: str = "a number") -> int:
         text = request.query.get(name)
         if text is None or (text == "-1" and default == -1):
             return default
         if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-            _fail(web.HTTPBadRequest, f"{name} must be {what}")
+            refuse(400, f"{name} must be {what}")
         return int(text)
 
 
-def _fail(error: type[web.HTTPError], reason: str) -> NoReturn:
-    raise error(reason=reason)
-
-
-def _json(document: object, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(document), content_type="application/json")
+def _json(document: object, status: int = 200) -> Response:
+    return Response(status=status, body=msgspec.json.encode(document))

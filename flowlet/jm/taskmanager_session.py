@@ -1,4 +1,4 @@
-"""The JobManager's end of one TaskManager's WebSocket.
+"""The JobManager's end of one TaskManager's session, over a WebSocket, a pipe, or within one process.
 
 Side:       loop.
 Invariants: a session registers its TaskManager at most once, and ``task_manager_lost`` follows exactly when the session ends, for whatever
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol, assert_never
 
-import aiohttp
 import msgspec
 
 from flowlet.jm.deployment_plan import TaskManagerLocation
@@ -40,11 +39,12 @@ from flowlet.rpc.control_messages import (
     ToJobManager,
     ToTaskManager,
 )
-from flowlet.rpc.signed_websocket import CLOSE_TIMEOUT_S, SignedWebSocket, WebSocketEndedError
+from flowlet.rpc.requests import POLICY_VIOLATION, SessionEndedError, SessionTransport
 from netstack.log_lines import LogLines
 
 # A task needs at most one DeployTask and one CancelTask; if this many messages wait, the TaskManager does not read.
 MAX_QUEUED_MESSAGES: Final = 50_000
+_REFUSAL_TIMEOUT_S: Final = 0.3
 _STALL_S: Final = 1.0  # if our own loop was late by this much, it may have missed messages: the silence proves nothing
 _MAX_REASON_CHARS: Final = 8 * 1024
 _TM_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
@@ -96,7 +96,7 @@ class TaskManagerSession:
 
     def __init__(
         self,
-        websocket: SignedWebSocket,
+        transport: SessionTransport,
         listener: SessionListener,
         config: JobManagerConfig,
         jm_id: str,
@@ -104,7 +104,7 @@ class TaskManagerSession:
         peer: str | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._websocket = websocket
+        self._transport = transport
         self._listener = listener
         self._config = config
         self._jm_id = jm_id
@@ -188,7 +188,7 @@ class TaskManagerSession:
             # Not ``await writer``: its cancellation would look like one of this task, which may be cancelled here, too.
             await asyncio.wait([writer])  # waits for the cancelled writer; ended by its next step
         finally:
-            await self._websocket.close(reason)
+            await self._transport.close(reason)
 
     async def _receive_registration(self) -> RegisterTaskManager | None:
         timeout_s = self._config.registration_timeout_s
@@ -199,27 +199,27 @@ class TaskManagerSession:
             reason = f"the first message must be a registration, not a {type(message).__name__}"
         except TimeoutError:
             reason = f"the first message must be a registration, and none came within {timeout_s:g} s"
-        except WebSocketEndedError as error:
+        except SessionEndedError as error:
             reason = str(error)
         log.warning("a TaskManager did not register", peer=self._peer, reason=reason)
-        await self._websocket.close(reason, code=aiohttp.WSCloseCode.POLICY_VIOLATION)
+        await self._transport.close(reason, code=POLICY_VIOLATION)
         return None
 
     async def _receive(self, timeout_s: float) -> ToJobManager:
-        content = await self._websocket.receive(timeout_s)
+        content = await self._transport.receive(timeout_s)
         try:
             message: ToJobManager = _decoder.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise WebSocketEndedError(f"it sent an invalid message: {str(error)[:200]}") from error
+            raise SessionEndedError(f"it sent an invalid message: {str(error)[:200]}") from error
         return message
 
     async def _refuse(self, reason: str) -> None:
         assert self._registration is not None, "run() has it"
         log.warning("TaskManager refused", tm_id=self._registration.tm_id[:64], reason=reason)
         with suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._websocket.send(_encoder.encode(RegistrationRefused(reason)))
-        await self._websocket.close(reason, code=aiohttp.WSCloseCode.POLICY_VIOLATION)
+            async with asyncio.timeout(_REFUSAL_TIMEOUT_S):
+                await self._transport.send(_encoder.encode(RegistrationRefused(reason)))
+        await self._transport.close(reason, code=POLICY_VIOLATION)
 
     async def _read(self) -> str:
         timeout_s = self._config.heartbeat_timeout_s
@@ -231,7 +231,7 @@ class TaskManagerSession:
                 if self._monotonic() - started_s > timeout_s + _STALL_S:
                     continue
                 return f"no message from it for {timeout_s:g} s: it hangs, or a function keeps the interpreter's lock"
-            except WebSocketEndedError as error:
+            except SessionEndedError as error:
                 return str(error)
             self._last_heard_s = self._monotonic()
             problem = self._dispatch(message)
@@ -267,14 +267,14 @@ class TaskManagerSession:
     async def _write(self) -> None:
         try:
             while (message := await self._outgoing.get()) is not None:  # waits for messages to a TaskManager; ended by the session
-                await self._websocket.send(_encoder.encode(message))  # a TaskManager that does not read ends by its missing heartbeats
+                await self._transport.send(_encoder.encode(message))  # a TaskManager that does not read ends by its missing heartbeats
             assert self._end_reason is not None, "close() set it"
         except ConnectionError:
             return  # _read sees the broken connection, too, and reports it
         except Exception as error:  # the top of an asyncio task: without it the session would look alive and send nothing
             log.exception("the writer to a TaskManager failed", tm_id=self.tm_id)
             self._end_reason = self._end_reason or f"the JobManager's side failed: {type(error).__name__}: {error}"
-        await self._websocket.close(self._end_reason)
+        await self._transport.close(self._end_reason)
 
 
 def check_registration(message: RegisterTaskManager, config: JobManagerConfig) -> str | None:

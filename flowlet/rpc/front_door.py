@@ -57,13 +57,20 @@ class FrontDoor:
     Args:
         protection: judges requests.
         make_protocol: makes the protocol of a connection whose first request is signed.
+        prepare: called before the first protocol is made; calls back, at once or later, when one can be.
     """
 
     def __init__(
-        self, protection: AuthenticatingServer, make_protocol: Callable[[], asyncio.Protocol], limits: DoorLimits, timers: Timers
+        self,
+        protection: AuthenticatingServer,
+        make_protocol: Callable[[], asyncio.Protocol],
+        limits: DoorLimits,
+        timers: Timers,
+        prepare: Callable[[Callable[[], None]], None] = lambda when_ready: when_ready(),
     ) -> None:
         self.protection = protection
         self.make_protocol = make_protocol
+        self.prepare = prepare
         self._limits = limits
         self._timers = timers
         self._admission: Admission[_Visitor] = Admission(
@@ -183,9 +190,15 @@ class _Visitor(asyncio.BufferedProtocol):
 
     def _hand_over(self, transport: asyncio.Transport) -> None:
         self._door.leave(self)
-        protocol = self._door.make_protocol()
         # A loop may decide how it reads (into a buffer of the protocol's, or not) when reading begins.
         transport.pause_reading()
+        self._door.prepare(self._enter)
+
+    def _enter(self) -> None:
+        transport = self._transport
+        if transport is None:  # the peer has left meanwhile
+            return
+        protocol = self._door.make_protocol()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         transport.resume_reading()

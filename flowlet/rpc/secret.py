@@ -61,6 +61,14 @@ def load_secret(path: Path | None = None) -> bytes:
         raise ConfigError(f"secret file {path}: {error.strerror or error}") from error
 
 
+def secret_for(host: str, port: int, path: Path | None) -> bytes:
+    """``load_secret`` for whoever asks the JobManager there; the error names it."""
+    try:
+        return load_secret(path)
+    except ConfigError as error:
+        raise ConfigError(f"JobManager {host}:{port} cannot be asked: {error}") from error
+
+
 def _create(path: Path) -> None:
     # A signal that ends the process at once (``early_signals``) would leave the temporary file, with the secret in it.
     former = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

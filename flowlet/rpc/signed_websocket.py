@@ -20,16 +20,15 @@ from typing import Final, NoReturn
 import aiohttp
 from aiohttp import web
 
-from flowlet.errors import FlowletError
+from flowlet.rpc.auth import AcceptedRequest
+from flowlet.rpc.requests import GOING_AWAY, SessionEndedError
 
 CLOSE_TIMEOUT_S: Final = 0.3
 HEADER_BYTES: Final = 40
+# Under which a request has what its signature says; aiohttp wants such keys made at the top of a module.
+ACCEPTED: Final = web.RequestKey("accepted", AcceptedRequest)
 _NUMBER: Final = struct.Struct(">Q")
 _MAX_CLOSE_REASON_BYTES: Final = 123  # RFC 6455, section 5.5
-
-
-class WebSocketEndedError(FlowletError):
-    """No more messages come; the text says why, and calls the peer "it"."""
 
 
 class SignedWebSocket:
@@ -55,23 +54,26 @@ class SignedWebSocket:
         number = _NUMBER.pack(self._num_sent)
         self._num_sent += 1
         frame = b"".join((number, _signature(self._send_key, number, content), content))
-        await self._websocket.send_bytes(frame)  # waits for the peer to read; ended by the end of the session, or the caller's deadline
+        try:
+            await self._websocket.send_bytes(frame)  # waits for the peer to read; ended by the end of the session, or the caller's deadline
+        except aiohttp.ClientError as error:
+            raise ConnectionResetError(str(error)) from error
 
     async def receive(self, timeout_s: float | None = None) -> bytes:
         """The content of the next message.
 
         Raises:
             TimeoutError: none came within ``timeout_s``.
-            WebSocketEndedError: the connection has ended, or its next frame was not the next message of the peer.
+            SessionEndedError: the connection has ended, or its next frame was not the next message of the peer.
         """
         if self._failure is None:
             frame = await self._websocket.receive(timeout_s)  # waits for the peer; ended by the pings of the WebSocket
             if frame.type is aiohttp.WSMsgType.BINARY:
                 return self._opened(frame.data)
             self._failure = _end_in_words(frame)
-        raise WebSocketEndedError(self._failure)
+        raise SessionEndedError(self._failure)
 
-    async def close(self, reason: str, *, code: int = aiohttp.WSCloseCode.GOING_AWAY) -> None:
+    async def close(self, reason: str, *, code: int = GOING_AWAY) -> None:
         """Close the connection and tell the peer why; idempotent."""
         shortened = reason.encode()[:_MAX_CLOSE_REASON_BYTES].decode("utf-8", "ignore").encode()
         with suppress(TimeoutError):  # a peer that does not read must not hold us up; aiohttp drops the connection
@@ -91,7 +93,7 @@ class SignedWebSocket:
 
     def _fail(self, reason: str) -> NoReturn:
         self._failure = reason
-        raise WebSocketEndedError(reason)
+        raise SessionEndedError(reason)
 
 
 def _signature(key: bytes, number: bytes, content: bytes) -> bytes:

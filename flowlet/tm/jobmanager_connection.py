@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-import aiohttp
 import msgspec
 
 from flowlet.errors import FlowletError
@@ -39,14 +38,12 @@ from flowlet.rpc.control_messages import (
     ToTaskManager,
     TriggerCheckpoint,
 )
-from flowlet.rpc.http import RpcClient, RpcConnectError, RpcStatusError
-from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
+from flowlet.rpc.requests import RpcConnectError, RpcGateway, RpcStatusError, SessionEndedError, SessionTransport
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
 
-_PATH: Final = "/rpc/taskmanager"
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(ToTaskManager)
 DEFAULT_GIVE_UP_AFTER_S: Final = 300.0  # Flink's taskmanager.registration.timeout
@@ -125,7 +122,7 @@ class JobManagerConnection:
 
     def __init__(
         self,
-        rpc: RpcClient,
+        rpc: RpcGateway,
         registration: RegisterTaskManager,
         listener: SessionListener,
         reconnect: ReconnectConfig,
@@ -197,13 +194,13 @@ class JobManagerConnection:
     async def _try_session(self) -> str:
         """Run one session; return the reason why it ended."""
         try:
-            socket = await self._rpc.connect_websocket(_PATH)
+            socket = await self._rpc.open_session()
             reason = "the TaskManager is stopping"
             try:
                 reason = await self._serve(socket)
             finally:
                 await socket.close(reason)
-        except (RpcConnectError, RpcStatusError, OSError, aiohttp.ClientError) as error:
+        except (RpcConnectError, RpcStatusError, OSError) as error:
             return str(error) or type(error).__name__
         except AuthenticationError as error:
             if not self._has_registered:
@@ -213,7 +210,7 @@ class JobManagerConnection:
             self._outbox = None
         return f"the JobManager's session ended: {reason}"
 
-    async def _serve(self, socket: SignedWebSocket) -> str:
+    async def _serve(self, socket: SessionTransport) -> str:
         await socket.send(_ENCODER.encode(self._registration))  # a JobManager that does not read is ended by the pings
         helpers: list[asyncio.Task[None]] = []
         try:
@@ -243,7 +240,7 @@ class JobManagerConnection:
                         self._listener.handle_mark(message)
                     case TriggerCheckpoint() | CheckpointCompleted() | CheckpointAborted():
                         self._listener.handle_checkpoint(message)
-        except WebSocketEndedError as error:
+        except SessionEndedError as error:
             return _NOT_READ if self._overflow.is_set() else str(error)
         except msgspec.MsgspecError as error:
             return f"it sent a message that is not understood: {error}"
@@ -254,7 +251,7 @@ class JobManagerConnection:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)  # waits for cancelled helpers; ended by their next step
 
-    def _begin(self, socket: SignedWebSocket, welcome: Registered) -> list[asyncio.Task[None]]:
+    def _begin(self, socket: SessionTransport, welcome: Registered) -> list[asyncio.Task[None]]:
         self._last_contact = self._clock()
         self._has_registered = True
         outbox = self._outbox = asyncio.Queue(_MAX_QUEUED_MESSAGES)
@@ -274,7 +271,7 @@ class JobManagerConnection:
             await asyncio.sleep(interval_s if heartbeat.tasks else interval_s * _IDLE_HEARTBEAT_FACTOR)
 
 
-async def _supervise(helper: Callable[[], Awaitable[None]], socket: SignedWebSocket) -> None:
+async def _supervise(helper: Callable[[], Awaitable[None]], socket: SessionTransport) -> None:
     """Run a helper; if it fails, end the session, which would otherwise look alive and send nothing."""
     try:
         await helper()
@@ -283,17 +280,17 @@ async def _supervise(helper: Callable[[], Awaitable[None]], socket: SignedWebSoc
         await socket.close(f"the TaskManager's side failed: {type(error).__name__}: {error}")
 
 
-async def _close_on_overflow(socket: SignedWebSocket, overflow: asyncio.Event) -> None:
+async def _close_on_overflow(socket: SessionTransport, overflow: asyncio.Event) -> None:
     """End the session, whose reader wakes up then; the sender may wait for the JobManager to read, and cannot do it."""
     await overflow.wait()  # waits for a full outbox; ended by the session
     await socket.close(_NOT_READ)
 
 
-async def _send_all(socket: SignedWebSocket, outbox: asyncio.Queue[ToJobManager]) -> None:
+async def _send_all(socket: SessionTransport, outbox: asyncio.Queue[ToJobManager]) -> None:
     """Send queued messages until cancelled or the connection is lost; the reader notices that, too."""
     try:
         while True:
             # waits for reports, or for the JobManager to read; ended by the session
             await socket.send(_ENCODER.encode(await outbox.get()))
-    except (OSError, aiohttp.ClientError) as error:
+    except OSError as error:
         _log.info("the control connection takes no more messages", error=str(error))

@@ -41,7 +41,7 @@ from flowlet.rpc.control_messages import (
     TaskStateChanged,
     TaskStuck,
 )
-from flowlet.rpc.http import RpcClient
+from flowlet.rpc.requests import RpcGateway
 from flowlet.shipping.job_file_cache import JobFileCache
 from flowlet.tm.job_files import JobFiles
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
@@ -140,7 +140,7 @@ class TaskExecutor:
             CheckpointServices(self._snapshot_pool, self._report_checkpoint),
             JobFiles(self._files, self._fetch_part),
         )
-        self._rpc: RpcClient | None = None  # from ``start`` on
+        self._rpc: RpcGateway | None = None  # from ``start`` on
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None
 
@@ -152,7 +152,7 @@ class TaskExecutor:
         """The memory for network buffers."""
         return self._config.network.network_memory_bytes
 
-    async def start(self, rpc: RpcClient) -> ConnectionID:
+    async def start(self, rpc: RpcGateway) -> ConnectionID:
         """Open the data port and start to register; return the data port's address.  The caller closes ``rpc``.
 
         Raises:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from flowlet.ingest import GateAccessError, GateClient, GateDescription, GateError, PartitionOffer, open_gate
 from flowlet.rpc.auth import AUTH_HEADER, Nonce, RequestLine, sign_request
-from flowlet.rpc.http import wall_clock_ms
+from flowlet.rpc.requests import wall_clock_ms
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError
 from netstack.flow.handshake import NONCE_BYTES, Role

@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from bench.cluster import Process
-from flowlet.rpc.http import RpcClient, RpcConnectError
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.requests import RpcConnectError
 from flowlet.rpc.secret import load_secret
 from tests.chaos.chaos_plan import NUM_TASK_MANAGERS, SLOTS, ClusterPlan
 from tests.chaos.fault_proxy import Entrance, FaultProxy

@@ -60,7 +60,7 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.rpc.front_door import Timers
-from flowlet.rpc.http import WallClock
+from flowlet.rpc.requests import WallClock
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from flowlet.storage.savepoint_storage import SavepointStorage

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
-from aiohttp import web
 
 from flowlet.common.job_status import JobStatus
 from flowlet.jm.savepoints.job_savepoints import JobSavepoints, SavepointRefusedError
-from flowlet.rpc.http import error_response
+from flowlet.rpc.requests import Request, Response, Route, error_response
 from netstack.wire.events import SnapshotType
 
 _REQUEST_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -72,22 +71,22 @@ class SavepointApi:
         long_poll_s: how long a request wants to wait.
     """
 
-    def __init__(self, find_job: Callable[[web.Request], JobWithSavepoints], long_poll_s: Callable[[web.Request], float]) -> None:
+    def __init__(self, find_job: Callable[[Request], JobWithSavepoints], long_poll_s: Callable[[Request], float]) -> None:
         self._find_job = find_job
         self._long_poll_s = long_poll_s
 
     def __repr__(self) -> str:
         return "<SavepointApi>"
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         """The routes, for the application of ``RestApi``."""
         return [
-            web.post("/jobs/{job_id}/savepoints", self.trigger),
-            web.get("/jobs/{job_id}/savepoints/{request_id}", self.status),
-            web.post("/jobs/{job_id}/stop", self.stop),
+            Route("POST", "/jobs/{job_id}/savepoints", self.trigger),
+            Route("GET", "/jobs/{job_id}/savepoints/{request_id}", self.status),
+            Route("POST", "/jobs/{job_id}/stop", self.stop),
         ]
 
-    async def trigger(self, request: web.Request) -> web.Response:
+    async def trigger(self, request: Request) -> Response:
         """Take a savepoint: 202 with the id of the request; 400 the body or the directory, 409 the job cannot take one."""
         try:
             body = _trigger_decoder.decode(await request.read() or b"{}")  # no wait: the check of its signature has read it
@@ -95,7 +94,7 @@ class SavepointApi:
             return error_response(400, f"the body is no request for a savepoint: {error}")
         return self._begin(request, body, SnapshotType.SAVEPOINT, cancels_job=body.cancel_job)
 
-    async def stop(self, request: web.Request) -> web.Response:
+    async def stop(self, request: Request) -> Response:
         """Stop the job with a savepoint; as ``trigger``."""
         try:
             body = _stop_decoder.decode(await request.read() or b"{}")  # no wait: the check of its signature has read it
@@ -103,7 +102,7 @@ class SavepointApi:
             return error_response(400, f"the body is no request to stop: {error}")
         return self._begin(request, body, SnapshotType.SAVEPOINT_TERMINATE if body.drain else SnapshotType.SAVEPOINT_SUSPEND)
 
-    def _begin(self, request: web.Request, body: _Trigger | _Stop, kind: SnapshotType, *, cancels_job: bool = False) -> web.Response:
+    def _begin(self, request: Request, body: _Trigger | _Stop, kind: SnapshotType, *, cancels_job: bool = False) -> Response:
         master = self._find_job(request)
         request_id = secrets.token_hex(16) if body.trigger_id is None else body.trigger_id
         if _REQUEST_ID.fullmatch(request_id) is None:
@@ -120,7 +119,7 @@ class SavepointApi:
             return error_response(409, str(error))
         return _json({"request-id": operation.request_id}, status=202)
 
-    async def status(self, request: web.Request) -> web.Response:
+    async def status(self, request: Request) -> Response:
         """What became of a request: 200; 404 it is not known, or not any more."""
         master, request_id = self._find_job(request), request.match_info["request_id"]
         timeout_s = self._long_poll_s(request) if "timeout_ms" in request.query else 0.0
@@ -130,5 +129,5 @@ class SavepointApi:
         return _json(operation.document())
 
 
-def _json(document: object, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(document), content_type="application/json")
+def _json(document: object, status: int = 200) -> Response:
+    return Response(status=status, body=msgspec.json.encode(document))

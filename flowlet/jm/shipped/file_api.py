@@ -9,11 +9,10 @@ import re
 from typing import Final
 
 import msgspec
-from aiohttp import web
 
 from flowlet.errors import StorageError
 from flowlet.jm.shipped.file_keeper import FileKeeper, FilesFullError
-from flowlet.rpc.http import MSGPACK, error_response
+from flowlet.rpc.requests import MSGPACK, Request, Response, Route, error_response
 from flowlet.rpc.shipped_files import PART_BYTES
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -29,15 +28,15 @@ class FileApi:
     def __repr__(self) -> str:
         return f"<FileApi of {self._keeper!r}>"
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         """All routes."""
         return [
-            web.post("/files/missing", self.missing),
-            web.put("/files/{digest}", self.put),
-            web.get("/files/{digest}", self.get),
+            Route("POST", "/files/missing", self.missing),
+            Route("PUT", "/files/{digest}", self.put),
+            Route("GET", "/files/{digest}", self.get),
         ]
 
-    async def missing(self, request: web.Request) -> web.Response:
+    async def missing(self, request: Request) -> Response:
         """Which of the parts named in the body are not here."""
         try:
             missing = await self._keeper.missing(_decoder.decode(await request.read()))  # no wait: the check of its signature has read it
@@ -45,9 +44,9 @@ class FileApi:
             return error_response(400, f"the body is no list of digests: {error}")
         except StorageError as error:
             return error_response(503, str(error))
-        return web.Response(body=msgspec.msgpack.encode(missing), content_type=MSGPACK)
+        return Response(body=msgspec.msgpack.encode(missing), content_type=MSGPACK)
 
-    async def put(self, request: web.Request) -> web.Response:
+    async def put(self, request: Request) -> Response:
         """Keep a part: 201; 400 it is not what its name says; 503 there is no room."""
         digest, content = _digest_of(request), await request.read()  # no wait: the check of its signature has read it
         if digest is None or len(content) > PART_BYTES or hashlib.sha256(content).digest() != digest:
@@ -56,9 +55,9 @@ class FileApi:
             await self._keeper.put(digest, content)
         except (FilesFullError, StorageError) as error:
             return error_response(503, str(error))
-        return web.Response(status=201)
+        return Response(status=201)
 
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, request: Request) -> Response:
         """A part; 404 it is not here."""
         digest = _digest_of(request)
         try:
@@ -68,9 +67,9 @@ class FileApi:
             return error_response(503, str(error))
         if content is None:
             return error_response(404, "there is no such part of a shipped file")
-        return web.Response(body=content, content_type="application/octet-stream")
+        return Response(body=content, content_type="application/octet-stream")
 
 
-def _digest_of(request: web.Request) -> bytes | None:
+def _digest_of(request: Request) -> bytes | None:
     text = request.match_info["digest"]
     return bytes.fromhex(text) if _DIGEST.fullmatch(text) else None

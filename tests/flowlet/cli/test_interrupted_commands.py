@@ -50,7 +50,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_while_modules_are_imported(command: tuple[str, ...], expected: tuple[int, str, list[str]], tmp_path: Path) -> None:
-    (tmp_path / "structlog.py").write_text(_STOPS_AT_IMPORT)
+    (tmp_path / "msgspec.py").write_text(_STOPS_AT_IMPORT)
 
     with running(*command, environment=environment(tmp_path)) as program:
         program.wait_for_output("importing")

@@ -10,7 +10,7 @@ import pytest
 
 from flowlet.client.executor import execute
 from flowlet.errors import FlowletError
-from flowlet.rpc.http import RpcConnectError
+from flowlet.rpc.requests import RpcConnectError
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import endless_shuffle

@@ -5,7 +5,7 @@ import structlog
 
 from flowlet.client.job_heartbeat import keep_job_alive
 from flowlet.errors import FlowletError
-from flowlet.rpc.http import RpcConnectError, RpcStatusError
+from flowlet.rpc.requests import RpcConnectError, RpcStatusError
 
 
 class Receiver:

@@ -5,7 +5,7 @@ import pytest
 from flowlet.client.patient_requests import PatientRequests
 from flowlet.common import Configuration
 from flowlet.graph.client_retry import ClientRetry
-from flowlet.rpc.http import RpcConnectError, RpcResponse
+from flowlet.rpc.requests import RpcConnectError, RpcResponse
 
 
 class AbsentFor:

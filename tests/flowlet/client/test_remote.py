@@ -16,7 +16,8 @@ from flowlet.client.executor import execute
 from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, RemoteTarget
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
 from flowlet.rpc.auth import AuthenticationError
-from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusError
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.requests import RpcConnectError, RpcResponse, RpcStatusError
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import endless_shuffle, word_count
 from tests.waiting import PATIENCE_S

@@ -26,7 +26,8 @@ from flowlet.rpc.control_messages import (
     VertexMessage,
 )
 from flowlet.rpc.http import RpcClient
-from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
+from flowlet.rpc.requests import SessionEndedError
+from flowlet.rpc.signed_websocket import SignedWebSocket
 from tests.flowlet.rpc.frames import frames_of
 from tests.waiting import PATIENCE_S
 
@@ -110,7 +111,7 @@ class ScriptedTaskManager:
 
     async def expect_close(self) -> str:
         """The reason with which the JobManager closes the connection."""
-        with pytest.raises(WebSocketEndedError, match="it closed the connection: ") as caught:
+        with pytest.raises(SessionEndedError, match="it closed the connection: ") as caught:
             await self.websocket.receive(PATIENCE_S)
         return str(caught.value).partition(": ")[2]
 

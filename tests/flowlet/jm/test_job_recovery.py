@@ -16,7 +16,8 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.rpc.control_messages import JobGraphMessage
-from flowlet.rpc.http import RpcClient, RpcResponse
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.requests import RpcResponse
 from tests.flowlet.jm.conftest import Connect
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, JOB_ID, SECRET, ScriptedTaskManager, word_count
 from tests.waiting import spin_until

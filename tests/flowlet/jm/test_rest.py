@@ -12,7 +12,8 @@ from flowlet.common.settings.restart_settings import RestartKind, RestartSetting
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.control_messages import TaskDeploymentDescriptor, TaskManagerEnding, TaskMetrics, TaskStuck
-from flowlet.rpc.http import RpcClient, RpcResponse
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.requests import RpcResponse
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import (
     COLLECT_ID,

@@ -20,7 +20,8 @@ from flowlet.rpc.control_messages import (
     TaskMetrics,
 )
 from flowlet.rpc.http import RpcClient
-from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
+from flowlet.rpc.requests import SessionEndedError
+from flowlet.rpc.signed_websocket import SignedWebSocket
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, ScriptedTaskManager, registration, user_failure, word_count
 from tests.waiting import PATIENCE_S, Stopwatch
@@ -251,7 +252,7 @@ class HeldWebSocket:
             self._has_registered = True
             return msgspec.msgpack.encode(registration())
         await self.hangs_up.wait()
-        raise WebSocketEndedError("it hung up")
+        raise SessionEndedError("it hung up")
 
     async def send(self, content: bytes) -> None:
         self.sends.set()

@@ -16,9 +16,10 @@ from aiohttp import web
 from flowlet.rpc import http
 from flowlet.rpc.auth import AUTH_HEADER, PROOF_HEADER, TIME_HEADER, AcceptedRequest, AuthenticationError, Nonce, RequestLine, sign_request
 from flowlet.rpc.authenticating_server import AuthenticatingServer
-from flowlet.rpc.http import RpcClient, RpcConnectError, RpcResponse, RpcStatusError, steady_clock, wall_clock_ms
+from flowlet.rpc.http import RpcClient
 from flowlet.rpc.request_head import RequestHead
-from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
+from flowlet.rpc.requests import RpcConnectError, RpcResponse, RpcStatusError, SessionEndedError, steady_clock, wall_clock_ms
+from flowlet.rpc.signed_websocket import SignedWebSocket
 from tests.waiting import PATIENCE_S
 
 SECRET, OTHER_SECRET = b"s" * 32, b"t" * 32
@@ -56,7 +57,7 @@ class Echo:
     async def echo_messages(self, websocket: SignedWebSocket) -> None:
         if self.is_deaf:
             await self.may_end.wait()
-        with suppress(WebSocketEndedError):
+        with suppress(SessionEndedError):
             while True:
                 await websocket.send(await websocket.receive())
 
@@ -115,7 +116,7 @@ class TestTogether:
         server.is_deaf = True
 
         websocket = await client.connect_websocket("/ws")
-        with pytest.raises(WebSocketEndedError):
+        with pytest.raises(SessionEndedError):
             await websocket.receive(PATIENCE_S)
 
         server.may_end.set()

@@ -9,7 +9,8 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlet.rpc.signed_websocket import HEADER_BYTES, SignedWebSocket, WebSocketEndedError
+from flowlet.rpc.requests import SessionEndedError
+from flowlet.rpc.signed_websocket import HEADER_BYTES, SignedWebSocket
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 
@@ -53,10 +54,10 @@ async def received(wire: Wire) -> tuple[list[bytes], str]:
         while True:
             contents.append(await receiver.receive())
 
-    with pytest.raises(WebSocketEndedError) as caught:
+    with pytest.raises(SessionEndedError) as caught:
         await receive_all()
     wire.frames = (await sent(*([b"later"] * 9))).frames
-    with pytest.raises(WebSocketEndedError) as again:
+    with pytest.raises(SessionEndedError) as again:
         await receiver.receive()
     assert str(again.value) == str(caught.value)
     return contents, str(caught.value)

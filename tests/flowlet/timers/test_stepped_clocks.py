@@ -31,7 +31,8 @@ from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.control_messages import FailureInfo, RegisterTaskManager
-from flowlet.rpc.http import RpcClient, RpcConnectError
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.requests import RpcConnectError
 from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.timers.keyed_timer_service import KeyedTimerService

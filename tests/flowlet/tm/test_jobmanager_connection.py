@@ -35,7 +35,8 @@ from flowlet.rpc.control_messages import (
     ToTaskManager,
 )
 from flowlet.rpc.http import RpcClient
-from flowlet.rpc.signed_websocket import SignedWebSocket, WebSocketEndedError
+from flowlet.rpc.requests import SessionEndedError
+from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.splits.file_split import FileSplit
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig, heartbeat_interval_s
 from tests.flowlet.rpc.frames import frames_of
@@ -204,13 +205,13 @@ async def test_garbage_ends_the_session_and_the_next_one_is_tried(server: Server
     async def garbage(socket: SignedWebSocket) -> None:
         await send(socket, Registered("jm-1", 1000))
         await socket.send(b"\xc1")
-        with suppress(WebSocketEndedError):
+        with suppress(SessionEndedError):
             await socket.receive()
 
     async def text(socket: SignedWebSocket) -> None:
         await send(socket, Registered("jm-2", 1000))
         await frames_of(socket).send_str("hello")
-        with suppress(WebSocketEndedError):
+        with suppress(SessionEndedError):
             await socket.receive()
 
     server.scripts += [garbage, text]
@@ -232,7 +233,7 @@ async def test_what_was_not_signed_for_this_session_deploys_nothing(server: Serv
             await SignedWebSocket(frames_of(socket), send_key=bytes(32), receive_key=bytes(32)).send(order)
         else:
             await frames_of(socket).send_bytes(order)
-        with suppress(WebSocketEndedError):
+        with suppress(SessionEndedError):
             while True:
                 await socket.receive()
 

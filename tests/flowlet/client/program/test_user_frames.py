@@ -13,7 +13,7 @@ from flowlet.client.program import user_frames
 from flowlet.client.program.interrupts import Latch
 from flowlet.client.program.user_frames import Owner, from_user_frame, install_exception_hook, owner_of
 from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback, without_our_frames
-from flowlet.rpc.http import RpcConnectError
+from flowlet.rpc.requests import RpcConnectError
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointCompleted, JobGraphMessage, TriggerCheckpoint
-from flowlet.rpc.http import RpcClient, RpcResponse
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.requests import RpcResponse
 from flowlet.storage.manifest_codec import manifest_key
 from flowlet.storage.savepoint_storage import SavepointStorage
 from netstack.wire.events import SnapshotType

@@ -1,0 +1,430 @@
+"""A JobManager for the processes of one program: by calls within its process, by an inherited pair of sockets from a child.
+
+Side:       loop.
+Invariants: what is sent arrives as the same bytes as over HTTP: nothing is shared.  At most ``MAX_WAITING`` messages of a session wait
+            to be received; then its sender waits.
+Rules:      nobody else has an end of a pair: it has no name, and it is closed in all processes but the two.  So nothing is signed, and
+            neither side imports what speaks HTTP: 0.36 s of CPU in each process that does (``bench/startup.py``).
+Wire form:  of a pair: frames of 4 bytes (length) and a MessagePack array: kind, number, and what belongs to the kind: of a request method,
+            target and body; of its answer status and body; of a session's message the content, of its end the reason.
+"""
+
+import asyncio
+import itertools
+import socket
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+
+from flowlet.rpc.requests import (
+    GOING_AWAY,
+    MAX_MESSAGE_BYTES,
+    MSGPACK,
+    Response,
+    Route,
+    Router,
+    RpcConnectError,
+    RpcResponse,
+    SessionEndedError,
+    SessionTransport,
+    error_response,
+)
+from netstack.forks import ClosedInChildren
+from netstack.log_lines import LogLines
+
+T = TypeVar("T")
+
+MAX_WAITING: Final = 1000
+_MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 64 * 1024  # target and reason are short
+_LENGTH: Final = struct.Struct(">I")
+_REQUEST, _ANSWER, _OPEN, _MESSAGE, _END = range(5)
+_CLOSE_TIMEOUT_S: Final = 0.3
+_CLOSED: Final = "its connection was closed"
+_GONE: Final = "the connection broke: the other process has closed it, or is gone"
+_log = LogLines(__name__)
+
+
+class LocalServer:
+    """Serves requests and sessions of this program's processes.
+
+    Threading: the loop.
+    Life cycle: ``close`` it; what is under way ends then.
+
+    Args:
+        routes: of requests.
+        serve_session: serves the session of one TaskManager until it ends.
+    """
+
+    def __init__(self, routes: Iterable[Route], serve_session: Callable[[SessionTransport, str | None], Awaitable[None]]) -> None:
+        self._router = Router(routes)
+        self._serve_session = serve_session
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<LocalServer {len(self._tasks)} under way{', closed' if self.is_closed else ''}>"
+
+    def begin_answer(self, method: str, target: str, body: bytes) -> "asyncio.Task[Response]":
+        """Begin to answer a request; the task is cancelled when the server closes.  An error of ours is an answer, too."""
+        return self._begin(self._answer(method, target, body), f"{method} {target.partition('?')[0]}")
+
+    def open_session(self) -> SessionTransport:
+        """The TaskManager's end of a new session within this process."""
+        theirs, ours = _LocalTransport.pair()
+        self._begin(self._serve(ours, None), "session within this process")
+        return theirs
+
+    def begin_pipe(self, end: socket.socket, name: str) -> None:
+        """Serve the process that has the other end of a pair, until this server or the other end is closed; closes ``end``."""
+        self._begin(self._serve_pipe(end, name), name)
+
+    async def close(self, grace_s: float) -> None:
+        """End what is under way; what ends by itself has so many seconds for it.  Idempotent."""
+        self.is_closed = True
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=grace_s)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)  # waits for cancelled tasks; ended by their next steps
+
+    async def _answer(self, method: str, target: str, body: bytes) -> Response:
+        try:
+            return await self._router.answer(method, target, body)
+        except Exception:  # noqa: BLE001 - the top of a request: log it, and go on serving others
+            _log.exception("request failed", method=method, path=target.partition("?")[0])
+            return error_response(500, "internal error; see the JobManager's log")
+
+    async def _serve(self, transport: SessionTransport, peer: str | None) -> None:
+        try:
+            await self._serve_session(transport, peer)
+        finally:
+            await transport.close("the session is over")
+
+    async def _serve_pipe(self, end: socket.socket, name: str) -> None:
+        sessions: dict[int, _PipeTransport] = {}
+        async with await _Pipe.open(end) as pipe:
+            try:
+                async for kind, number, *content in pipe:
+                    if kind == _REQUEST:
+                        self._begin(self._answer_to(pipe, number, *content), f"request of {name}")
+                    elif kind == _OPEN:
+                        sessions[number] = _PipeTransport(pipe, number)
+                        self._begin(self._serve(sessions[number], name), f"session of {name}")
+                    else:
+                        await _deliver(sessions, kind, number, content)
+            finally:
+                for session in sessions.values():
+                    session.inbox.end(_GONE)
+
+    async def _answer_to(self, pipe: "_Pipe", number: int, method: str, target: str, body: bytes) -> None:
+        response = await self._answer(method, target, body)
+        try:
+            await pipe.send(_ANSWER, number, response.status, response.body or b"")
+        except ConnectionError:
+            _log.debug("an answer came too late", path=target.partition("?")[0])
+
+    def _begin(self, coroutine: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
+        task = asyncio.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class LocalRpc:
+    """The JobManager in this process, for a client and TaskManagers on its loop.  Threading: that loop.  Life cycle: ``close`` it."""
+
+    def __init__(self, server: LocalServer, authority: str) -> None:
+        self.authority = authority
+        self._server = server
+        self._requests: set[asyncio.Task[Response]] = set()
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<LocalRpc of {self.authority}{' closed' if self._is_closed else ''}>"
+
+    async def request(
+        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = 30.0
+    ) -> RpcResponse:
+        """As ``RpcGateway``."""
+        self._check_open()
+        answer = self._server.begin_answer(method, path, body)
+        self._requests.add(answer)
+        try:
+            await asyncio.wait((answer,), timeout=timeout_s)
+        finally:
+            self._requests.discard(answer)
+            if not answer.done():
+                answer.cancel()
+        if not answer.done():
+            raise RpcConnectError(f"JobManager {self.authority}: no answer within {timeout_s:g} s")
+        if answer.cancelled():
+            raise RpcConnectError(f"JobManager {self.authority}: it was closed")
+        response = answer.result()
+        return RpcResponse(response.status, response.body or b"")
+
+    async def open_session(self) -> SessionTransport:
+        """As ``RpcGateway``."""
+        self._check_open()
+        return self._server.open_session()
+
+    async def close(self) -> None:
+        """End all requests; idempotent."""
+        self._is_closed = True
+        for request in self._requests:
+            request.cancel()
+
+    def _check_open(self) -> None:
+        if self._is_closed or self._server.is_closed:
+            raise RpcConnectError(f"JobManager {self.authority}: it was closed")
+
+
+class PipeRpc:
+    """The JobManager of the program that started this process.
+
+    Threading: the loop on which it was opened.  Life cycle: ``close`` it (or use ``async with``).
+    """
+
+    def __init__(self, pipe: "_Pipe", authority: str) -> None:
+        self.authority = authority
+        self._pipe = pipe
+        self._numbers = itertools.count()
+        self._answers: dict[int, asyncio.Future[RpcResponse]] = {}
+        self._sessions: dict[int, _PipeTransport] = {}
+        self._reader = asyncio.create_task(self._read(), name="pipe to the JobManager")
+
+    @classmethod
+    async def open(cls, end: socket.socket, authority: str) -> "PipeRpc":
+        """Speak over this end of a pair, which is closed with the result."""
+        return cls(await _Pipe.open(end), authority)
+
+    def __repr__(self) -> str:
+        return f"<PipeRpc of {self.authority}{' closed' if self._reader.done() else ''}>"
+
+    async def __aenter__(self) -> "PipeRpc":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def request(
+        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = 30.0
+    ) -> RpcResponse:
+        """As ``RpcGateway``."""
+        number = next(self._numbers)
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._send(_REQUEST, number, method, path, body)
+                return await answer
+        except TimeoutError:
+            raise RpcConnectError(f"JobManager {self.authority}: no answer within {timeout_s:g} s") from None
+        finally:
+            del self._answers[number]
+
+    async def open_session(self) -> SessionTransport:
+        """As ``RpcGateway``."""
+        number = next(self._numbers)
+        session = self._sessions[number] = _PipeTransport(self._pipe, number)
+        await self._send(_OPEN, number)
+        return session
+
+    async def close(self) -> None:
+        """End the connection; idempotent."""
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)  # waits for a cancelled task; ended by its next step
+        await self._pipe.close()
+
+    async def _send(self, *frame: object) -> None:
+        if self._reader.done():
+            self._fail()
+        try:
+            await self._pipe.send(*frame)
+        except ConnectionError:
+            self._fail()
+
+    def _fail(self) -> NoReturn:
+        raise RpcConnectError(f"JobManager {self.authority}: {_GONE}")
+
+    async def _read(self) -> None:
+        try:
+            async for kind, number, *content in self._pipe:  # waits for the JobManager; ended by its end, or close()
+                if kind == _ANSWER:
+                    if number in self._answers and not self._answers[number].done():  # else it came too late
+                        self._answers[number].set_result(RpcResponse(*content))
+                else:
+                    await _deliver(self._sessions, kind, number, content)
+        finally:
+            for session in self._sessions.values():
+                session.inbox.end(_GONE)
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(RpcConnectError(f"JobManager {self.authority}: {_GONE}"))
+
+
+# ---------------------------------------------------------------- sessions
+
+
+class _Inbox:
+    """Messages that were not received yet, and why no more come."""
+
+    def __init__(self) -> None:
+        self._messages: deque[bytes] = deque()
+        self._reason: str | None = None
+        self._has_news = asyncio.Event()
+        self._has_room = asyncio.Event()
+
+    async def put(self, message: bytes) -> None:
+        """Add a message.  Raises ConnectionError: none is wanted any more."""
+        while self._reason is None and len(self._messages) >= MAX_WAITING:
+            self._has_room.clear()
+            await self._has_room.wait()  # waits for the receiver; ended by it, or by the end of the session
+        if self._reason is not None:
+            raise ConnectionResetError(self._reason)
+        self._messages.append(message)
+        self._has_news.set()
+
+    async def get(self, timeout_s: float | None) -> bytes:
+        """The next message; see ``SessionTransport.receive``."""
+        async with asyncio.timeout(timeout_s):
+            while not self._messages:
+                if self._reason is not None:
+                    raise SessionEndedError(self._reason)
+                self._has_news.clear()
+                await self._has_news.wait()  # waits for the peer; ended by its message, the end of the session, or the timeout
+        self._has_room.set()
+        return self._messages.popleft()
+
+    def end(self, reason: str) -> None:
+        """No more come after those that are here; a second call does nothing."""
+        self._reason = self._reason or reason
+        self._has_news.set()
+        self._has_room.set()
+
+    def drop(self) -> None:
+        """Nobody receives any more."""
+        self._messages.clear()
+        self.end(_CLOSED)
+
+
+class _LocalTransport:
+    """One end of a session within this process."""
+
+    def __init__(self, inbox: _Inbox, peers: _Inbox) -> None:
+        self._inbox = inbox
+        self._peers = peers
+
+    @classmethod
+    def pair(cls) -> "tuple[_LocalTransport, _LocalTransport]":
+        """Both ends."""
+        one, other = _Inbox(), _Inbox()
+        return cls(one, other), cls(other, one)
+
+    async def send(self, content: bytes) -> None:
+        """As ``SessionTransport``."""
+        await self._peers.put(content)
+
+    async def receive(self, timeout_s: float | None = None) -> bytes:
+        """As ``SessionTransport``."""
+        return await self._inbox.get(timeout_s)
+
+    async def close(self, reason: str, *, code: int = GOING_AWAY) -> None:
+        """As ``SessionTransport``."""
+        self._inbox.drop()
+        self._peers.end(f"it closed the connection: {reason}")
+
+
+class _PipeTransport:
+    """One end of a session over a pair of sockets."""
+
+    def __init__(self, pipe: "_Pipe", number: int) -> None:
+        self._pipe = pipe
+        self._number = number
+        self._is_closed = False
+        self.inbox = _Inbox()
+
+    async def send(self, content: bytes) -> None:
+        """As ``SessionTransport``."""
+        if self._is_closed:
+            raise ConnectionResetError(_CLOSED)
+        await self._pipe.send(_MESSAGE, self._number, content)
+
+    async def receive(self, timeout_s: float | None = None) -> bytes:
+        """As ``SessionTransport``."""
+        return await self.inbox.get(timeout_s)
+
+    async def close(self, reason: str, *, code: int = GOING_AWAY) -> None:
+        """As ``SessionTransport``."""
+        self.inbox.drop()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):  # a peer that does not read must not hold us up
+                await self._pipe.send(_END, self._number, reason)
+        except (ConnectionError, TimeoutError):
+            return
+
+
+async def _deliver(sessions: dict[int, _PipeTransport], kind: int, number: int, content: list[Any]) -> None:
+    session = sessions.get(number)
+    if session is None:
+        return  # it has ended
+    if kind == _END:
+        session.inbox.end(f"it closed the connection: {content[0]}")
+        del sessions[number]
+        return
+    try:
+        await session.inbox.put(content[0])
+    except ConnectionError:
+        del sessions[number]
+
+
+class _Pipe:
+    """One end of a pair of sockets, over which frames go in both directions."""
+
+    def __init__(self, end: socket.socket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._in_children = ClosedInChildren(end.fileno(), end)
+
+    @classmethod
+    async def open(cls, end: socket.socket) -> "_Pipe":
+        end.setblocking(False)  # noqa: FBT003 - socket's own
+        return cls(end, *await asyncio.open_unix_connection(sock=end))
+
+    async def __aenter__(self) -> "_Pipe":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def send(self, *frame: object) -> None:
+        """Send a frame.  Raises ConnectionError: the other end is closed."""
+        if self._writer.is_closing():
+            raise ConnectionResetError(_GONE)
+        data = msgspec.msgpack.encode(frame)
+        self._writer.write(_LENGTH.pack(len(data)) + data)
+        await self._writer.drain()  # waits for the peer to read; ended by the end of the pipe
+
+    def __aiter__(self) -> "_Pipe":
+        return self
+
+    async def __anext__(self) -> Any:
+        """The next frame, until the other end is closed."""
+        try:
+            (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+            if size > _MAX_FRAME_BYTES:
+                raise ConnectionResetError(f"a frame of {size} bytes came, the limit is {_MAX_FRAME_BYTES}")
+            return msgspec.msgpack.decode(await self._reader.readexactly(size))
+        except (asyncio.IncompleteReadError, OSError):
+            raise StopAsyncIteration from None
+
+    async def close(self) -> None:
+        """Close this end; idempotent."""
+        self._in_children.release()
+        self._writer.close()

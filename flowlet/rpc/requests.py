@@ -1,0 +1,282 @@
+"""Requests to a JobManager and their answers, whatever carries them: HTTP, a pipe of a child process, or a call in this process.
+
+Side:       loop.
+Rules:      a handler knows neither its carrier nor aiohttp.  A body is whole before its handler is called.
+Absent:     signatures.  HTTP has them (``AuthenticatingServer``, ``RpcClient``); the other carriers join processes of one program alone.
+"""
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn, Protocol
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from flowlet.errors import FlowletError
+from flowlet.rpc.auth import NONCE_BYTES, Nonce
+from netstack.late import dataclass
+
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of a body, and of one message of a TaskManager's session
+SESSION_PATH: Final = "/rpc/taskmanager"  # where HTTP has the session of a TaskManager
+MSGPACK: Final = "application/msgpack"
+JSON: Final = "application/json"
+# Why a session ends, as a WebSocket says it (RFC 6455, section 7.4.1).
+GOING_AWAY: Final = 1001
+POLICY_VIOLATION: Final = 1008
+_NS_PER_MS: Final = 1_000_000
+
+WallClock = Callable[[], int]
+
+
+class RpcConnectError(FlowletError):
+    """The server could not be reached, or the connection broke before the whole answer arrived.
+
+    Its text has the reason; the errors of the libraries that led to it say no more, and are not its cause.
+    """
+
+    is_one_line = True
+
+
+class RpcStatusError(FlowletError):
+    """The server answered with an error; ``errors`` are its texts."""
+
+    def __init__(self, status: int, errors: list[str]) -> None:
+        super().__init__("; ".join(errors) or f"HTTP status {status}")
+        self.status = status
+        self.errors = errors
+
+
+class SessionEndedError(FlowletError):
+    """No more messages come; the text says why, and calls the peer "it"."""
+
+
+class _ErrorBody(msgspec.Struct):
+    errors: list[str]
+
+
+_error_decoder: Final = msgspec.json.Decoder(_ErrorBody)
+
+
+@dataclass(frozen=True, slots=True)
+class RpcResponse:
+    """An answer, as its client sees it: from HTTP only with a valid proof."""
+
+    status: int
+    body: bytes
+
+    def raise_for_status(self) -> "RpcResponse":
+        """Return this answer.  Raises RpcStatusError: the status is 400 or more."""
+        if self.status < 400:
+            return self
+        raise RpcStatusError(self.status, _errors_in(self.body))
+
+
+def _errors_in(body: bytes) -> list[str]:
+    try:
+        return _error_decoder.decode(body).errors
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return [body[:200].decode("utf-8", "replace")]
+
+
+# ---------------------------------------------------------------- the client's side
+
+
+class SessionTransport(Protocol):
+    """One end of the session between a JobManager and a TaskManager.  Threading: the loop; one task sends and one receives."""
+
+    async def send(self, content: bytes) -> None:
+        """Send a message.  Raises ConnectionError: the session has ended."""
+
+    async def receive(self, timeout_s: float | None = None) -> bytes:
+        """The next message.
+
+        Raises:
+            TimeoutError: none came within ``timeout_s``.
+            SessionEndedError: no more come.
+        """
+
+    async def close(self, reason: str, *, code: int = GOING_AWAY) -> None:
+        """End the session and tell the peer why; idempotent."""
+
+
+class RpcGateway(Protocol):
+    """What a client or a TaskManager has of its JobManager.  Threading: the loop on which it was made."""
+
+    @property
+    def authority(self) -> str:
+        """``host:port`` of the JobManager."""
+
+    async def request(
+        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = 30.0
+    ) -> RpcResponse:
+        """Send a request; return the answer, whatever its status.  ``path`` includes the query and is sent unchanged.
+
+        Raises:
+            RpcConnectError: there is no JobManager, or no answer within ``timeout_s``.
+            AuthenticationError: client and JobManager have different secrets.
+        """
+
+    async def open_session(self) -> SessionTransport:
+        """Open the session of a TaskManager.
+
+        Raises:
+            RpcConnectError: there is no JobManager.
+            AuthenticationError: TaskManager and JobManager have different secrets.
+            RpcStatusError: the JobManager refuses it.
+        """
+
+    async def close(self) -> None:
+        """End all connections; idempotent."""
+
+
+# ---------------------------------------------------------------- the JobManager's side
+
+
+class Request(Protocol):
+    """What a handler sees; aiohttp's requests have it, too."""
+
+    @property
+    def raw_path(self) -> str:
+        """The target, with the query, as it was sent."""
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The parameters; of several values the first one."""
+
+    @property
+    def match_info(self) -> Mapping[str, str]:
+        """The variable parts of the path."""
+
+    async def read(self) -> bytes:
+        """The body; no wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """A whole answer."""
+
+    status: int = 200
+    body: bytes | None = None
+    content_type: str = JSON
+
+
+class RequestError(Exception):
+    """A handler refuses a request."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+RequestHandler = Callable[[Any], Awaitable[Any]]
+"""From a ``Request`` to a ``Response``; of a carrier's own routes to what that carrier sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Requests with a method and a path, such as ``/jobs/{job_id}``, and what answers them."""
+
+    method: str
+    path: str
+    handler: RequestHandler
+
+
+def refuse(status: int, reason: str) -> NoReturn:
+    """Raise the ``RequestError``."""
+    raise RequestError(status, reason)
+
+
+def error_response(status: int, *errors: str) -> Response:
+    """An error in the form of all errors: ``{"errors": [text, ...]}``."""
+    return Response(status=status, body=msgspec.json.encode({"errors": list(errors)}))
+
+
+class PlainRequest:
+    """A request that came by something else than HTTP."""
+
+    def __init__(self, raw_path: str, match_info: Mapping[str, str], body: bytes) -> None:
+        self.raw_path = raw_path
+        self.match_info = match_info
+        self.query: dict[str, str] = {}
+        for name, value in parse_qsl(raw_path.partition("?")[2], keep_blank_values=True):
+            self.query.setdefault(name, value)
+        self._body = body
+
+    def __repr__(self) -> str:
+        return f"<PlainRequest of {self.raw_path}>"
+
+    async def read(self) -> bytes:
+        """The body; no wait."""
+        return self._body
+
+
+class Router:
+    """Finds the handler of a request that came by something else than HTTP.
+
+    Args:
+        routes: the first one that fits answers.
+    """
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._routes: dict[int, list[tuple[list[str], Route]]] = {}  # by the number of parts of their paths
+        for route in routes:
+            parts = route.path.split("/")
+            self._routes.setdefault(len(parts), []).append((parts, route))
+
+    def __repr__(self) -> str:
+        return f"<Router of {sum(map(len, self._routes.values()))} routes>"
+
+    async def answer(self, method: str, target: str, body: bytes) -> Response:
+        """The handler's answer, or a refusal; whatever else a handler raises is raised."""
+        parts = [unquote(part) for part in target.partition("?")[0].split("/")]
+        allowed = []
+        for template, route in self._routes.get(len(parts), ()):
+            match_info = _match(template, parts)
+            if match_info is None:
+                continue
+            if route.method == method:
+                return await _answer_of(route.handler, PlainRequest(target, match_info, body))
+            allowed.append(route.method)
+        return error_response(405, "Method Not Allowed") if allowed else error_response(404, "Not Found")
+
+
+async def _answer_of(handler: RequestHandler, request: PlainRequest) -> Response:
+    try:
+        response = await handler(request)
+    except RequestError as error:
+        return error_response(error.status, error.reason)
+    assert isinstance(response, Response), "handlers of a JobManager answer so"
+    return response
+
+
+def _match(template: Sequence[str], parts: Sequence[str]) -> dict[str, str] | None:
+    found = {}
+    for wanted, part in zip(template, parts, strict=True):
+        if wanted.startswith("{"):
+            if not part:
+                return None
+            found[wanted[1:-1]] = part
+        elif wanted != part:
+            return None
+    return found
+
+
+# ---------------------------------------------------------------- clocks and nonces of signed requests
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // _NS_PER_MS
+
+
+def steady_clock(wall: WallClock = wall_clock_ms, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> WallClock:
+    """A clock that shows the time of ``wall`` now, and is then neither put back nor forward."""
+    offset_ns = wall() * _NS_PER_MS - monotonic_ns()
+    return lambda: (offset_ns + monotonic_ns()) // _NS_PER_MS
+
+
+def new_nonce() -> Nonce:
+    """A nonce that was never used."""
+    return Nonce(os.urandom(NONCE_BYTES).hex())
