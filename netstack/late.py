@@ -1,8 +1,8 @@
 """What makes our modules quick to import: ``dataclass`` whose methods are made late, and packages whose names are imported late.
 
 Side:       pure.
-Invariants: a class has the fields, parameters, methods and pickles that ``dataclasses.dataclass`` would give it.  Its methods are the
-            standard library's own from the first call on.  A package has the names, and the ``dir()``, that it would have with
+Invariants: a class has the fields, parameters, methods and pickles that ``dataclasses.dataclass`` would give it.  Its methods are
+            made at the first call of any of them.  A package has the names, and the ``dir()``, that it would have with
             plain imports.
 Rules:      ``dataclass`` is for our own classes; late names are for packages that no program needs as a whole.
 Figure:     the standard library compiles up to six methods per class, 0.8 ms on Python 3.11.  A local job imports 390 classes of ours
@@ -12,13 +12,16 @@ Delete it:  when the oldest supported Python makes a class in 0.1 ms.
 
 import dataclasses
 import functools
+import gc
 import importlib.util
-import inspect
+import reprlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-_COMPARISONS: Final = ("__lt__", "__le__", "__gt__", "__ge__")
+_COMPARISONS: Final = {"__eq__": "==", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
+_FACTORY: Final = object()  # no argument was given: the field's factory makes the value
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -27,6 +30,20 @@ else:
     def dataclass(cls: type | None = None, /, **parameters: bool) -> Any:
         """The class with fields for its annotations; ``parameters`` are those of ``dataclasses.dataclass``."""
         return (lambda each: _with_fields(each, parameters)) if cls is None else _with_fields(cls, parameters)
+
+
+def import_many(module: str) -> ModuleType:
+    """Import a module that imports hundreds of others; the garbage collector rests meanwhile.
+
+    Imports make hundreds of thousands of objects that stay; looking at them again and again takes a sixth of the time.
+    """
+    if not gc.isenabled():
+        return importlib.import_module(module)
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.enable()
 
 
 def late_names(package: str, places: Mapping[str, str], otherwise: Callable[[str], Any] | None = None) -> tuple[Any, Any]:
@@ -66,7 +83,7 @@ def _has_module(package: str, name: str) -> bool:
         return False
 
 
-def _with_fields(cls: type, parameters: dict[str, bool]) -> type:
+def _with_fields(cls: type, parameters: dict[str, bool]) -> Any:
     is_frozen, has_eq = parameters.get("frozen", False), parameters.get("eq", True)
     late = [name for name in _names_of_methods(parameters) if name not in vars(cls)]
     has_hash = vars(cls).get("__hash__") is not None or ("__hash__" in vars(cls) and "__eq__" not in vars(cls))
@@ -87,14 +104,14 @@ def _with_fields(cls: type, parameters: dict[str, bool]) -> type:
 
 def _names_of_methods(parameters: dict[str, bool]) -> list[str]:
     wanted = [name for name in ("init", "repr", "eq") if parameters.get(name, True)]
-    return [f"__{name}__" for name in wanted] + [*_COMPARISONS] * parameters.get("order", False)
+    return [f"__{name}__" for name in wanted] + [*_COMPARISONS][1:] * parameters.get("order", False)
 
 
 @functools.cache
 def _noted_parameters(parameters: frozenset[tuple[str, bool]]) -> Any:
     """What the standard library notes in a class that gets these parameters."""
-    noted: Any = dataclasses.make_dataclass("Empty", (), **dict(parameters)).__dataclass_params__  # type: ignore[call-overload]
-    return noted
+    make: Any = dataclasses.make_dataclass  # type checkers do not see that only its flags are given
+    return make("Empty", (), **dict(parameters)).__dataclass_params__
 
 
 class _LateMethods:
@@ -114,7 +131,8 @@ class _LateMethods:
 
     def make(self) -> None:
         """Make the methods; a second call, on another thread too, does no harm."""
-        methods = _methods_of(self._class, self._parameters)
+        is_frozen, has_slots = self._parameters.get("frozen", False), self._parameters.get("slots", False)
+        methods = _methods_of(self._class, self._names, is_frozen=is_frozen, has_slots=has_slots)
         for name in self._names:
             setattr(self._class, name, methods[name])
 
@@ -137,26 +155,69 @@ class _LateSignature:
 
     def __get__(self, instance: object, owner: type) -> Any:
         self._methods.make()
+        import inspect  # here: it takes longer to import than all of this module
+
         found = inspect.signature(owner.__init__)  # type: ignore[misc]
         return found.replace(parameters=list(found.parameters.values())[1:])
 
 
-def _methods_of(cls: Any, parameters: dict[str, bool]) -> Mapping[str, Any]:
-    """The methods that the standard library makes for the fields of a class."""
-    fields = [(each.name, each.type, each) for each in cls.__dataclass_fields__.values() if not _is_class_variable(each)]
-    asked = {name: parameters[name] for name in ("init", "repr", "eq", "order", "unsafe_hash", "frozen") if name in parameters}
-    namespace = {"__post_init__": None} if hasattr(cls, "__post_init__") else {}
-    twin = dataclasses.make_dataclass(cls.__name__, fields, namespace=namespace, **asked)
-    methods = dict(vars(twin))
-    for name, method in methods.items():
-        if inspect.isfunction(method):
-            method.__qualname__ = f"{cls.__qualname__}.{name}"
-            method.__module__ = cls.__module__
-    return methods
+def _methods_of(cls: Any, names: Iterable[str], *, is_frozen: bool, has_slots: bool) -> Mapping[str, Any]:
+    """The methods for the fields of a class, compiled together."""
+    every = [each for each in cls.__dataclass_fields__.values() if not _is_of_kind(each, "_FIELD_CLASSVAR")]
+    fields = [each for each in every if not _is_of_kind(each, "_FIELD_INITVAR")]
+    compared = [each.name for each in fields if each.compare]
+    scope: dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
+    text = _text_of_init(cls, every, scope, is_frozen=is_frozen, has_slots=has_slots)
+    shown = ", ".join(f"{each.name}={{self.{each.name}!r}}" for each in fields if each.repr)
+    text += f"def __repr__(self):\n return f'{{self.__class__.__qualname__}}({shown})'\n"
+    for name, operator in _COMPARISONS.items():
+        text += f"def {name}(self, other):\n if other.__class__ is self.__class__:\n  "
+        text += f"return {_tuple_of('self', compared)} {operator} {_tuple_of('other', compared)}\n return NotImplemented\n"
+    hashed = [each.name for each in fields if (each.compare if each.hash is None else each.hash)]
+    text += f"def __hash__(self):\n return hash({_tuple_of('self', hashed)})\n"
+    # A code object: Python forgets that Ctrl-C has ended a program where a text is executed after it.
+    exec(compile(text, "<string>", "exec"), scope)  # noqa: S102 - made of the names of fields
+    scope["__init__"].__annotations__ = {each.name: each.type for each in every if each.init} | {"return": None}
+    for name in names:
+        scope[name].__qualname__ = f"{cls.__qualname__}.{name}"
+        scope[name].__module__ = cls.__module__
+    scope["__repr__"] = reprlib.recursive_repr()(scope["__repr__"])
+    return scope
 
 
-def _is_class_variable(field: Any) -> bool:
-    return field._field_type is dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]
+def _text_of_init(cls: Any, fields: list[Any], scope: dict[str, Any], *, is_frozen: bool, has_slots: bool) -> str:
+    positional = ["self"]
+    named: list[str] = []
+    lines: list[str] = []
+    passed: list[str] = []
+    for each in fields:
+        name, default = each.name, ""
+        value = name
+        if each.default is not dataclasses.MISSING:
+            scope[f"_default_{name}"], default = each.default, f"=_default_{name}"
+        elif each.default_factory is not dataclasses.MISSING:
+            scope[f"_factory_{name}"], default = each.default_factory, "=_FACTORY"
+            value = f"_factory_{name}() if {name} is _FACTORY else {name}" if each.init else f"_factory_{name}()"
+        if each.init:
+            (named if each.kw_only else positional).append(name + default)
+        elif each.default is not dataclasses.MISSING:
+            value = f"_default_{name}"
+        if _is_of_kind(each, "_FIELD_INITVAR"):
+            passed.append(name)
+        elif each.init or (value != name and (has_slots or not value.startswith("_default_"))):  # else the class has the value, or nobody
+            lines.append(f"_set(self, {name!r}, {value})" if is_frozen else f"self.{name} = {value}")
+    if hasattr(cls, "__post_init__"):
+        lines.append(f"self.__post_init__({', '.join(passed)})")
+    parameters = [*positional, *(["*", *named] if named else [])]
+    return f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"]) + "\n"
+
+
+def _tuple_of(owner: str, names: Iterable[str]) -> str:
+    return f"({''.join(f'{owner}.{name},' for name in names)})"
+
+
+def _is_of_kind(field: Any, kind: str) -> bool:
+    return field._field_type is getattr(dataclasses, kind)
 
 
 def _freeze(cls: Any, *, has_slots: bool) -> None:

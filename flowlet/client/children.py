@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, Protocol
 
 from flowlet.client.program.interrupts import Latch
 from flowlet.client.python_interpreter import command_of_task_manager
@@ -53,10 +53,10 @@ class TaskManagerOptions:
     network_memory_bytes: int | None = None
     python: str | None = None  # the interpreter; None: this one
 
-    def arguments(self) -> list[str]:
-        """The options of ``python -m flowlet.tm``."""
+    def arguments(self, parent_pid: int | None = None) -> list[str]:
+        """The options of ``python -m flowlet.tm``; ``parent_pid`` None: its parent is this process."""
         arguments = ["--jobmanager", self.jobmanager, "--slots", str(self.num_slots), "--secret-file", str(self.secret_file)]
-        arguments += ["--parent-pid", str(os.getpid())]
+        arguments += ["--parent-pid", str(parent_pid or os.getpid())]
         if self.pin_cpu is not None:
             arguments += ["--pin-cpu", str(self.pin_cpu)]
         if self.network_memory_bytes is not None:
@@ -211,22 +211,71 @@ class OutputForwarder:
             self._on_failure()
 
 
+class ChildProcess(Protocol):
+    """What is known of one child: it was executed, or forked from a server."""
+
+    returncode: int | None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """What it prints."""
+
+    def end_event_fd(self) -> int:
+        """A new descriptor, the caller's, that can be read once the process has ended."""
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+
+    def kill_group(self) -> None:
+        """Kill it, and what is of its group."""
+
+
+Launch = Callable[[TaskManagerOptions, int, int], ChildProcess]
+"""Starts a child with the ends of two pipes: the kernel ends it with the first one; it tells the program something through the second."""
+
+
+class ExecutedProcess(subprocess.Popen[bytes]):
+    """A child that was executed: a ``Launch``."""
+
+    def __init__(self, options: TaskManagerOptions, life_fd: int, status_fd: int) -> None:
+        command = command_of_task_manager(options.python, options.program_file, life_fd, status_fd)
+        super().__init__(
+            [*command, *options.arguments()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=None if inherits_standard_error() else subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=(life_fd, status_fd),
+        )
+
+    def end_event_fd(self) -> int:
+        """As ``ChildProcess``."""
+        return os.pidfd_open(self.pid)
+
+    def kill_group(self) -> None:
+        """As ``ChildProcess``."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
 class TaskManagerProcess:
     """One child.  Threading: one thread at a time."""
 
-    def __init__(self, options: TaskManagerOptions, forwarder: OutputForwarder) -> None:
+    def __init__(self, options: TaskManagerOptions, forwarder: OutputForwarder, launch: "Launch | None" = None) -> None:
         their_life, self._life_fd = os.pipe()  # the kernel ends the child when the other end of this pipe is gone
         self._status_fd, their_status = os.pipe()
         try:
-            command = command_of_task_manager(options.python, options.program_file, their_life, their_status)
-            self._process = subprocess.Popen(  # noqa: S603 - an interpreter, and our own module
-                [*command, *options.arguments()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=None if _inherits_standard_error() else subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=(their_life, their_status),
-            )
+            self._process = (launch or ExecutedProcess)(options, their_life, their_status)
         except BaseException:
             os.close(self._life_fd)
             os.close(self._status_fd)
@@ -252,7 +301,7 @@ class TaskManagerProcess:
 
     def end_event_fd(self) -> int:
         """A new descriptor, the caller's, that can be read once the process has ended; call it before ``end`` says so."""
-        return os.pidfd_open(self._process.pid)
+        return self._process.end_event_fd()
 
     def end(self) -> str | None:
         """How it ended, in words; None while it runs."""
@@ -274,7 +323,7 @@ class TaskManagerProcess:
         Raises:
             FlowletError: it ended before, or was not ready in time.
         """
-        while (ready_line := self._next_told()) is None:
+        while (ready_line := self._next_told()) is None or ready_line == ENDING:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise FlowletError(f"TaskManager process {self.pid} was not ready in time")
@@ -311,7 +360,7 @@ class TaskManagerProcess:
         if ENDING in iter(self._next_told, None) and self._has_ended(EXIT_WORK_S):
             return
         _log.warning("a TaskManager did not stop and was killed", pid=self.pid)
-        self._kill_group()
+        self._process.kill_group()
         if not self._has_ended(_KILL_TIMEOUT_S):
             _log.warning("a TaskManager that was killed is still there", pid=self.pid, timeout_s=_KILL_TIMEOUT_S)
 
@@ -332,13 +381,9 @@ class TaskManagerProcess:
                 return False
         finally:
             os.close(descriptor)
-        self._kill_group()
+        self._process.kill_group()
         self._process.wait()  # waits for the exit code of a process that has ended; ended by the kernel
         return True
-
-    def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
 
     def close_output(self) -> None:
         """Give the pipes back; after the forwarder was closed."""
@@ -357,7 +402,7 @@ class TaskManagerProcess:
         return True
 
 
-def _inherits_standard_error() -> bool:
+def inherits_standard_error() -> bool:
     """Whether a child has this program's standard error; else the program was started without one."""
     try:
         return os.get_inheritable(2)

@@ -12,6 +12,7 @@ import errno
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 import time
 from contextlib import ExitStack, suppress
@@ -19,10 +20,11 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from flowlet.client.child_supervisor import ChildSupervisor
-from flowlet.client.children import OutputForwarder, TaskManagerOptions
+from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess
+from flowlet.client.fork_server_client import ForkServer
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.client.program_code import NeededCode
@@ -38,12 +40,12 @@ from flowlet.rpc.auth import SECRET_BYTES
 from flowlet.rpc.local_rpc import LocalRpc
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.tm.process_model import NUM_DESCRIPTORS, check_free_descriptors
-from flowlet.tm.task import CancellationConfig
-from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.eventloop import EventLoopThread
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.security import SecurityConfig
+
+if TYPE_CHECKING:
+    from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig
 
 _log = LogLines(__name__)
 
@@ -135,6 +137,7 @@ class EmbeddedCluster(ClusterClient):
         self._job_manager = job_manager
         self._forwarder: OutputForwarder | None = None
         self._supervisor: ChildSupervisor | None = None  # of the TaskManagers that are children
+        self._fork_server: ForkServer | None = None  # from which they are forked
         self._folder: Path | None = None  # with the secret file of the children
 
     @classmethod
@@ -144,7 +147,7 @@ class EmbeddedCluster(ClusterClient):
         num_slots: int,
         *,
         in_process: bool,
-        config: TaskExecutorConfig | None = None,
+        config: "TaskExecutorConfig | None" = None,
         checkpoint_secret: bytes | None = None,
         python: str | None = None,
     ) -> "EmbeddedCluster":
@@ -165,10 +168,7 @@ class EmbeddedCluster(ClusterClient):
             with DeferredSignals():
                 cluster = cls._start_empty(secrets.token_bytes(SECRET_BYTES), checkpoint_secret)
             if in_process:
-                # Nothing can end one of them alone: the process is the user's.
-                config = config or TaskExecutorConfig(cancellation=CancellationConfig(fatal_timeout_s=0))
-                network = replace(config.network, security=SecurityConfig.hmac(cluster.secret))
-                cluster._start_in_process(num_task_managers, replace(config, num_slots=num_slots, network=network))
+                cluster._start_in_process(num_task_managers, num_slots, config)
             else:
                 cluster._start_children(num_task_managers, num_slots, None if python is None else checked_interpreter(python))
         except BaseException:
@@ -234,13 +234,23 @@ class EmbeddedCluster(ClusterClient):
 
     # ---------------------------------------------------------------- start
 
-    def _start_in_process(self, num_task_managers: int, config: TaskExecutorConfig) -> None:
+    def _start_in_process(self, num_task_managers: int, num_slots: int, config: "TaskExecutorConfig | None") -> None:
+        # Here, as a program whose TaskManagers are children runs none of what they import.
+        from flowlet.tm.task import CancellationConfig
+        from flowlet.tm.task_executor import TaskExecutorConfig
+        from netstack.security import SecurityConfig
+
+        # Nothing can end one of them alone: the process is the user's.
+        config = config or TaskExecutorConfig(cancellation=CancellationConfig(fatal_timeout_s=0))
+        config = replace(config, num_slots=num_slots, network=replace(config.network, security=SecurityConfig.hmac(self.secret)))
         for _ in range(num_task_managers):
-            self.run(lambda: self._start_executor(config))
+            self.run(partial(self._start_executor, config))
         for executor in self.task_executors:
             self.run(partial(_wait_registered, executor))
 
-    async def _start_executor(self, config: TaskExecutorConfig) -> None:
+    async def _start_executor(self, config: "TaskExecutorConfig") -> None:
+        from flowlet.tm.task_executor import ProcessHooks, TaskExecutor
+
         hooks = ProcessHooks(failed=lambda reason: _log.error("a TaskManager in this process cannot go on", reason=reason))
         executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", config, self.loop, hooks)
         self.task_executors.append(executor)  # before anything is open: whoever is interrupted while it starts closes it
@@ -253,12 +263,20 @@ class EmbeddedCluster(ClusterClient):
             program_file = self._folder / "program.json"
             program_file.write_text(program_start(python).to_json(), encoding="ascii")
             self._forwarder = OutputForwarder(self._cancel_jobs)
-            self._supervisor = ChildSupervisor(self._forwarder, RespawnPolicy())
+            self._fork_server = ForkServer(python, program_file, self._forwarder, self._connect_child)
+            start_child = partial(TaskManagerProcess, launch=self._fork_server.launch)
+            self._supervisor = ChildSupervisor(self._forwarder, RespawnPolicy(), start_child)
+        self._fork_server.wait_ready(time.monotonic() + _READY_TIMEOUT_S)
         cpus = sorted(os.sched_getaffinity(0))
         pins = cpus if num_task_managers == len(cpus) else [None] * num_task_managers
         address = f"{self.host}:{self.port}"
         options = [TaskManagerOptions(address, secret_file, program_file, num_slots, pin_cpu=pin_cpu, python=python) for pin_cpu in pins]
         self._supervisor.start(options, _READY_TIMEOUT_S)
+
+    def _connect_child(self, end: socket.socket) -> None:
+        """The JobManager serves the child that has the other end."""
+        local = self._job_manager.local
+        self.loop.execute_threadsafe(local.begin_pipe, end, "a TaskManager of this program")
 
     # ---------------------------------------------------------------- end
 
@@ -281,6 +299,10 @@ class EmbeddedCluster(ClusterClient):
     def _stop_children(self) -> None:
         if self._supervisor is not None:
             self._supervisor.stop()
+        elif self._forwarder is not None:  # it was interrupted, or no server could be started
+            self._forwarder.close()
+        if self._fork_server is not None:
+            self._fork_server.close()
 
     def _remove_folder(self) -> None:
         if self._folder is not None:
@@ -293,7 +315,7 @@ async def _cancel_all(api: JobManagerApi) -> None:
             await api.cancel(job["jid"])
 
 
-async def _wait_registered(executor: TaskExecutor) -> None:
+async def _wait_registered(executor: "TaskExecutor") -> None:
     try:
         async with asyncio.timeout(_READY_TIMEOUT_S):
             await executor.is_registered.wait()

@@ -22,7 +22,7 @@ from typing import Final
 import flowlet
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import program_loggers
-from flowlet.tm.program_start import BOOT, ProgramStart
+from flowlet.tm.program_start import BOOT, SERVER_BOOT, ProgramStart
 
 _CHECK_TIMEOUT_S: Final = 60.0
 _CHECK: Final = (
@@ -75,11 +75,19 @@ def command_of_task_manager(python: str | None, program_file: Path, life_fd: int
     Raises:
         FlowletError: this interpreter does not know its own program file.
     """
+    return [*_interpreter(python), BOOT, _engine_folder(is_other=python is not None), str(program_file), str(life_fd), str(status_fd)]
+
+
+def command_of_fork_server(python: str | None, program_file: Path, control_fd: int) -> list[str]:
+    """The command line of the process from which TaskManagers are forked; otherwise as ``command_of_task_manager``."""
+    return [*_interpreter(python), SERVER_BOOT, _engine_folder(is_other=python is not None), str(program_file), str(control_fd)]
+
+
+def _interpreter(python: str | None) -> list[str]:
     executable = python or sys.executable
     if not executable:
         raise FlowletError("this Python does not know its own program file, so it cannot start TaskManagers; use in_process=True")
-    arguments = [_engine_folder(is_other=python is not None), str(program_file), str(life_fd), str(status_fd)]
-    return [executable, *interpreter_flags(), "-P", "-c", BOOT, *arguments]
+    return [executable, *interpreter_flags(), "-P", "-c"]
 
 
 def interpreter_flags() -> list[str]:

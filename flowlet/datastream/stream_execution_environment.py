@@ -65,7 +65,7 @@ from flowlet.graph.transformation import (
     SourceTransformation,
     Transformation,
 )
-from netstack.late import dataclass
+from netstack.late import dataclass, import_many
 
 if TYPE_CHECKING:
     pass
@@ -562,7 +562,7 @@ def _submit_with_client(
     keep: Callable[[RunningJob], None],
 ) -> SubmittedJob:
     importlib.import_module(_FRAMES_MODULE).install_exception_hook()  # before the imports, which take a third of a second
-    submitted: SubmittedJob = importlib.import_module(_CLIENT_MODULE).submit(stream_graph, address, in_process, keep)
+    submitted: SubmittedJob = import_many(_CLIENT_MODULE).submit(stream_graph, address, in_process, keep)
     return submitted
 
 

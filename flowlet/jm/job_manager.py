@@ -35,7 +35,7 @@ from netstack.errors import ConfigError as NetstackConfigError
 from netstack.forks import PortClosedInChildren
 from netstack.log_lines import LogLines
 from netstack.security import check_loopback
-from netstack.transport.server import within_descriptors
+from netstack.transport.socket_options import within_descriptors
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -171,6 +171,7 @@ class JobManager:
             return
         assert self._server is not None, "start() set it"
         assert self._door is not None, "start() set it"
+        self.local.refuse_sessions()
         await self.dispatcher.close()
         self._server.close()
         self._door.close()

@@ -43,6 +43,7 @@ _LENGTH: Final = struct.Struct(">I")
 _REQUEST, _ANSWER, _OPEN, _MESSAGE, _END = range(5)
 _CLOSE_TIMEOUT_S: Final = 0.3
 _CLOSED: Final = "its connection was closed"
+_STOPPING: Final = "the JobManager is stopping"
 _GONE: Final = "the connection broke: the other process has closed it, or is gone"
 _log = LogLines(__name__)
 
@@ -62,6 +63,7 @@ class LocalServer:
         self._router = Router(routes)
         self._serve_session = serve_session
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._refuses_sessions = False
         self.is_closed = False
 
     def __repr__(self) -> str:
@@ -72,7 +74,9 @@ class LocalServer:
         return self._begin(self._answer(method, target, body), f"{method} {target.partition('?')[0]}")
 
     def open_session(self) -> SessionTransport:
-        """The TaskManager's end of a new session within this process."""
+        """The TaskManager's end of a new session within this process.  Raises RpcConnectError: there are no more."""
+        if self._refuses_sessions:
+            raise RpcConnectError(_STOPPING)
         theirs, ours = _LocalTransport.pair()
         self._begin(self._serve(ours, None), "session within this process")
         return theirs
@@ -81,9 +85,13 @@ class LocalServer:
         """Serve the process that has the other end of a pair, until this server or the other end is closed; closes ``end``."""
         self._begin(self._serve_pipe(end, name), name)
 
+    def refuse_sessions(self) -> None:
+        """Open no more sessions: those that end are not to be replaced."""
+        self._refuses_sessions = True
+
     async def close(self, grace_s: float) -> None:
         """End what is under way; what ends by itself has so many seconds for it.  Idempotent."""
-        self.is_closed = True
+        self.is_closed = self._refuses_sessions = True
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks, timeout=grace_s)
@@ -112,6 +120,8 @@ class LocalServer:
                 async for kind, number, *content in pipe:
                     if kind == _REQUEST:
                         self._begin(self._answer_to(pipe, number, *content), f"request of {name}")
+                    elif kind == _OPEN and self._refuses_sessions:
+                        await pipe.send(_END, number, _STOPPING)
                     elif kind == _OPEN:
                         sessions[number] = _PipeTransport(pipe, number)
                         self._begin(self._serve(sessions[number], name), f"session of {name}")

@@ -9,9 +9,8 @@ Absent:     connections that are kept, and WebSockets: ``RpcClient`` has them.  
 import errno
 import os
 import socket
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final, Protocol
 
 from flowlet.rpc.auth import (
     AUTH_HEADER,
@@ -30,6 +29,13 @@ from flowlet.rpc.auth import (
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcConnectError, RpcResponse, WallClock, new_nonce, wall_clock_ms
 
 _TIMEOUT_S: Final = 30.0
+
+
+class Headers(Protocol):
+    """Of an answer; their names in any case."""
+
+    def get(self, name: str, /) -> Any:
+        """The value of a header; None: there is none."""
 
 
 class OtherTimeError(Exception):
@@ -63,7 +69,7 @@ class RequestSigner:
         signature = sign_request(self._secret, line, body, nonce, self._clock() + self._ahead_ms)
         return nonce, {"Host": self._authority, AUTH_HEADER: signature}
 
-    def check(self, nonce: Nonce, answer: RpcResponse, headers: Mapping[str, str], *, is_second: bool) -> None:
+    def check(self, nonce: Nonce, answer: RpcResponse, headers: Headers, *, is_second: bool) -> None:
         """Check the proof of an answer.
 
         Raises:
@@ -77,7 +83,7 @@ class RequestSigner:
         except AuthenticationError as error:
             raise AuthenticationError(f"{self._authority}: {error}") from error
 
-    def check_refusal(self, nonce: Nonce, status: int, headers: Mapping[str, str], *, is_second: bool) -> None:
+    def check_refusal(self, nonce: Nonce, status: int, headers: Headers, *, is_second: bool) -> None:
         """Raise what a refusal means; of other answers nothing."""
         time_ms = headers.get(TIME_HEADER)
         if status == HTTPStatus.MISDIRECTED_REQUEST:
@@ -92,7 +98,7 @@ class RequestSigner:
         if status == HTTPStatus.UNAUTHORIZED:
             raise AuthenticationError(f"{self._authority} refused the request: authentication failed; do both use the same secret file?")
 
-    def keys_of_session(self, nonce: Nonce, headers: Mapping[str, str]) -> MessageKeys:
+    def keys_of_session(self, nonce: Nonce, headers: Headers) -> MessageKeys:
         """The keys of the session that an answer with these headers opens.  Raises AuthenticationError: its proof is wrong."""
         server_nonce = parse_nonce(headers.get(NONCE_HEADER)) or Nonce("")
         try:

@@ -13,12 +13,14 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from flowlet.errors import FlowletError
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 _MAX_INSTALL_S: Final = 900.0
 _LOOK_INTERVAL_S: Final = 0.25  # how late a cancelled task ends pip
@@ -31,7 +33,7 @@ class RequirementsError(FlowletError):
     """pip could not install what the job needs; the message has its last words."""
 
 
-def loaded_versions(modules: Mapping[str, ModuleType], installed: Iterable[metadata.Distribution] | None = None) -> dict[str, str]:
+def loaded_versions(modules: Mapping[str, ModuleType], installed: "Iterable[metadata.Distribution] | None" = None) -> dict[str, str]:
     """The versions of installed packages of which a module is loaded, by name.
 
     Args:
@@ -39,6 +41,8 @@ def loaded_versions(modules: Mapping[str, ModuleType], installed: Iterable[metad
         installed: the packages to look at; None: those where this Python keeps packages.
     """
     if installed is None:
+        from importlib import metadata  # here, as few jobs have requirements
+
         installed = metadata.distributions(path=[sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     loaded = {file for module in list(modules.values()) if isinstance(file := getattr(module, "__file__", None), str)}
     found = {}

@@ -9,8 +9,15 @@ from flowlet.rpc.early_signals import end_at_signals
 def main() -> None:
     """Take over signals, then import the rest and run."""
     end_at_signals("python -m flowlet.tm")
-    from flowlet.tm.command import run_command
     from flowlet.tm.process_end import leave
+    from flowlet.tm.program_start import program_end
+
+    end = program_end()
+    if end is not None:
+        from flowlet.tm.fork_server import run_forked
+
+        leave(run_forked(end))
+    from flowlet.tm.command import run_command
 
     leave(run_command())
 

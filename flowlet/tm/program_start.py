@@ -11,13 +11,16 @@ Rules:      imports at the top only what every interpreter has loaded at its sta
 """
 
 import fcntl
+import gc
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
@@ -26,6 +29,12 @@ BOOT: Final = "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flow
 
 Its arguments are the folder of our packages (empty: they are installed), the file of the ``ProgramStart``, the descriptors for ``end_with``
 and for ``tell_program``, then the TaskManager's options.
+"""
+
+SERVER_BOOT: Final = BOOT.replace("begin", "begin_fork_server")
+"""The text of ``python -c`` for a process from which TaskManagers are forked (``flowlet.tm.fork_server``).
+
+Its arguments are the folder of our packages, the file of the ``ProgramStart``, and the descriptor of its socket to the program.
 """
 
 _ENGINE: Final = ("flowlet", "netstack")
@@ -106,15 +115,15 @@ def _comes_from_elsewhere(name: str, module: ModuleType, path: list[str]) -> boo
     return found is not None and found.origin is not None and found.origin != origin
 
 
-started: ProgramStart | None = None
-"""What this process has of the program that started it; None: it is no child of a program.  Set before anything of ours is loaded."""
+_started: ProgramStart | None = None
 _initial_path: list[str] = []
+_program_end: socket.socket | None = None
 _status_fd: int | None = None
 
 
 def begin() -> None:
     """Run ``python -m flowlet.tm`` as a child of a program: the start of ``BOOT``."""
-    global started, _status_fd
+    global _started, _status_fd
     root, file, life_fd, status_fd = sys.argv[1:5]
     del sys.argv[1:5]
     if root:
@@ -122,15 +131,47 @@ def begin() -> None:
     end_with(int(life_fd))
     _status_fd = int(status_fd)
     os.set_inheritable(_status_fd, False)  # noqa: FBT003 - Python's own signature
-    with open(file, encoding="ascii") as text:
-        started = ProgramStart.from_json(text.read())
-    _initial_path[:] = sys.path
-    sys.path[:] = started.first_path(_initial_path)
-    if root:
-        _load_package("netstack", root)
+    _started = _enter_first_path(root, file)
     import runpy  # of the interpreter, now that the program's folder is the last
 
     runpy.run_module("flowlet.tm", run_name="__main__", alter_sys=True)
+
+
+def begin_fork_server() -> None:
+    """Fork TaskManagers as children of a program, until it is gone: the start of ``SERVER_BOOT``."""
+    root, file, control_fd = sys.argv[1:4]
+    del sys.argv[1:4]
+    if root:
+        del sys.path[0]
+    control = socket.socket(fileno=int(control_fd))
+    control.set_inheritable(False)
+    _enter_first_path(root, file)
+    gc.disable()  # until everything is imported: nothing of that is garbage
+    from flowlet.tm.fork_server import serve
+
+    serve(control)
+
+
+def forked_from(file: Path, status_fd: int, program_end: socket.socket) -> None:
+    """In a process that was forked: its program has written ``file``, and has the other ends of the pipe and of the pair of sockets."""
+    global _started, _status_fd, _program_end
+    _started = ProgramStart.from_json(file.read_text(encoding="ascii"))
+    _status_fd, _program_end = status_fd, program_end
+
+
+def program_end() -> socket.socket | None:
+    """The end of a pair of sockets whose other end the JobManager in the program has; None: this process was not forked."""
+    return _program_end
+
+
+def _enter_first_path(root: str, file: str) -> ProgramStart:
+    with open(file, encoding="ascii") as text:
+        start = ProgramStart.from_json(text.read())
+    _initial_path[:] = sys.path
+    sys.path[:] = start.first_path(_initial_path)
+    if root:
+        _load_package("netstack", root)
+    return start
 
 
 def _load_package(name: str, root: str) -> None:
@@ -142,13 +183,18 @@ def _load_package(name: str, root: str) -> None:
     spec.loader.exec_module(sys.modules[name])
 
 
+def started_by() -> ProgramStart | None:
+    """What this process has of the program that started it; None: it is no child of a program."""
+    return _started
+
+
 def enter_program() -> None:
     """Give import path and arguments of the program to its functions; once everything of ours is imported."""
-    if started is None:
+    if _started is None:
         return
-    sys.argv[:] = started.arguments
-    sys.path[:] = started.last_path(_initial_path)
-    for name in started.shadowed(sys.modules, sys.path):
+    sys.argv[:] = _started.arguments
+    sys.path[:] = _started.last_path(_initial_path)
+    for name in _started.shadowed(sys.modules, sys.path):
         sys.modules.pop(name, None)  # our modules keep theirs
 
 

@@ -9,7 +9,6 @@ Source:     Flink ``NettyServer``.
 """
 
 import asyncio
-import os
 import secrets
 import time
 
@@ -27,7 +26,7 @@ from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.limits import RateLimit
 from netstack.transport.message_codec import behind_decoder
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
-from netstack.transport.socket_options import check_congestion_control
+from netstack.transport.socket_options import check_congestion_control, within_descriptors
 from netstack.transport.tls_acceptor import TlsAcceptor
 from netstack.wire.gate_access import GateIdentity, gate_token
 
@@ -38,15 +37,6 @@ _ACCEPT_PASSES = 3
 _CLOSE_MARGIN_S = 0.2  # a connection that is cut at its deadline ends one turn of the loop later
 _NS_PER_MS = 1_000_000
 _LOGS_PER_S = 1.0  # of failed peers, which could fill a disk; ``num_failed_authentications`` and ``admission_statistics`` count all
-
-
-def within_descriptors(max_strangers: int) -> int:
-    """How many connections that have proved nothing a server may keep: ``max_strangers``, or a quarter of the descriptors if that is less.
-
-    A process may have two servers, whose strangers must leave half of its descriptors to the work.
-    """
-    soft = os.sysconf("SC_OPEN_MAX")  # RLIMIT_NOFILE; -1: there is no limit.  A module called ``resource`` may be the program's
-    return max_strangers if soft < 0 else max(1, min(max_strangers, soft // 4))
 
 
 class _ChannelGroup(ChannelHandler):

@@ -5,6 +5,7 @@ Source: Flink ``NettyClient.init``, ``NettyServer.init``.
 """
 
 import functools
+import os
 import socket
 from pathlib import Path
 from typing import Final
@@ -125,3 +126,12 @@ def _is_on_this_machine(sock: socket.socket) -> bool:
     except OSError:  # the peer is gone; the next read finds out
         return False
     return bool(peer == own) or is_loopback(peer)
+
+
+def within_descriptors(max_strangers: int) -> int:
+    """How many connections that have proved nothing a server may keep: ``max_strangers``, or a quarter of the descriptors if that is less.
+
+    A process may have two servers, whose strangers must leave half of its descriptors to the work.
+    """
+    soft = os.sysconf("SC_OPEN_MAX")  # RLIMIT_NOFILE; -1: there is no limit.  A module called ``resource`` may be the program's
+    return max_strangers if soft < 0 else max(1, min(max_strangers, soft // 4))

@@ -11,6 +11,7 @@ import pytest
 from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
 from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.tm.fork_server import PROCESS_NAME
 from tests.flowlet.connectors.files.file_formats import FORMATS, Format, fingerprint
 from tests.waiting import spin_until
 
@@ -43,7 +44,7 @@ def paced(number: int) -> int:
 
 
 def task_managers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "flowlet.tm" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children(recursive=True) if child.name() == PROCESS_NAME]
 
 
 def completed_checkpoints(folder: Path) -> Iterator[Path]:

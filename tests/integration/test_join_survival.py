@@ -15,6 +15,7 @@ from flowlet.common.typeinfo import Types
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import CloseableIterator, DataStream, KeyedStream, ProcessJoinFunction, StreamExecutionEnvironment
 from flowlet.datastream.window import TumblingEventTimeWindows
+from flowlet.tm.fork_server import PROCESS_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +69,7 @@ class Both(ProcessJoinFunction):
 
 
 def task_managers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "flowlet.tm" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children(recursive=True) if child.name() == PROCESS_NAME]
 
 
 def read_while_a_taskmanager_is_killed(stream: DataStream) -> list[Any]:

@@ -23,6 +23,7 @@ from flowlet.datastream import (
     StreamExecutionEnvironment,
 )
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor
+from flowlet.tm.fork_server import PROCESS_NAME
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -125,7 +126,7 @@ def environment(folder: Path) -> StreamExecutionEnvironment:
 
 
 def task_managers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "flowlet.tm" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children(recursive=True) if child.name() == PROCESS_NAME]
 
 
 @pytest.mark.parametrize("num_counters", [1, 2])

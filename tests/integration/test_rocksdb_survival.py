@@ -18,6 +18,7 @@ from flowlet.datastream import (
     StreamExecutionEnvironment,
 )
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from flowlet.tm.fork_server import PROCESS_NAME
 
 pytest.importorskip("rocksdict")
 
@@ -67,7 +68,7 @@ class CountInThreeStates(KeyedProcessFunction):
 
 
 def task_managers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "flowlet.tm" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children(recursive=True) if child.name() == PROCESS_NAME]
 
 
 @pytest.mark.parametrize("is_incremental", [True, pytest.param(False, marks=pytest.mark.long)], ids=["incremental", "full"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.cluster import Process
-from netstack.transport.server import within_descriptors
+from netstack.transport.socket_options import within_descriptors
 
 pytestmark = pytest.mark.slow
 

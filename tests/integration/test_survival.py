@@ -12,6 +12,7 @@ from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
 from flowlet.datastream import CloseableIterator, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.state import ValueStateDescriptor
+from flowlet.tm.fork_server import PROCESS_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +52,7 @@ class CountInState(KeyedProcessFunction):
 
 
 def task_managers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "flowlet.tm" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children(recursive=True) if child.name() == PROCESS_NAME]
 
 
 @pytest.mark.parametrize("form", ["sum", "state"])

@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import inspect
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -218,6 +219,40 @@ def test_parameters_are_noted_as_the_standard_library_notes_them() -> None:
         late, standard = (make(**parameters)(type("Some", (), {"__doc__": "."})) for make in (dataclass, dataclasses.dataclass))
 
         assert repr(late.__dataclass_params__) == repr(standard.__dataclass_params__)
+
+
+def test_a_program_that_ctrl_c_has_ended_is_known_to_have_ended_so() -> None:
+    """Though methods are made while its exit functions run: Python forgets it where a text is executed."""
+    text = (
+        "import atexit\nfrom netstack.late import dataclass\n@dataclass\nclass Late:\n    'x'\n    x: int\n"
+        "atexit.register(lambda: print(Late(1)))\nraise KeyboardInterrupt"
+    )
+
+    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, "Late(x=1)\n")
+
+
+@plain(slots=True)
+@pytest.mark.parametrize("is_slotted", [False, True])
+def test_fields_that_are_no_parameters_get_their_values(make: Any, is_slotted: bool) -> None:
+    class Plain:
+        named: int = field(default=1, kw_only=True)
+        hidden: int = field(default=2, init=False, repr=False)
+        made: list[int] = field(default_factory=list, init=False)
+        passed: InitVar[int] = 5
+        left_out: int = field(default=7, compare=False)
+
+        def __post_init__(self, passed: int) -> None:
+            self.made.append(passed)
+
+    cls: Any = make(Plain) if is_slotted else (dataclass if make.__module__ == "netstack.late" else dataclasses.dataclass)(Plain)
+
+    assert repr(cls(named=3)) == f"{Plain.__qualname__}(named=3, made=[5], left_out=7)"
+    assert cls(6).made == [6]
+    assert cls(6, 1) == cls(6, 2)
+    assert cls().hidden == 2
+    assert list(inspect.signature(cls).parameters) == ["passed", "left_out", "named"]
 
 
 # ---------------------------------------------------------------- names of packages

@@ -104,10 +104,9 @@ def test_a_record_that_is_not_of_the_schema_is_an_error(environment: StreamExecu
 
 
 def test_a_job_that_fails_gives_no_table(environment: StreamExecutionEnvironment) -> None:
-    results = results_of(environment.from_collection([0]).map(lambda value: 1 // value, Types.LONG()))
-
+    """Whether it fails while its results are read, or before anything could be."""
     with pytest.raises(JobExecutionError, match="ZeroDivisionError"):
-        results.to_arrow()
+        results_of(environment.from_collection([0]).map(lambda value: 1 // value, Types.LONG())).to_arrow()
 
 
 def test_results_leave_as_a_data_frame(environment: StreamExecutionEnvironment) -> None:

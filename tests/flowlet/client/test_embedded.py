@@ -17,6 +17,7 @@ from flowlet.connectors.sinks import PrintSink
 from flowlet.errors import ConfigError, FlowletError, JobExecutionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
+from flowlet.tm.fork_server import PROCESS_NAME
 from tests.flowlet.client.jobs import endless_shuffle, expected_counts, source, vertex, word_count
 from tests.flowlet.client.programs import Program, running
 from tests.waiting import PATIENCE_S, Stopwatch
@@ -185,7 +186,7 @@ def test_children_do_not_see_the_terminals_ctrl_c_and_end_on_close() -> None:
 def test_a_child_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
 
-    with pytest.raises(FlowletError, match=r"TaskManager process \d+ ended with exit code 1 before it was ready"):
+    with pytest.raises(FlowletError, match="the process from which TaskManagers are forked ended with exit code 1"):
         EmbeddedCluster.start(1, 1, in_process=False)
 
 
@@ -210,10 +211,11 @@ if sys.argv[1] == "wait":
 
 
 def started(program: Program) -> list[psutil.Process]:
-    """The TaskManagers of the program, once its job was submitted."""
+    """The TaskManagers of the program and the process from which they are forked, once its job was submitted."""
     program.wait_for_output("running")
-    children = psutil.Process(program.process.pid).children()
-    assert len(children) == 2
+    children = psutil.Process(program.process.pid).children(recursive=True)
+    assert [child.name() for child in children].count(PROCESS_NAME) == 2
+    assert len(children) == 3
     return children
 
 

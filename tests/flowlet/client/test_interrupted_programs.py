@@ -30,7 +30,7 @@ env.from_collection([1]).map(lambda value: value).print()
 def test_while_the_client_is_imported() -> None:
     """It is imported by the first ``execute``; the line that we wait for comes in the middle of that."""
     with running("-X", "importtime", "-c", f"{_JOB}\nwhile True:\n    env.execute()", "1") as program:
-        program.wait_for_error("flowlet.rpc.http")
+        program.wait_for_error("flowlet.rpc.requests")
         program.interrupt()
         code, _, errors = program.end()
 

@@ -128,7 +128,7 @@ def test_a_cluster_that_is_not_there_is_one_message(tmp_path: Path, monkeypatch:
     assert frames(errors)[0] == str(tmp_path / "program.py")
     assert len(frames(errors)) <= 1 + MAX_ENGINE_FRAMES
     assert errors[-1] == (
-        "flowlet.rpc.http.RpcConnectError: JobManager 127.0.0.1:1: Connection refused: nothing listens there; start a JobManager "
+        "flowlet.rpc.requests.RpcConnectError: JobManager 127.0.0.1:1: Connection refused: nothing listens there; start a JobManager "
         "(flowlet jm), or correct host and port"
     )
 
@@ -151,7 +151,7 @@ def test_a_cluster_that_is_lost_is_one_line(tmp_path: Path) -> None:
 
     assert code == 1
     assert len(errors) == 1
-    assert errors[0].startswith(f"flowlet.rpc.http.RpcConnectError: JobManager 127.0.0.1:{port}: ")
+    assert errors[0].startswith(f"flowlet.rpc.requests.RpcConnectError: JobManager 127.0.0.1:{port}: ")
 
 
 def test_an_object_that_refuses_to_be_sent_shows_its_own_lines_first(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_errors_of_libraries_that_led_to_ours_are_left_out(hook: None, capsys: p
 
 def test_what_is_about_the_cluster_alone_is_one_line(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(raised_in_engine(RpcConnectError("JobManager x:1:\ngone")), capsys) == [
-        "flowlet.rpc.http.RpcConnectError: JobManager x:1: gone"
+        "flowlet.rpc.requests.RpcConnectError: JobManager x:1: gone"
     ]
 
 

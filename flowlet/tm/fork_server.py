@@ -1,0 +1,128 @@
+"""The process from which a program's TaskManagers are forked: it has imported what they need, and nothing of the program.
+
+Two TaskManagers that are executed import 600 modules each, 0.55 s of CPU; forked ones share them.
+
+Side:       shared.  The one thread of this process, and of a child until it runs.
+Invariants: this process was executed, not forked from the program: it has none of the program's threads, locks and descriptors.  It has
+            one thread, no event loop and no socket but that of the program.  (numpy's BLAS ends its threads before a fork, and starts them
+            in the child when they are needed.)  A child is killed with its group before it is waited for, so that no id is used again.
+            This process ends when the program closes its end of the socket, or is gone.
+Rules:      seeds of ``random`` differ in each child (Python sees to that); ``hash`` of texts is the same in all.
+"""
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from flowlet.errors import FlowletError
+from flowlet.rpc.early_signals import STOP_SIGNALS, end_at_signals
+from flowlet.tm.program_start import end_with, forked_from
+from flowlet.tm.taskmanager_process import EXIT_FAILURE, PROGRAM, TaskManagerSettings, complain, run_taskmanager
+from netstack.errors import NetstackError
+
+PROCESS_NAME: Final = "flowlet-tm"  # of a child
+MAX_MESSAGE_BYTES: Final = 64 * 1024
+# In this order they come with an order to fork.
+DESCRIPTORS: Final = ("stdout", "stderr", "life", "status", "program_end", "exit")
+# What sets options of a TaskManager beside its command line.  A child that finds one of them parses its options with typer.
+_VARIABLES: Final = ("FLOWLET_CONF_DIR", "FLOWLET_HEARTBEAT_INTERVAL_S", "FLOWLET_HEARTBEAT_TIMEOUT_S", "FLOWLET_LATENCY_MODE")
+
+
+def serve(control: socket.socket) -> NoReturn:
+    """Fork a TaskManager for each order that comes through ``control``, until its other end is closed."""
+    control.setblocking(True)  # noqa: FBT003 - socket's own
+    children: dict[int, tuple[int, int]] = {}  # by the descriptor that tells their end: id, and where their exit code is told
+    looker = select.poll()
+    looker.register(control, select.POLLIN)
+    control.send(json.dumps({"pid": os.getpid()}).encode())  # ready
+    gc.freeze()  # so that a collection in a child copies none of the pages that it shares with this process
+    gc.enable()
+    while True:
+        for descriptor, _ in looker.poll():  # waits for the program, or the end of a child; ended by them
+            if descriptor != control.fileno():
+                looker.unregister(descriptor)
+                _bury(descriptor, *children.pop(descriptor))
+                continue
+            message, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, len(DESCRIPTORS))
+            if not message:
+                os._exit(0)
+            found = dict(zip(DESCRIPTORS, descriptors, strict=True))
+            pid = _fork(json.loads(message), found, [control.fileno(), *_all_descriptors(children)])
+            end_fd = os.pidfd_open(pid)
+            for name in DESCRIPTORS[:-1]:
+                os.close(found[name])
+            children[end_fd] = pid, found["exit"]
+            looker.register(end_fd, select.POLLIN)
+            socket.send_fds(control, [json.dumps({"pid": pid}).encode()], [end_fd])
+
+
+def _all_descriptors(children: dict[int, tuple[int, int]]) -> list[int]:
+    return [descriptor for end_fd, (_, exit_fd) in children.items() for descriptor in (end_fd, exit_fd)]
+
+
+def _bury(end_fd: int, pid: int, exit_fd: int) -> None:
+    """Wait for a child that has ended, after what it leaves behind was killed, and tell its exit code."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    with suppress(BrokenPipeError):  # the program does not want to know any more
+        os.write(exit_fd, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os.close(exit_fd)
+    os.close(end_fd)
+
+
+def _fork(order: dict[str, Any], found: dict[str, int], foreign: list[int]) -> int:
+    """The id of a new child; in the child this does not return."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # one that comes early waits for the child's handlers
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        return pid
+    code = EXIT_FAILURE
+    try:
+        os.setsid()
+        with suppress(OSError):  # only for people who look at processes
+            Path("/proc/self/comm").write_text(PROCESS_NAME, encoding="ascii")
+        for descriptor in (*foreign, found["exit"]):
+            os.close(descriptor)
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            os.dup2(found[name], number)
+            os.close(found[name])
+        end_with(found["life"])
+        forked_from(Path(order["program_file"]), found["status"], socket.socket(fileno=found["program_end"]))
+        end_at_signals(PROGRAM)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        sys.argv[1:] = order["arguments"]
+        runpy.run_module("flowlet.tm", run_name="__main__", alter_sys=True)  # ends the process
+    except BaseException as error:  # noqa: BLE001 - the top of a process: nothing of it returns into that of its parent
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        os._exit(code)
+
+
+def run_forked(program_end: socket.socket) -> int:
+    """Run the TaskManager of this process, which was forked; the exit code."""
+    if any(name in os.environ for name in _VARIABLES):
+        from flowlet.tm.command import run_command
+
+        return run_command(program_end=program_end)
+    try:
+        run_taskmanager(_settings(sys.argv[1:]), program_end)
+    except (FlowletError, NetstackError, OSError) as error:
+        complain(str(error))
+        return EXIT_FAILURE
+    return 0
+
+
+def _settings(arguments: list[str]) -> TaskManagerSettings:
+    given = {name.removeprefix("--").replace("-", "_"): text for name, text in zip(arguments[::2], arguments[1::2], strict=True)}
+    values: dict[str, Any] = given | {name: int(given[name]) for name in ("slots", "parent_pid", "pin_cpu") if name in given}
+    return TaskManagerSettings(**values | {"secret_file": Path(given["secret_file"])})

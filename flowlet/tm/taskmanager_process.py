@@ -1,0 +1,336 @@
+"""A TaskManager's own process: its settings, signals, the event loop, and a quick end.
+
+Side:       shared.  Runs the loop on the main thread.
+Invariants: SIGINT, SIGTERM, SIGHUP and the parent's death end the process within ``STOP_S``, even if a task does not let go, unless
+            functions have left work for its end (``process_end``).
+Rules:      imports no typer: a process that a program forks has its settings from there.
+"""
+
+import asyncio
+import faulthandler
+import secrets
+import signal
+import socket
+import sys
+from contextlib import closing
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
+from flowlet.common.units.host_address import parse_address
+from flowlet.errors import ConfigError, FlowletError
+from flowlet.logs import configure_logging, configure_program_logging
+from flowlet.rpc.early_signals import STOP_SIGNALS
+from flowlet.rpc.local_rpc import PipeRpc
+from flowlet.rpc.secret import load_or_create_secret
+from flowlet.tm.jobmanager_connection import DEFAULT_GIVE_UP_AFTER_S, ReconnectConfig
+from flowlet.tm.latency.busy_tasks import TaskLoad
+from flowlet.tm.latency.keep_awake import KeepAwake
+from flowlet.tm.latency.latency_policy import Goal, LatencyPolicy, TaskDriver
+from flowlet.tm.latency.switch_interval import SwitchInterval
+from flowlet.tm.process_end import end_now, keep_apart, leave
+from flowlet.tm.process_model import (
+    DEFAULT_GC_THRESHOLD,
+    NUM_DESCRIPTORS,
+    GarbageCollectorTuning,
+    ParentWatch,
+    TaskScheduling,
+    check_free_descriptors,
+    pin_to_cpu,
+)
+from flowlet.tm.program_start import enter_program, started_by, tell_program
+from flowlet.tm.shared_process import SharedProcess
+from flowlet.tm.shipped_folders import SHIPPED_FOLDERS, is_users_module
+from flowlet.tm.task import CancellationConfig
+from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
+from netstack.config import NetstackConfig
+from netstack.eventloop import EventLoopThread
+from netstack.forks import serving_thread
+from netstack.late import dataclass
+from netstack.log_lines import LogLines
+from netstack.security import SecurityConfig
+from netstack.uv_loop import UvLoop
+
+if TYPE_CHECKING:
+    from flowlet.rpc.http import RpcClient
+
+_log = LogLines(__name__)
+
+PROGRAM: Final = "python -m flowlet.tm"
+EXIT_FAILURE: Final = 2
+STOP_S: Final = 1.8  # of the promised 2 s
+_TASKS_STOP_S: Final = 1.3
+_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskManagerSettings:
+    """What the options of ``python -m flowlet.tm`` say, which explain them; the attributes of the class are the defaults."""
+
+    jobmanager: str
+    slots: int = 1
+    host: str = "127.0.0.1"
+    data_port: int = 0
+    advertise: str | None = None
+    network_memory: str = "64m"
+    segment_size: str = "32k"
+    exclusive_buffers: int = 8
+    floating_buffers: int = 8
+    max_producers_per_gate: int = 64
+    producer_memory_percent: int = 50
+    congestion_control: str | None = None
+    heartbeat_interval_s: float = 2.0
+    heartbeat_timeout_s: float = 10.0
+    parent_pid: int | None = None
+    pin_cpu: int | None = None
+    switch_interval_ms: float | None = None
+    task_scheduling: TaskScheduling = TaskScheduling.NORMAL
+    keep_awake: bool = False
+    task_driver: TaskDriver = TaskDriver.THREAD
+    busy_poll_us: int | None = None
+    latency_mode: bool = False
+    gc_threshold: int = DEFAULT_GC_THRESHOLD
+    secret_file: Path | None = None
+    cancellation_interval: int = DEFAULT_CANCELLATION_INTERVAL_MS
+    cancellation_timeout: int = DEFAULT_CANCELLATION_TIMEOUT_MS
+    registration_timeout_s: float = DEFAULT_GIVE_UP_AFTER_S
+    log_level: str = "info"
+    log_format: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """What concerns the process, not the TaskManager in it."""
+
+    jobmanager_host: str
+    jobmanager_port: int
+    secret: bytes = field(repr=False)
+    program_end: socket.socket | None = None  # of the pair whose other end the JobManager has, if a program has forked this process
+    parent_pid: int | None = None
+    gc_tuning: GarbageCollectorTuning = field(default_factory=GarbageCollectorTuning)
+    switch_interval: SwitchInterval | None = None  # None: it stays as it is
+
+
+def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | None = None) -> None:
+    """Run a TaskManager until a signal comes; ``program_end``: of the pair whose other end the JobManager in the program has.
+
+    Raises:
+        FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
+    """
+    started = started_by()
+    if started is None:
+        configure_logging(settings.log_level, settings.log_format)
+    else:
+        configure_program_logging(started.loggers, started.disabled)
+    if settings.pin_cpu is not None:
+        pin_to_cpu(settings.pin_cpu)
+    policy = LatencyPolicy.of(
+        Goal.LATENCY if settings.latency_mode else Goal.THROUGHPUT,
+        keeps_awake=settings.keep_awake,
+        task_driver=settings.task_driver,
+        busy_poll_us=settings.busy_poll_us,
+        switch_interval_ms=settings.switch_interval_ms,
+    )
+    switch_interval = policy.begin()
+    jm_host, jm_port = parse_address(settings.jobmanager, "--jobmanager")
+    secret = load_or_create_secret(settings.secret_file)
+    advertised = None if settings.advertise is None else parse_address(settings.advertise, "--advertise")
+    process = ProcessOptions(
+        jm_host,
+        jm_port,
+        secret,
+        program_end,
+        settings.parent_pid,
+        GarbageCollectorTuning(settings.gc_threshold),
+        switch_interval,
+    )
+    network = NetstackConfig(
+        network_memory_bytes=parse_memory_size(settings.network_memory, "--network-memory"),
+        segment_size_bytes=parse_memory_size(settings.segment_size, "--segment-size"),
+        exclusive_buffers_per_channel=settings.exclusive_buffers,
+        floating_buffers_per_gate=settings.floating_buffers,
+        max_producers_per_gate=settings.max_producers_per_gate,
+        congestion_control=settings.congestion_control,
+        heartbeat_interval_s=settings.heartbeat_interval_s,
+        heartbeat_timeout_s=settings.heartbeat_timeout_s,
+        max_producer_memory_percent=settings.producer_memory_percent,
+        security=SecurityConfig.hmac(secret, authorities=() if settings.advertise is None else (settings.advertise,)),
+    )
+    config = TaskExecutorConfig(
+        num_slots=settings.slots,
+        host=settings.host,
+        data_port=settings.data_port,
+        advertised=advertised,
+        network=network,
+        reconnect=ReconnectConfig(give_up_after_s=settings.registration_timeout_s),
+        cancellation=CancellationConfig(settings.cancellation_interval / 1000, settings.cancellation_timeout / 1000),
+        task_scheduling=settings.task_scheduling,
+        latency=policy,
+    )
+    with policy.keeper() as keeper:
+        run(process, config, keeper)
+
+
+def complain(message: str) -> None:
+    """Write one line about what went wrong."""
+    if sys.stderr is not None:  # print() would take standard output instead
+        print(f"{PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
+
+
+def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake | None = None) -> None:
+    """Run until a signal comes, the parent dies, or the JobManager refuses us; ``keeper`` rests while a watched task is busy.
+
+    Raises:
+        FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
+    """
+    enter_program()  # after the options were read: packages that do that import parts of themselves late
+    check_free_descriptors(NUM_DESCRIPTORS, "a TaskManager")
+    keep_apart(STOP_SIGNALS)
+    SHIPPED_FOLDERS.owns_process = True
+    with SharedProcess(is_users_module) as shared, asyncio.Runner(loop_factory=UvLoop) as runner:
+        if sys.stderr is not None:
+            faulthandler.enable()  # after standard error is what it stays
+        failure = runner.run(_Process(process, config, shared, keeper).run())
+    if failure is not None:
+        raise FlowletError(failure)
+
+
+class _Process:
+    """The life of the process on its loop."""
+
+    def __init__(self, options: ProcessOptions, config: TaskExecutorConfig, shared: SharedProcess, keeper: KeepAwake | None = None) -> None:
+        self._options = options
+        self._shared = shared
+        self._keeper = keeper
+        self._config = config
+        self._stop = asyncio.Event()
+        self._failure: str | None = None
+        self._num_signals = 0
+        self._executor: TaskExecutor | None = None
+
+    async def run(self) -> str | None:
+        """Returns why it could not go on; None after a signal."""
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._signalled, number)
+        parent_pid = self._options.parent_pid
+        watch = None if parent_pid is None else ParentWatch(loop, parent_pid, self._parent_died)
+        try:
+            with serving_thread(loop), closing(EventLoopThread.adopt(loop, "flowlet-tm")) as event_loop:
+                await self._serve(event_loop)
+        finally:
+            if watch is not None:
+                watch.close()
+        return self._failure
+
+    async def _serve(self, event_loop: EventLoopThread) -> None:
+        gc_tuning = self._options.gc_tuning
+
+        def busy() -> None:  # the collector is tuned after the whole batch of deployments was taken in, not in the middle of it
+            event_loop.loop.call_soon(gc_tuning.freeze)
+
+        hooks = ProcessHooks(
+            busy=busy,
+            idle=gc_tuning.thaw,
+            failed=self._failed,
+            loaded=self._loaded,
+            deploying=self._shared.before_deployment,
+            ended=self._shared.after_task,
+            heartbeat=self._shared.at_heartbeat,
+        )
+        executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", self._config, event_loop, hooks)
+        self._executor = executor
+        async with await self._rpc() as rpc:
+            try:
+                address = await executor.start(rpc)
+                if await self._registered_before_stop(executor):
+                    self._announce(executor.tm_id, f"{address}")
+                await self._stop.wait()  # waits for a signal; ended by it, or by the parent's death
+            finally:
+                await self._shut_down(executor)
+
+    async def _rpc(self) -> "PipeRpc | RpcClient":
+        options = self._options
+        if options.program_end is not None:
+            return await PipeRpc.open(options.program_end, f"{options.jobmanager_host}:{options.jobmanager_port}")
+        from flowlet.rpc.http import RpcClient  # here, as a process that a program forks needs no aiohttp
+
+        return RpcClient(options.jobmanager_host, options.jobmanager_port, options.secret)
+
+    def _loaded(self, load: TaskLoad) -> None:
+        if self._keeper is not None:
+            self._keeper.rest(is_crowded=load.is_crowded)
+        if self._options.switch_interval is not None:
+            self._options.switch_interval.follow(load)
+
+    async def _registered_before_stop(self, executor: TaskExecutor) -> bool:
+        # waits for the JobManager; ended by a signal, or give_up_after_s
+        registered = asyncio.create_task(executor.is_registered.wait(), name="registered")
+        stopped = asyncio.create_task(self._stop.wait(), name="stopped")  # waits for a signal; ended by it, or by the registration
+        # waits for the JobManager or a signal; ended by them
+        done, pending = await asyncio.wait((registered, stopped), return_when=asyncio.FIRST_COMPLETED)
+        for waiter in pending:
+            waiter.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)  # waits for a cancelled task; ended by its next step
+        return registered in done
+
+    def _announce(self, tm_id: str, address: str) -> None:
+        jobmanager = f"{self._options.jobmanager_host}:{self._options.jobmanager_port}"
+        ready_line = f"TaskManager {tm_id} listening on {address}, registered at {jobmanager}"
+        if not tell_program(ready_line):
+            print(ready_line, flush=True)  # noqa: T201 - for the person or script that waits for it
+
+    async def _shut_down(self, executor: TaskExecutor) -> None:
+        try:
+            async with asyncio.timeout(STOP_S):
+                stuck = await executor.stop(_TASKS_STOP_S)
+        except TimeoutError:
+            self._leave("the network stack did not close in time")
+        if stuck:
+            self._leave("tasks did not end in time:\n" + "\n".join(task.describe_stuck() for task in stuck))
+
+    def _leave(self, reason: str) -> NoReturn:
+        """End without asking the threads that do not listen; exit functions run."""
+        leave(_told_code(reason, self._failure))
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self._num_signals += 1
+        if self._executor is not None:
+            self._executor.announce_end(f"it got {number.name}")
+        if self._num_signals > 1:
+            end_now(_told_code(f"{number.name} again", self._failure))
+        _log.info("stopping", signal=number.name)
+        self._stop.set()
+
+    def _parent_died(self) -> None:
+        _log.info("stopping: the parent process is gone")
+        self._stop.set()
+
+    def _failed(self, reason: str) -> None:
+        _log.error("stopping", reason=reason)
+        self._failure = self._failure or reason
+        self._stop.set()
+
+
+def _told_code(reason: str, failure: str | None) -> int:
+    """The exit code, after the log was told why the process does not end as it should."""
+    _log.warning("leaving the hard way", reason=reason)
+    if failure is None:
+        return 0
+    complain(failure)
+    return EXIT_FAILURE
+
+
+def parse_memory_size(text: str, option: str) -> int:
+    """Bytes of ``1048576``, ``1024k``, ``64m`` or ``1g``.
+
+    Raises:
+        ConfigError: it is something else; names the option.
+    """
+    number, unit = text.strip().lower().removesuffix("b"), ""
+    if number[-1:] in _UNITS and number:
+        number, unit = number[:-1], number[-1]
+    if not number.isascii() or not number.isdigit():
+        raise ConfigError(f"{option} is {text!r}, expected a number of bytes, or one with k, m or g, such as 64m")
+    return int(number) * _UNITS[unit]
