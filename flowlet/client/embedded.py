@@ -39,7 +39,7 @@ from flowlet.logs import configure_embedded_logging
 from flowlet.rpc.auth import SECRET_BYTES
 from flowlet.rpc.local_rpc import LocalRpc
 from flowlet.rpc.secret import load_or_create_secret
-from flowlet.tm.process_model import NUM_DESCRIPTORS, check_free_descriptors
+from flowlet.tm.process.process_model import NUM_DESCRIPTORS, check_free_descriptors
 from netstack.eventloop import EventLoopThread
 from netstack.late import dataclass
 from netstack.log_lines import LogLines

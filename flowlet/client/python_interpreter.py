@@ -22,7 +22,7 @@ from typing import Final
 import flowlet
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import program_loggers
-from flowlet.tm.program_start import BOOT, SERVER_BOOT, ProgramStart
+from flowlet.tm.process.program_start import BOOT, SERVER_BOOT, ProgramStart
 
 _CHECK_TIMEOUT_S: Final = 60.0
 _CHECK: Final = (

@@ -10,7 +10,7 @@ import typer
 
 from flowlet.tm.latency.latency_policy import LATENCY_BUSY_POLL_US, TaskDriver
 from flowlet.tm.latency.switch_interval import CROWDED_SWITCH_INTERVAL_MS, DEFAULT_SWITCH_INTERVAL_MS, LATENCY_SWITCH_INTERVAL_MS
-from flowlet.tm.process_model import TaskScheduling
+from flowlet.tm.process.process_model import TaskScheduling
 
 # The cluster.
 JobManagerAddress = Annotated[str, typer.Option(envvar="FLOWLET_JOBMANAGER", help="Where the JobManager listens, host:port.")]

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 
 from flowlet.errors import FlowletError
 from flowlet.rpc.early_signals import STOP_SIGNALS, end_at_signals
-from flowlet.tm.program_start import end_with, forked_from
+from flowlet.tm.process.program_start import end_with, forked_from
 from flowlet.tm.taskmanager_process import EXIT_FAILURE, PROGRAM, TaskManagerSettings, complain, run_taskmanager
 from netstack.errors import NetstackError
 

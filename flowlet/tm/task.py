@@ -46,7 +46,7 @@ from flowlet.tm.failure import failure_info, format_thread_stack
 from flowlet.tm.job_files import JobFiles, files_of_task
 from flowlet.tm.latency.busy_tasks import BusyTasks
 from flowlet.tm.main_objects import MAIN_OBJECTS
-from flowlet.tm.process_model import TaskScheduling, apply_task_scheduling
+from flowlet.tm.process.process_model import TaskScheduling, apply_task_scheduling
 from flowlet.tm.task_checkpointing import CheckpointServices, TaskCheckpointing
 from flowlet.tm.task_deployment import create_task_from_descriptor, owner_name
 from netstack.environment import NetworkEnvironment

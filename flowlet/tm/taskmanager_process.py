@@ -29,8 +29,8 @@ from flowlet.tm.latency.busy_tasks import TaskLoad
 from flowlet.tm.latency.keep_awake import KeepAwake
 from flowlet.tm.latency.latency_policy import Goal, LatencyPolicy, TaskDriver
 from flowlet.tm.latency.switch_interval import SwitchInterval
-from flowlet.tm.process_end import end_now, keep_apart, leave
-from flowlet.tm.process_model import (
+from flowlet.tm.process.process_end import end_now, keep_apart, leave
+from flowlet.tm.process.process_model import (
     DEFAULT_GC_THRESHOLD,
     NUM_DESCRIPTORS,
     GarbageCollectorTuning,
@@ -39,7 +39,7 @@ from flowlet.tm.process_model import (
     check_free_descriptors,
     pin_to_cpu,
 )
-from flowlet.tm.program_start import enter_program, started_by, tell_program
+from flowlet.tm.process.program_start import enter_program, started_by, tell_program
 from flowlet.tm.shared_process import SharedProcess
 from flowlet.tm.shipped_folders import SHIPPED_FOLDERS, is_users_module
 from flowlet.tm.task import CancellationConfig

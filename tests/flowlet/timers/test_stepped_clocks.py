@@ -388,7 +388,7 @@ def test_a_sleep_that_the_monotonic_clock_counts_cuts_no_peer() -> None:
 class Unreachable:
     """An ``RpcClient`` that reaches no JobManager."""
 
-    async def connect_websocket(self, _path: str) -> Any:
+    async def open_session(self) -> Any:
         raise RpcConnectError("refused")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from flowlet.errors import ConfigError
 from flowlet.tm.latency.switch_interval import apply_switch_interval
-from flowlet.tm.process_model import (
+from flowlet.tm.process.process_model import (
     DEFAULT_GC_THRESHOLD,
     GarbageCollectorTuning,
     ParentWatch,
@@ -192,7 +192,7 @@ async def test_an_id_without_a_process_counts_as_a_parent_that_died() -> None:
 
 _CHILD = """
 import asyncio, os, sys
-from flowlet.tm.process_model import ParentWatch
+from flowlet.tm.process.process_model import ParentWatch
 async def main():
     died = asyncio.Event()
     watch = ParentWatch(asyncio.get_running_loop(), int(sys.argv[1]), died.set)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import ConfigError
-from flowlet.tm import command
+from flowlet.tm import command, taskmanager_process
 from flowlet.tm.latency import latency_policy
 from flowlet.tm.latency.busy_tasks import TaskLoad
 from flowlet.tm.latency.latency_policy import LATENCY_BUSY_POLL_US, Goal, LatencyPolicy, TaskDriver
@@ -98,9 +98,9 @@ def test_an_interval_out_of_bounds_is_refused() -> None:
 def test_a_process_that_was_asked_for_nothing_watches_its_tasks_and_follows_them(
     arguments: list[str], follows: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    started: list[tuple[command.ProcessOptions, TaskExecutorConfig]] = []
-    monkeypatch.setattr(command, "run", lambda process, config, _keeper: started.append((process, config)))
-    monkeypatch.setattr(command, "configure_logging", lambda *_: None)  # these are for the whole process
+    started: list[tuple[taskmanager_process.ProcessOptions, TaskExecutorConfig]] = []
+    monkeypatch.setattr(taskmanager_process, "run", lambda process, config, _keeper: started.append((process, config)))
+    monkeypatch.setattr(taskmanager_process, "configure_logging", lambda *_: None)  # these are for the whole process
     monkeypatch.setattr(latency_policy, "ask_for_quick_wakeups", lambda: None)
     monkeypatch.setattr(latency_policy, "KeepAwake", nullcontext)
     before = sys.getswitchinterval()
@@ -110,7 +110,7 @@ def test_a_process_that_was_asked_for_nothing_watches_its_tasks_and_follows_them
         [(process, config)] = started
         idle_s = sys.getswitchinterval()
         with SharedProcess(lambda _name: False) as shared:
-            command._Process(process, config, shared)._loaded(TaskLoad(is_crowded=True, num_working=2))
+            taskmanager_process._Process(process, config, shared)._loaded(TaskLoad(is_crowded=True, num_working=2))
         crowded_s = sys.getswitchinterval()
     finally:
         sys.setswitchinterval(before)

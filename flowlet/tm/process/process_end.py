@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from flowlet.rpc.early_signals import STOP_SIGNALS
-from flowlet.tm.program_start import tell_program
+from flowlet.tm.process.program_start import tell_program
 
 EXIT_WORK_S: Final = 10.0  # a program would wait for ever; whoever stops a TaskManager will not
 ENDING: Final = "ending"

@@ -24,14 +24,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-BOOT: Final = "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.program_start import begin; begin()"
+BOOT: Final = "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.process.program_start import begin; begin()"
 """The text of ``python -c``.
 
 Its arguments are the folder of our packages (empty: they are installed), the file of the ``ProgramStart``, the descriptors for ``end_with``
 and for ``tell_program``, then the TaskManager's options.
 """
 
-SERVER_BOOT: Final = BOOT.replace("begin", "begin_fork_server")
+SERVER_BOOT: Final = (
+    "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.process.program_start import begin_fork_server; "
+    "control = begin_fork_server(); from flowlet.tm.fork_server import serve; serve(control)"
+)
 """The text of ``python -c`` for a process from which TaskManagers are forked (``flowlet.tm.fork_server``).
 
 Its arguments are the folder of our packages, the file of the ``ProgramStart``, and the descriptor of its socket to the program.
@@ -137,8 +140,8 @@ def begin() -> None:
     runpy.run_module("flowlet.tm", run_name="__main__", alter_sys=True)
 
 
-def begin_fork_server() -> None:
-    """Fork TaskManagers as children of a program, until it is gone: the start of ``SERVER_BOOT``."""
+def begin_fork_server() -> socket.socket:
+    """Prepare the imports of the process that forks a program's TaskManagers; returns its socket to the program."""
     root, file, control_fd = sys.argv[1:4]
     del sys.argv[1:4]
     if root:
@@ -147,9 +150,7 @@ def begin_fork_server() -> None:
     control.set_inheritable(False)
     _enter_first_path(root, file)
     gc.disable()  # until everything is imported: nothing of that is garbage
-    from flowlet.tm.fork_server import serve
-
-    serve(control)
+    return control
 
 
 def forked_from(file: Path, status_fd: int, program_end: socket.socket) -> None:
