@@ -19,6 +19,7 @@ from typing import Final
 from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.client.respawn_policy import RespawnPolicy
+from flowlet.errors import FlowletError
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
@@ -155,7 +156,7 @@ class ChildSupervisor:
     def _start_successor(self, options: TaskManagerOptions) -> None:
         try:
             child = self._start_child(options, self._forwarder)
-        except OSError as error:
+        except (OSError, FlowletError) as error:
             self._replace(options, f"a TaskManager process could not be started: {error}")
             return
         with self._lock:

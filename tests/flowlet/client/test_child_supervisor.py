@@ -35,7 +35,7 @@ class Cluster:
 
     def __init__(self, max_deaths: int = 100) -> None:
         self.started: queue.Queue[tuple[int, TaskManagerOptions]] = queue.Queue()
-        self.problems: list[OSError] = []
+        self.problems: list[Exception] = []
         self.supervisor = ChildSupervisor(OutputForwarder(), AtOnce(max_deaths), self._start_child)
 
     def _start_child(self, options: TaskManagerOptions, forwarder: OutputForwarder) -> TaskManagerProcess:
@@ -128,10 +128,12 @@ def test_it_gives_up_in_the_end_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp
     assert cluster.supervisor.pids() == []
 
 
-def test_a_successor_that_cannot_be_started_is_tried_again(cluster: Cluster) -> None:
+@pytest.mark.parametrize("problem", [OSError("no more processes"), FlowletError("no more processes")])
+def test_a_successor_that_cannot_be_started_is_tried_again(cluster: Cluster, problem: Exception) -> None:
+    """Whether the system refuses it, or the process that forks."""
     cluster.start(1)
     pid, _ = cluster.next_started()
-    cluster.problems.append(OSError("no more processes"))
+    cluster.problems.append(problem)
 
     os.kill(pid, signal.SIGKILL)
     cluster.next_started()
