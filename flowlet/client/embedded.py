@@ -41,7 +41,7 @@ from flowlet.rpc.local_rpc import LocalRpc
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.tm.process.process_model import NUM_DESCRIPTORS, check_free_descriptors
 from netstack.eventloop import EventLoopThread
-from netstack.late import dataclass
+from netstack.late import dataclass, import_many
 from netstack.log_lines import LogLines
 
 if TYPE_CHECKING:
@@ -236,6 +236,7 @@ class EmbeddedCluster(ClusterClient):
 
     def _start_in_process(self, num_task_managers: int, num_slots: int, config: "TaskExecutorConfig | None") -> None:
         # Here, as a program whose TaskManagers are children runs none of what they import.
+        import_many("flowlet.tm.task_executor")
         from flowlet.tm.task import CancellationConfig
         from flowlet.tm.task_executor import TaskExecutorConfig
         from netstack.security import SecurityConfig

@@ -255,6 +255,33 @@ def test_fields_that_are_no_parameters_get_their_values(make: Any, is_slotted: b
     assert list(inspect.signature(cls).parameters) == ["passed", "left_out", "named"]
 
 
+# ---------------------------------------------------------------- many imports
+
+
+def test_many_imports_leave_the_garbage_collector_as_it_was(tmp_path: Path) -> None:
+    """On or off, with what the program has frozen; also after an error, and what was garbage is collected later."""
+    (tmp_path / "good.py").write_text("import gc\nwas_on = gc.isenabled()\n")
+    (tmp_path / "bad.py").write_text("raise ValueError('bad')\n")
+    text = f"""
+import gc, sys, weakref
+sys.path.insert(0, {str(tmp_path)!r})
+from netstack.late import import_many
+class Node: pass
+node = Node(); node.me = node; gone = weakref.ref(node); del node
+print(import_many("good").was_on, gc.isenabled(), gc.get_freeze_count())
+gc.collect()
+print(gone() is None)
+try: import_many("bad")
+except ValueError: print(gc.isenabled())
+gc.freeze(); frozen = gc.get_freeze_count(); del sys.modules["good"]
+import_many("good"); print(gc.get_freeze_count() > 0.9 * frozen)
+gc.disable(); del sys.modules["good"]
+import_many("good"); print(gc.isenabled())
+"""
+
+    assert run_program(text).splitlines() == ["False True 0", "True", "True", "True", "False"]
+
+
 # ---------------------------------------------------------------- names of packages
 
 
