@@ -308,6 +308,7 @@ class TaskManagerProcess:
         if not self._has_ended(0):
             return None
         code = self._process.returncode
+        assert code is not None, "it has ended"
         if code >= 0:
             how = f"with exit code {code}"
         else:

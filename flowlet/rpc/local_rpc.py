@@ -78,12 +78,12 @@ class LocalServer:
         if self._refuses_sessions:
             raise RpcConnectError(_STOPPING)
         theirs, ours = _LocalTransport.pair()
-        self._begin(self._serve(ours, None), "session within this process")
+        _ = self._begin(self._serve(ours, None), "session within this process")
         return theirs
 
     def begin_pipe(self, end: socket.socket, name: str) -> None:
         """Serve the process that has the other end of a pair, until this server or the other end is closed; closes ``end``."""
-        self._begin(self._serve_pipe(end, name), name)
+        _ = self._begin(self._serve_pipe(end, name), name)
 
     def refuse_sessions(self) -> None:
         """Open no more sessions: those that end are not to be replaced."""
@@ -119,12 +119,12 @@ class LocalServer:
             try:
                 async for kind, number, *content in pipe:
                     if kind == _REQUEST:
-                        self._begin(self._answer_to(pipe, number, *content), f"request of {name}")
+                        _ = self._begin(self._answer_to(pipe, number, *content), f"request of {name}")
                     elif kind == _OPEN and self._refuses_sessions:
                         await pipe.send(_END, number, _STOPPING)
                     elif kind == _OPEN:
                         sessions[number] = _PipeTransport(pipe, number)
-                        self._begin(self._serve(sessions[number], name), f"session of {name}")
+                        _ = self._begin(self._serve(sessions[number], name), f"session of {name}")
                     else:
                         await _deliver(sessions, kind, number, content)
             finally:
@@ -226,7 +226,8 @@ class PipeRpc:
     ) -> RpcResponse:
         """As ``RpcGateway``."""
         number = next(self._numbers)
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[RpcResponse] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
         try:
             async with asyncio.timeout(timeout_s):
                 await self._send(_REQUEST, number, method, path, body)
