@@ -57,13 +57,19 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
-        return self.returncode if self.returncode is not None or not _is_readable(self._end_fd, 0) else self.wait()
+        if self.returncode is None and _is_readable(self._end_fd, 0):
+            self._read_code()
+        return self.returncode
 
     def wait(self) -> int:
-        """Its exit code, once the server has told it: it waits for each child that has ended."""
+        """Its exit code, once it has ended."""
+        return self._read_code() if self.returncode is None else self.returncode
+
+    def _read_code(self) -> int:
+        """The server tells it, for it waits for each child that has ended; nothing comes if the server is gone."""
         if self.returncode is None:
             text = b""
-            while not text.endswith(b"\n") and (more := os.read(self._exit_fd, 64)):  # waits for the server; ended by it, or by its end
+            while not text.endswith(b"\n") and (more := os.read(self._exit_fd, 64)):
                 text += more
             self.returncode = int(text) if text else _UNKNOWN_CODE
             os.close(self._exit_fd)

@@ -283,6 +283,13 @@ class JobManagerApi:
                     return None
 
 
+async def create_rpc_client(host: str, port: int, secret: bytes) -> RpcGateway:
+    """A client over HTTP, on the running loop."""
+    from flowlet.rpc.http import RpcClient
+
+    return RpcClient(host, port, secret)
+
+
 def _result_on(loop: EventLoopThread, coroutine: Coroutine[Any, Any, T]) -> T:
     future = loop.submit(coroutine)
     try:
@@ -319,18 +326,15 @@ class ClusterClient:
     @classmethod
     def connect(cls, host: str, port: int, secret: bytes) -> "ClusterClient":
         """A client with a loop thread of its own; nothing is sent yet."""
-        from flowlet.rpc.http import RpcClient  # here, as programs with a cluster of their own need no aiohttp
+        import flowlet.rpc.http  # noqa: F401 - on this thread, as it would hold up the loop; here, as local clusters do without it
 
         install_exception_hook()
         client = loop = None
 
-        async def create_rpc_client() -> RpcClient:
-            return RpcClient(host, port, secret)
-
         try:
             with DeferredSignals():
                 loop = EventLoopThread.start("flowlet-client")
-                client = cls(loop, _result_on(loop, create_rpc_client()), secret)
+                client = cls(loop, _result_on(loop, create_rpc_client(host, port, secret)), secret)
         except BaseException:  # an interrupt at the end of the block: no caller has the client yet, to close it
             if client is not None:
                 client.close()

@@ -117,7 +117,7 @@ class LocalServer:
         sessions: dict[int, _PipeTransport] = {}
         async with await _Pipe.open(end) as pipe:
             try:
-                async for kind, number, *content in pipe:
+                async for kind, number, *content in pipe:  # waits for the child; ended by its end, or close()
                     if kind == _REQUEST:
                         _ = self._begin(self._answer_to(pipe, number, *content), f"request of {name}")
                     elif kind == _OPEN and self._refuses_sessions:
@@ -174,7 +174,7 @@ class LocalRpc:
             raise RpcConnectError(f"JobManager {self.authority}: no answer within {timeout_s:g} s")
         if answer.cancelled():
             raise RpcConnectError(f"JobManager {self.authority}: it was closed")
-        response = answer.result()
+        response = answer.result()  # no wait: it is done
         return RpcResponse(response.status, response.body or b"")
 
     async def open_session(self) -> SessionTransport:
@@ -306,7 +306,7 @@ class _Inbox:
                 if self._reason is not None:
                     raise SessionEndedError(self._reason)
                 self._has_news.clear()
-                await self._has_news.wait()  # waits for the peer; ended by its message, the end of the session, or the timeout
+                await self._has_news.wait()  # ended by a message, the end of the session, or the timeout
         self._has_room.set()
         return self._messages.popleft()
 
@@ -420,7 +420,7 @@ class _Pipe:
             raise ConnectionResetError(_GONE)
         data = msgspec.msgpack.encode(frame)
         self._writer.write(_LENGTH.pack(len(data)) + data)
-        await self._writer.drain()  # waits for the peer to read; ended by the end of the pipe
+        await self._writer.drain()  # ended by the peer, who reads, or by the end of the pipe
 
     def __aiter__(self) -> "_Pipe":
         return self

@@ -46,7 +46,7 @@ def serve(control: socket.socket) -> NoReturn:
     gc.freeze()  # so that a collection in a child copies none of the pages that it shares with this process
     gc.enable()
     while True:
-        for descriptor, _ in looker.poll():  # waits for the program, or the end of a child; ended by them
+        for descriptor, _ in looker.poll():  # until the program wants something, or ends, or a child ends
             if descriptor != control.fileno():
                 looker.unregister(descriptor)
                 _bury(descriptor, *children.pop(descriptor))

@@ -237,7 +237,7 @@ run(leave, 1)
     folder = tmp_path / "modules"
     folder.mkdir()
     if limit_s != 10:
-        (folder / "sitecustomize.py").write_text(f"import flowlet.tm.process_end\nflowlet.tm.process_end.EXIT_WORK_S = {limit_s}\n")
+        (folder / "sitecustomize.py").write_text(f"from flowlet.tm.process import process_end\nprocess_end.EXIT_WORK_S = {limit_s}\n")
     with Stopwatch() as watch:
         code, out, errors = outcome(written(tmp_path, text), parallelism=2, PYTHONPATH=str(folder))
 

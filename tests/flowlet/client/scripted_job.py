@@ -5,12 +5,11 @@ import concurrent.futures
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, JobProgress, RunChannels
+from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, JobProgress, RunChannels, create_rpc_client
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import JobExecutionError
 from flowlet.records import Chunk
 from flowlet.rpc.control_messages import InputChannelDescriptor
-from flowlet.rpc.http import RpcClient
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
@@ -124,7 +123,7 @@ class ScriptedJob:
         self._num_producers = num_producers
         self._loop = EventLoopThread.start("scripted-job")
         self._api = self._on_loop(_make_api)
-        rpc = self._loop.submit(_make_rpc()).result(PATIENCE_S)
+        rpc = self._loop.submit(create_rpc_client("127.0.0.1", 1, _SECRET)).result(PATIENCE_S)
         self.client = ScriptedClient(self._loop, rpc, self._api)
         self.runs: list[ScriptedRun] = []
         self.was_cancelled = False
@@ -209,7 +208,3 @@ class ScriptedJob:
 
 async def _make_api() -> ScriptedApi:
     return ScriptedApi()
-
-
-async def _make_rpc() -> RpcClient:
-    return RpcClient("127.0.0.1", 1, _SECRET)
