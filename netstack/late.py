@@ -1,9 +1,8 @@
 """What makes our modules quick to import: ``dataclass`` whose methods are made late, and packages whose names are imported late.
 
 Side:       pure.
-Invariants: a class has the fields, parameters, methods and pickles that ``dataclasses.dataclass`` would give it.  Its methods are
-            made at the first call of any of them.  A package has the names, and the ``dir()``, that it would have with
-            plain imports.
+Invariants: a class has the fields, parameters, methods and pickles that ``dataclasses.dataclass`` would give it.  Each method is
+            made at its first call.  A package has the names, and the ``dir()``, that it would have with plain imports.
 Rules:      ``dataclass`` is for our own classes; late names are for packages that no program needs as a whole.
 Figure:     the standard library compiles up to six methods per class, 0.8 ms on Python 3.11.  A local job imports 390 classes of ours
             and calls a quarter of them: 0.3 s of CPU, of the 1.4 s to its first result (``bench/startup.py``).  Late: 0.1 ms per class.
@@ -127,23 +126,22 @@ class _LateMethods:
         self._names = names
 
     def install(self) -> None:
-        """Put a function in the place of each method; the first call of any of them makes all."""
+        """Put a function in the place of each method; its first call makes the method."""
         for name in self._names:
             setattr(self._class, name, self._stand_in(name))
         if "__init__" in self._names and "__signature__" not in vars(self._class):
             self._class.__signature__ = _LateSignature(self)
 
-    def make(self) -> None:
-        """Make the methods; a second call, on another thread too, does no harm."""
+    def make(self, name: str) -> Any:
+        """Make a method; a second call, on another thread too, does no harm."""
         is_frozen, has_slots = self._parameters.get("frozen", False), self._parameters.get("slots", False)
-        methods = _methods_of(self._class, self._names, is_frozen=is_frozen, has_slots=has_slots)
-        for name in self._names:
-            setattr(self._class, name, methods[name])
+        method = _method_of(self._class, name, is_frozen=is_frozen, has_slots=has_slots)
+        setattr(self._class, name, method)
+        return method
 
     def _stand_in(self, name: str) -> Callable[..., Any]:
         def first_call(*arguments: Any, **named: Any) -> Any:
-            self.make()
-            return vars(self._class)[name](*arguments, **named)
+            return self.make(name)(*arguments, **named)
 
         first_call.__name__ = name
         first_call.__qualname__ = f"{self._class.__qualname__}.{name}"
@@ -158,35 +156,37 @@ class _LateSignature:
         self._methods = methods
 
     def __get__(self, instance: object, owner: type) -> Any:
-        self._methods.make()
         import inspect  # here: it takes longer to import than all of this module
 
+        self._methods.make("__init__")
         found = inspect.signature(owner.__init__)  # type: ignore[misc]
         return found.replace(parameters=list(found.parameters.values())[1:])
 
 
-def _methods_of(cls: Any, names: Iterable[str], *, is_frozen: bool, has_slots: bool) -> Mapping[str, Any]:
-    """The methods for the fields of a class, compiled together."""
+def _method_of(cls: Any, name: str, *, is_frozen: bool, has_slots: bool) -> Any:
+    """One method for the fields of a class."""
     every = [each for each in cls.__dataclass_fields__.values() if not _is_of_kind(each, "_FIELD_CLASSVAR")]
     fields = [each for each in every if not _is_of_kind(each, "_FIELD_INITVAR")]
-    compared = [each.name for each in fields if each.compare]
     scope: dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
-    text = _text_of_init(cls, every, scope, is_frozen=is_frozen, has_slots=has_slots)
-    shown = ", ".join(f"{each.name}={{self.{each.name}!r}}" for each in fields if each.repr)
-    text += f"def __repr__(self):\n return f'{{self.__class__.__qualname__}}({shown})'\n"
-    for name, operator in _COMPARISONS.items():
-        text += f"def {name}(self, other):\n if other.__class__ is self.__class__:\n  "
-        text += f"return {_tuple_of('self', compared)} {operator} {_tuple_of('other', compared)}\n return NotImplemented\n"
-    hashed = [each.name for each in fields if (each.compare if each.hash is None else each.hash)]
-    text += f"def __hash__(self):\n return hash({_tuple_of('self', hashed)})\n"
+    if name == "__init__":
+        text = _text_of_init(cls, every, scope, is_frozen=is_frozen, has_slots=has_slots)
+    elif name == "__repr__":
+        shown = ", ".join(f"{each.name}={{self.{each.name}!r}}" for each in fields if each.repr)
+        text = f"def __repr__(self):\n return f'{{self.__class__.__qualname__}}({shown})'\n"
+    elif name == "__hash__":
+        hashed = [each.name for each in fields if (each.compare if each.hash is None else each.hash)]
+        text = f"def __hash__(self):\n return hash({_tuple_of('self', hashed)})\n"
+    else:
+        compared = [each.name for each in fields if each.compare]
+        text = f"def {name}(self, other):\n if other.__class__ is self.__class__:\n  "
+        text += f"return {_tuple_of('self', compared)} {_COMPARISONS[name]} {_tuple_of('other', compared)}\n return NotImplemented\n"
     # A code object: Python forgets that Ctrl-C has ended a program where a text is executed after it.
     exec(compile(text, "<string>", "exec"), scope)  # noqa: S102 - made of the names of fields
-    scope["__init__"].__annotations__ = {each.name: each.type for each in every if each.init} | {"return": None}
-    for name in names:
-        scope[name].__qualname__ = f"{cls.__qualname__}.{name}"
-        scope[name].__module__ = cls.__module__
-    scope["__repr__"] = reprlib.recursive_repr()(scope["__repr__"])
-    return scope
+    method = scope[name]
+    method.__qualname__, method.__module__ = f"{cls.__qualname__}.{name}", cls.__module__
+    if name == "__init__":
+        method.__annotations__ = {each.name: each.type for each in every if each.init} | {"return": None}
+    return reprlib.recursive_repr()(method) if name == "__repr__" else method
 
 
 def _text_of_init(cls: Any, fields: list[Any], scope: dict[str, Any], *, is_frozen: bool, has_slots: bool) -> str:
