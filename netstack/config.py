@@ -14,6 +14,7 @@ from netstack.security import SecurityConfig
 from netstack.wire.message_bytes import FRAME_HEADER_BYTES, MIN_HEARTBEAT_INTERVAL_MS
 
 MIN_SEGMENT_SIZE_BYTES = 256
+DEAD_HOST_TIMEOUT_S: Final = 30.0  # of the connections of all ports; not measured
 # Far more than checkpoints put between data; not measured.
 MAX_QUEUED_EVENTS: Final = 1024
 MAX_QUEUED_EVENT_BYTES: Final = 4 * 1024 * 1024
@@ -109,12 +110,14 @@ class NetstackConfig:
     # None: partitions and local channels work, but the process neither listens nor dials (``netstack.security``).
     security: SecurityConfig | None = None
     max_connections: int = 1024  # of one server
-    # A peer is dead after this time without keepalive, acknowledgement, or the rest of a frame.
-    dead_peer_timeout_s: float = 30.0
-    # Of connections with authentication: how often the peer shall send something, and after which silence it is lost.  More than the 8 s
-    # after which a JobManager gives a TaskManager up, so that the error of a stopped TaskManager is the JobManager's, which knows its name.
-    heartbeat_interval_s: float = 2.0
-    heartbeat_timeout_s: float = 10.0
+    # The peer's host is gone after this time in which its kernel acknowledged nothing.  The kernel answers for a process that stands still.
+    dead_peer_timeout_s: float = DEAD_HOST_TIMEOUT_S
+    # Of connections with authentication: how often the peer shall send something (Flink's heartbeat.interval), and after which silence it
+    # is lost; of all: how long the rest of a frame may take, and how long its receive buffer may be full.  A function that keeps the
+    # interpreter's lock silences a peer that is well.  More than the 50 s after which a JobManager gives a TaskManager up, so that the
+    # error of a stopped TaskManager is the JobManager's, which knows its name.
+    heartbeat_interval_s: float = 10.0
+    heartbeat_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         if self.segment_size_bytes < MIN_SEGMENT_SIZE_BYTES:

@@ -1,16 +1,69 @@
-"""Timers of an event loop, for callers on any thread.
+"""Timers of an event loop: ``LoopTimers`` for callers on any thread, ``RunningTimer`` and ``running_timeout`` for those on the loop.
 
 Side:       shared.
 Invariants: a call is made at most once, on the loop thread, and never after its cancellation was handled there.
-Units:      delays in milliseconds.
+Units:      delays in milliseconds, of ``RunningTimer`` and ``running_timeout`` in seconds.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
+from netstack.flow.heartbeats import Silence
+
+
+class RunningTimer:
+    """One delayed call on a loop; time in which the loop stood still does not count (``Silence``).
+
+    A function of the user may keep the interpreter's lock.  What is waited for lies in a socket then, or its sender stood still, too.
+
+    Threading: the loop.
+    """
+
+    __slots__ = ("_call", "_handle", "_loop", "_silence")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, delay_s: float, call: Callable[[], object]) -> None:
+        self._loop = loop
+        self._call = call
+        self._silence = Silence(delay_s, loop.time())
+        self._look_later()
+
+    def __repr__(self) -> str:
+        return f"<RunningTimer, {self._silence!r}>"
+
+    def cancel(self) -> None:
+        """Do not make the call; without effect after it was made."""
+        self._handle.cancel()
+
+    def _look_later(self) -> None:
+        self._handle = self._loop.call_later(self._silence.next_look_s, self._look)
+
+    def _look(self) -> None:
+        if self._silence.look(self._loop.time()):
+            self._call()
+        else:
+            self._look_later()
+
+
+@contextlib.asynccontextmanager
+async def running_timeout(timeout_s: float | None) -> AsyncIterator[None]:
+    """``asyncio.timeout``, but time in which the loop stood still does not count; None: there is no timeout.
+
+    Raises:
+        TimeoutError: at the end of the block.
+    """
+    async with asyncio.timeout(None) as timeout:
+        if timeout_s is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        timer = RunningTimer(loop, timeout_s, lambda: timeout.reschedule(loop.time()))
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 class _Timer:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from flowlet.graph.client_retry import ClientRetry
-from flowlet.rpc.requests import RpcConnectError, RpcResponse
+from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcResponse
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
@@ -20,7 +20,7 @@ _log = LogLines(__name__)
 class Requests(Protocol):
     """The part of ``RpcClient`` that is needed here."""
 
-    async def request(self, method: str, path: str, *, body: bytes = b"", timeout_s: float = 30.0) -> RpcResponse:
+    async def request(self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S) -> RpcResponse:
         """The answer.  Raises RpcConnectError: there is none."""
 
 
@@ -47,7 +47,7 @@ class PatientRequests:
     def __repr__(self) -> str:
         return f"<PatientRequests over {self._rpc!r}, {self.retry}>"
 
-    async def request(self, method: str, path: str, *, body: bytes = b"", timeout_s: float = 30.0) -> PatientAnswer:
+    async def request(self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S) -> PatientAnswer:
         """The answer of the first JobManager that gives one.
 
         Raises:

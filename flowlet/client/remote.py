@@ -6,7 +6,6 @@ Invariants: a call that is under way when the client is closed ends with an erro
 Units:      seconds; on the wire milliseconds.
 """
 
-import asyncio
 import atexit
 import concurrent.futures
 import os
@@ -31,23 +30,22 @@ from flowlet.graph.client_retry import ClientRetry
 from flowlet.rpc.background_call import run_in_background
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.converters import converter_to
-from flowlet.rpc.requests import RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
+from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import secret_for
 from flowlet.shipping.part_sources import PackedFiles
 from netstack.eventloop import EventLoopThread
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop_timers import running_timeout
 
 T = TypeVar("T")
 JobDocument = dict[str, Any]
 _log = LogLines(__name__)
 
-# The JobManager answers a long poll after at most this; then it is asked again.  Also how late a dead JobManager is noticed.
+# The JobManager answers a long poll after at most this; then it is asked again.
 LONG_POLL_S: Final = 10.0
-_ANSWER_MARGIN_S: Final = 10.0
-_GET_TIMEOUT_S: Final = 30.0
-_SUBMIT_TIMEOUT_S: Final = 60.0
-_CANCEL_TIMEOUT_S: Final = 30.0
+_SUBMIT_TIMEOUT_S: Final = 80.0  # it checks a directory of checkpoints for up to 20 s
+_REPORT_TIMEOUT_S: Final = 10.0  # of a sign of life: the next one follows anyway
 _START_TIMEOUT_S: Final = 30.0  # of what takes a millisecond, on a machine that does nothing else
 _DISCONNECT_TIMEOUT_S: Final = 5.0  # it takes milliseconds
 _MAX_REASON_CHARS: Final = 500
@@ -140,7 +138,7 @@ class JobManagerApi:
 
     async def job(self, job_id: str) -> JobDocument:
         """The whole document of a job."""
-        document: JobDocument = msgspec.json.decode((await self._request("GET", f"/jobs/{job_id}", _GET_TIMEOUT_S)).body)
+        document: JobDocument = msgspec.json.decode((await self._request("GET", f"/jobs/{job_id}", ANSWER_TIMEOUT_S)).body)
         return document
 
     async def checkpoints(self, job_id: str) -> JobDocument:
@@ -182,10 +180,10 @@ class JobManagerApi:
         except RpcStatusError as error:
             raise JobSubmissionError(f"the JobManager does not take the files of the job: {error}") from error
 
-    async def cancel(self, job_id: str, timeout_s: float = _CANCEL_TIMEOUT_S) -> None:
+    async def cancel(self, job_id: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Ask for the end of a job; one that has ended already stays as it is."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with running_timeout(timeout_s):
                 await self._request("PATCH", f"/jobs/{job_id}?mode=cancel", timeout_s)
         except TimeoutError:
             raise RpcConnectError(f"the JobManager does not answer within {timeout_s:g} s: job {job_id} may go on") from None
@@ -205,14 +203,18 @@ class JobManagerApi:
         """The directory of a savepoint, once it is complete, and the job has finished if it is to.  Raises SavepointError."""
         return await wait_for_savepoint(lambda: self._poll(f"/jobs/{job_id}/savepoints/{request_id}", None))
 
-    async def report_client_heartbeat(self, job_id: str) -> None:
-        """Say that the client of an attached job is there; 404 or 409 if the job is over.  Sent once: the next one follows anyway."""
-        (await self._rpc.request("PATCH", f"/jobs/{job_id}/clientHeartbeat", timeout_s=_ANSWER_MARGIN_S)).raise_for_status()
+    async def report_client_heartbeat(self, job_id: str, held_s: float) -> None:
+        """Say that the client of an attached job is there, for ``held_s``; 404 or 409 if the job is over.
+
+        Sent once: the next one follows anyway.  If the connection ends meanwhile, the JobManager knows that the client has.
+        """
+        path = f"/jobs/{job_id}/clientHeartbeat?timeout_ms={round(held_s * 1000)}"
+        (await self._rpc.request("PATCH", path, timeout_s=held_s + _REPORT_TIMEOUT_S)).raise_for_status()
 
     async def finish_gate(self, job_id: str, gate: str) -> None:
         """Let a remote gate end with the partitions that are open; waits until its tasks are deployed."""
         path = f"/jobs/{job_id}/gates/{quote(gate, safe='')}?mode=finish&timeout_ms={round(LONG_POLL_S * 1000)}"
-        while (await self._request("PATCH", path, LONG_POLL_S + _ANSWER_MARGIN_S)).status == _NO_CONTENT:
+        while (await self._request("PATCH", path, LONG_POLL_S + ANSWER_TIMEOUT_S)).status == _NO_CONTENT:
             continue
 
     async def wait_terminal(self, job_id: str, timeout_s: float | None) -> JobDocument | None:
@@ -239,12 +241,12 @@ class JobManagerApi:
     async def report_barrier(self, job_id: str, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
         """Say that the reader of an external edge has everything that a producer sent before the barrier of a checkpoint."""
         path = f"/jobs/{job_id}/collect/{edge_id}?producer={attempt.hex()}&checkpoint={checkpoint_id}"
-        await self._request("PATCH", path, _ANSWER_MARGIN_S)
+        await self._request("PATCH", path, ANSWER_TIMEOUT_S)
 
     async def report_broken_results(self, job_id: str, edge_id: str, attempt: int, reason: str) -> None:
         """Say that run ``attempt`` of an external edge cannot be read any further, so that the job must start again."""
         path = f"/jobs/{job_id}/collect/{edge_id}/broken?attempt={attempt}&reason={quote(reason[:_MAX_REASON_CHARS], safe='')}"
-        await self._request("PATCH", path, _ANSWER_MARGIN_S)
+        await self._request("PATCH", path, ANSWER_TIMEOUT_S)
 
     async def _request(self, method: str, path: str, timeout_s: float, body: bytes = b"") -> RpcResponse:
         """An answer with a good status; waits for the next JobManager if this one keeps its jobs."""
@@ -271,10 +273,10 @@ class JobManagerApi:
             slice_s = LONG_POLL_S if left_s is None else min(left_s, LONG_POLL_S)
             url = f"{path}?timeout_ms={round(slice_s * 1000)}{more}"
             try:
-                async with asyncio.timeout(None if left_s is None else slice_s + _ANSWER_MARGIN_S):
-                    answer = await self._request("GET", url, slice_s + _ANSWER_MARGIN_S)
+                async with running_timeout(None if left_s is None else slice_s + ANSWER_TIMEOUT_S):
+                    answer = await self._request("GET", url, slice_s + ANSWER_TIMEOUT_S)
             except TimeoutError:
-                raise RpcConnectError(f"no JobManager answers within {slice_s + _ANSWER_MARGIN_S:g} s") from None
+                raise RpcConnectError(f"no JobManager answers within {slice_s + ANSWER_TIMEOUT_S:g} s") from None
             if answer.status != _NO_CONTENT:
                 return msgspec.json.decode(answer.body)
             if deadline_s is not None:

@@ -18,8 +18,8 @@ from netstack.late import dataclass
 
 _FLINKS_INTERVAL_MS: Final = 30_000
 _FLINKS_TIMEOUT_MS: Final = 180_000
-_COLLECT_TIMEOUT_MS: Final = 30_000
-_HEARTBEATS_PER_TIMEOUT: Final = 3
+_COLLECT_TIMEOUT_MS: Final = 60_000  # a function of the program may keep the interpreter's lock for 50 s, Flink's heartbeat.timeout
+_HEARTBEATS_PER_TIMEOUT: Final = 6
 MAX_TIMEOUT_MS: Final = 365 * 24 * 3_600_000
 
 

@@ -95,7 +95,8 @@ SYMPTOMS: Final = frozenset(
 )
 MAX_FAILED_RUNS: Final = 16  # Flink's web.exception-history-size
 _UNREACHABLE: Final = frozenset({"ConnectError", "ConnectionLostError"})  # of these
-_LOSS_KNOWN_AFTER_MS: Final = 10_000  # a TaskManager that stands still is lost after 8 s, but seconds earlier it answers no connection
+# A TaskManager that stands still for good is lost after 50 s; until then it answers no connection.
+_LOSS_KNOWN_AFTER_MS: Final = 60_000
 _MAX_CONCURRENT_FAILURES: Final = 16
 _NO_USE: Final = "it would fail in the same way"
 

@@ -4,6 +4,7 @@ Side:       loop.
 """
 
 import asyncio
+import math
 import time
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,7 @@ _NO_CONTENT: Final = 204
 _outcome_decoder: Final = msgspec.json.Decoder(GateOutcome)
 _ASK_INTERVAL_S: Final = 0.2  # while there is no gate
 _ANSWER_SHARE: Final = 0.8  # of the timeout is given to the JobManager; the rest is for the network
+_LEAST_WAIT_S: Final = 4.0  # for tasks that are being deployed
 
 
 async def await_gate(
@@ -42,7 +44,8 @@ async def await_gate(
     deadline_s = time.monotonic() + wait_s
     while True:
         try:
-            return await describe_gate(gate, jobmanager, timeout_s, secret, committed_job)
+            left_s = max(_LEAST_WAIT_S, deadline_s - time.monotonic()) if wait_s else timeout_s
+            return await describe_gate(gate, jobmanager, timeout_s, secret, committed_job, tasks_timeout_s=left_s)
         except (GateNotFoundError, GateEndedError, GateUnreachableError) as error:
             if time.monotonic() + _ASK_INTERVAL_S < deadline_s:
                 await asyncio.sleep(_ASK_INTERVAL_S)
@@ -55,13 +58,20 @@ async def await_gate(
                 raise type(error)(f"{text}; at last: {error}") from error
 
 
-async def describe_gate(gate: str, jobmanager: str, timeout_s: float, secret: bytes, committed_job: str | None = None) -> GateDescription:
-    """Get the description of ``gate``; waits until its tasks run.  Raises GateError: as ``flowlet.ingest.producer.open_gate``."""
-    query = {"timeout_ms": round(timeout_s * _ANSWER_SHARE * 1000)} | ({} if committed_job is None else {"committed_job": committed_job})
+async def describe_gate(
+    gate: str, jobmanager: str, timeout_s: float, secret: bytes, committed_job: str | None = None, tasks_timeout_s: float = math.inf
+) -> GateDescription:
+    """Get the description of ``gate``; waits until its tasks run, at most ``tasks_timeout_s`` or most of ``timeout_s``.
+
+    Raises:
+        GateError: as ``flowlet.ingest.producer.open_gate``.
+    """
+    tasks_timeout_s = min(tasks_timeout_s, timeout_s * _ANSWER_SHARE)
+    query = {"timeout_ms": round(tasks_timeout_s * 1000)} | ({} if committed_job is None else {"committed_job": committed_job})
     path = f"/gates/{quote(gate, safe='')}?{urlencode(query)}"
     answer = await _ask(gate, jobmanager, "GET", path, timeout_s, secret)
     if answer.status == _NO_CONTENT:
-        raise GateNotFoundError(f"gate {gate!r}: its tasks do not run yet, {timeout_s:g} s after JobManager {jobmanager} was asked")
+        raise GateNotFoundError(f"gate {gate!r}: its tasks do not run yet, {tasks_timeout_s:g} s after JobManager {jobmanager} was asked")
     return GateDescription.of_document(msgspec.json.decode(answer.body), jobmanager)
 
 

@@ -15,7 +15,8 @@ from flowlet.rpc.requests import RpcStatusError
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
-_TIMEOUT_S: Final = 5.0
+_TASKS_TIMEOUT_S: Final = 4.0  # the question is asked again
+_TIMEOUT_S: Final = 60.0
 
 
 async def why_in_vain(description: GateDescription, secret_file: Path | None = None) -> GateError | None:
@@ -25,7 +26,7 @@ async def why_in_vain(description: GateDescription, secret_file: Path | None = N
     """
     try:
         secret = await asyncio.to_thread(secret_of, secret_file)
-        now = await describe_gate(description.name, description.jobmanager, _TIMEOUT_S, secret)
+        now = await describe_gate(description.name, description.jobmanager, _TIMEOUT_S, secret, tasks_timeout_s=_TASKS_TIMEOUT_S)
     except (GateAccessError, GateUnreachableError) as error:
         _log.info("the JobManager cannot be asked why a gate grants no credit", gate=str(description), error=str(error))
         return None

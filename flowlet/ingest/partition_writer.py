@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     import pyarrow
 
 _log = LogLines(__name__)
-DEFAULT_TIMEOUT_S: Final = 5.0
+DEFAULT_TIMEOUT_S: Final = 60.0  # a function in the gate's TaskManager may keep the interpreter's lock for 50 s, Flink's heartbeat.timeout
 DEFAULT_WAIT_FOR_ROOM_S: Final = 300.0  # a producer holds its place until its partition ends
-DEFAULT_RESUME_TIMEOUT_S: Final = 120.0  # a lost TaskManager is noticed within 8 s, and a job that restarts waits up to a minute
+DEFAULT_RESUME_TIMEOUT_S: Final = 120.0  # a TaskManager that stands still is lost after 50 s, and a job that restarts waits up to a minute
 DEFAULT_MAX_KEPT_BYTES: Final = 32 << 20  # not measured
-_OUTCOME_TIMEOUT_S: Final = 3.0  # the JobManager waits up to 2 s for the cause of a failure, and for tasks
+_OUTCOME_TIMEOUT_S: Final = DEFAULT_TIMEOUT_S  # the JobManager waits up to 2 s for the cause of a failure, and for tasks
 _FIRST_PAUSE_S: Final = 0.05  # before an offer is repeated; doubled each time
 _MAX_PAUSE_S: Final = 1.0
 _JOB_ENDED: Final = (GateEndedError, GateLostError, GateUnreachableError)  # the job may have failed

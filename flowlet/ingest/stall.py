@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 WARN_AFTER_S: Final = 10.0
-NO_CREDIT_QUESTION_S: Final = 10.0  # a JobManager knows after 8 s that a TaskManager is lost
+NO_CREDIT_QUESTION_S: Final = 10.0  # of the JobManager, which knows what became of the gate's TaskManager
 CREDIT: Final = "credit: the gate's job does not read"
 
 

@@ -29,6 +29,7 @@ log = LogLines(__name__)
 
 _PROGRAM = "python -m flowlet.jm"
 _EXIT_BAD_OPTION = 2
+_MS_PER_S = 1000
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -40,6 +41,10 @@ def jobmanager(
         list[str] | None, typer.Option(help="host:port of another way to this port, such as a tunnel's end; may be repeated.")
     ] = None,
     slot_request_timeout: Annotated[float, typer.Option(help="Seconds that a job waits for its slots.")] = 30.0,
+    heartbeat_interval_s: Annotated[float, typer.Option(help="Seconds between two signs of life to a TaskManager.")] = 10.0,
+    heartbeat_timeout_s: Annotated[
+        float, typer.Option(help="Seconds without a sign of life after which a TaskManager is lost, and this JobManager to it.")
+    ] = 50.0,
     secret_file: Annotated[
         Path | None, typer.Option(help="File with the cluster's secret; default $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")
     ] = None,
@@ -56,6 +61,8 @@ def jobmanager(
         secret=load_or_create_secret(secret_file),
         advertised_addresses=tuple(advertise or ()),
         slot_request_timeout_s=slot_request_timeout,
+        heartbeat_interval_ms=round(heartbeat_interval_s * _MS_PER_S),
+        heartbeat_timeout_s=heartbeat_timeout_s,
         job_store=None if job_store is None else job_store.absolute(),
     )
     uvloop.run(serve(config, host, port), loop_factory=UvLoop)

@@ -138,7 +138,7 @@ class JobManager:
             await web.start()
         loop, config = asyncio.get_running_loop(), self._config
         max_strangers = within_descriptors(config.max_unproved_connections)
-        limits = DoorLimits(max_strangers, config.max_unproved_connections_per_host, config.proof_timeout_s)
+        limits = DoorLimits(max_strangers, config.max_unproved_connections_per_host, config.proof_timeout_s, config.dead_host_timeout_s)
         self._door = FrontDoor(api.protection, web.make_protocol, limits, loop, web.prepare)
         try:
             self._server = await loop.create_server(self._door, host, port, backlog=min(_BACKLOG, max_strangers), start_serving=False)

@@ -271,6 +271,11 @@ class JobMaster:
         if self._lease is not None:
             self._lease.renew()
 
+    def client_left(self) -> None:
+        """The connection of the job's client has ended."""
+        if self._lease is not None:
+            self._lease.client_left()
+
     def task_state_changed(self, tm_id: str, message: TaskStateChanged) -> None:
         """Apply a TaskManager's report; the graph counts reports that it ignores."""
         if message.metrics is not None:

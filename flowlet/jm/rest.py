@@ -6,6 +6,7 @@ Units:  ``timeout_ms`` of long polls in milliseconds, cut to ``max_long_poll_ms`
 Absent: the web page.
 """
 
+import asyncio
 import re
 from typing import TYPE_CHECKING
 
@@ -143,11 +144,23 @@ class RestApi:
         return _json(self._find_job(request).checkpoints_document())
 
     async def client_heartbeat(self, request: Request) -> Response:
-        """The client of an attached job is there: 202, or 409 if the job has ended."""
+        """The client of an attached job is there: 202 after ``timeout_ms`` (default: at once), or 409 if the job has ended.
+
+        While the answer is outstanding, the end of the connection is that of the client.
+        """
         master = self._find_job(request)
+        held_ms = min(self._number(request, "timeout_ms", 0, "a number of milliseconds"), self._config.max_long_poll_ms)
+        if not master.is_ended:
+            master.client_heartbeat()
+            if held_ms:
+                try:
+                    await master.wait_until_ended(held_ms / 1000)
+                except asyncio.CancelledError:  # by aiohttp, because the connection has ended
+                    master.client_left()
+                    raise
+                master.client_heartbeat()
         if master.is_ended:
             return error_response(409, f"the job is {master.graph.status.name}")
-        master.client_heartbeat()
         return _json({}, status=202)
 
     async def execution_result(self, request: Request) -> Response:

@@ -25,6 +25,7 @@ from flowlet.rpc.control_messages import (
     FinalCheckpointAwaited,
     GateReported,
     Heartbeat,
+    JobManagerHeartbeat,
     MarkPassed,
     MarkReport,
     MarkRequested,
@@ -40,13 +41,14 @@ from flowlet.rpc.control_messages import (
     ToTaskManager,
 )
 from flowlet.rpc.requests import POLICY_VIOLATION, SessionEndedError, SessionTransport
+from netstack.flow.heartbeats import Silence
 from netstack.log_lines import LogLines
 
 # A task needs at most one DeployTask and one CancelTask; if this many messages wait, the TaskManager does not read.
 MAX_QUEUED_MESSAGES: Final = 50_000
 _REFUSAL_TIMEOUT_S: Final = 0.3
-_STALL_S: Final = 1.0  # if our own loop was late by this much, it may have missed messages: the silence proves nothing
 _MAX_REASON_CHARS: Final = 8 * 1024
+_MS_PER_S: Final = 1000
 _TM_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
 log = LogLines(__name__)
@@ -113,7 +115,7 @@ class TaskManagerSession:
         self._end_reason: str | None = None  # why the session ends; None while it is open
         self._registration: RegisterTaskManager | None = None
         self._monotonic = monotonic
-        self._last_heard_s = monotonic()
+        self._last_heard_s = self._answered_s = monotonic()
 
     def __repr__(self) -> str:
         name = "unregistered" if self._registration is None else self._registration.tm_id
@@ -169,7 +171,8 @@ class TaskManagerSession:
         if refusal is not None:
             await self._refuse(refusal)
             return
-        self.send(Registered(self._jm_id, self._config.heartbeat_interval_ms))
+        config = self._config
+        self.send(Registered(self._jm_id, config.heartbeat_interval_ms, round(config.heartbeat_timeout_s * _MS_PER_S)))
         writer = asyncio.create_task(self._write(), name=f"writer to TaskManager {self.tm_id}")
         reason = "its connection broke off"
         try:
@@ -223,17 +226,18 @@ class TaskManagerSession:
 
     async def _read(self) -> str:
         timeout_s = self._config.heartbeat_timeout_s
+        silence = Silence(timeout_s, self._monotonic())
         while True:
-            started_s = self._monotonic()
             try:
-                message = await self._receive(timeout_s)
+                message = await self._receive(silence.next_look_s)
             except TimeoutError:
-                if self._monotonic() - started_s > timeout_s + _STALL_S:
-                    continue
-                return f"no message from it for {timeout_s:g} s: it hangs, or a function keeps the interpreter's lock"
+                if silence.look(self._monotonic()):
+                    return f"no message from it for {timeout_s:g} s: it hangs, or a function keeps the interpreter's lock"
+                continue
             except SessionEndedError as error:
                 return str(error)
             self._last_heard_s = self._monotonic()
+            silence.heard(self._last_heard_s)
             problem = self._dispatch(message)
             if problem is not None:
                 return problem
@@ -241,6 +245,7 @@ class TaskManagerSession:
     def _dispatch(self, message: ToJobManager) -> str | None:
         match message:
             case Heartbeat():
+                self._answer()
                 self._listener.heartbeat(self, message)
             case TaskStateChanged():
                 self._listener.task_state_changed(self, message)
@@ -263,6 +268,13 @@ class TaskManagerSession:
             case _:
                 assert_never(message)
         return None
+
+    def _answer(self) -> None:
+        """Show that this JobManager is alive, once per interval: a TaskManager may report more often than that."""
+        now_s = self._last_heard_s
+        if (now_s - self._answered_s) * _MS_PER_S >= self._config.heartbeat_interval_ms:
+            self._answered_s = now_s
+            self.send(JobManagerHeartbeat())
 
     async def _write(self) -> None:
         try:

@@ -13,7 +13,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from flowlet.chain.operator_output import output_for
@@ -31,6 +30,7 @@ from flowlet.splits.number_runs import NumbersLeft, Runs, share_of_runs
 from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.watermarks.source_event_time import SourceEventTime
 from netstack.availability import AvailabilityFuture
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

@@ -10,7 +10,6 @@ Absent:     aiohttp's middlewares.  aiohttp keeps the handlers of an application
             all that they belong to: 0.4 MB for each JobManager that a program had.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
@@ -47,6 +46,7 @@ from flowlet.rpc.requests import (
 )
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop_timers import running_timeout
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -211,7 +211,7 @@ class AuthenticatingServer:
         if request.content_length is not None and request.content_length > self._max_body_bytes:
             return 413, f"the body has {request.content_length} bytes, the limit is {self._max_body_bytes}"
         try:
-            async with asyncio.timeout(_BODY_TIMEOUT_S):
+            async with running_timeout(_BODY_TIMEOUT_S):
                 body = await request.read()
         except TimeoutError:
             return 408, f"the body did not arrive within {_BODY_TIMEOUT_S:g} s"

@@ -57,6 +57,8 @@ TASK_MANAGER_OPTIONS: Final = {
 JOB_MANAGER_OPTIONS: Final = {
     "rest.bind-address": ClusterOption("host", meaning="the loopback address to listen on"),
     "slot.request.timeout": ClusterOption("slot_request_timeout", _seconds, "how long a job waits for its slots"),
+    "heartbeat.interval": ClusterOption("heartbeat_interval_s", _seconds, "between two signs of life to a TaskManager"),
+    "heartbeat.timeout": ClusterOption("heartbeat_timeout_s", _seconds, "after it a silent TaskManager is lost, and the JobManager to it"),
     "flowlet.job-store": ClusterOption("job_store", meaning="the directory of jobs that another JobManager goes on with"),
 }
 

@@ -17,7 +17,7 @@ from flowlet.splits.split_kinds import AnySplit, SplitSet
 
 # 5: no pieces of blobs; 4: modules in every deployment, other messages about splits, none before the last checkpoint; 3: no shipped files,
 # no blocking results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages
-PROTOCOL_VERSION: Final = 6
+PROTOCOL_VERSION: Final = 7
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
 
@@ -345,6 +345,7 @@ class Registered(msgspec.Struct, frozen=True, tag=True):
 
     jm_id: str
     heartbeat_interval_ms: int
+    heartbeat_timeout_ms: int = 50_000  # so long the TaskManager waits for a sign of life from the JobManager
 
 
 class RegistrationRefused(msgspec.Struct, frozen=True, tag=True):
@@ -365,6 +366,10 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
 
     tm_id: str
     tasks: list[TaskReport]
+
+
+class JobManagerHeartbeat(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM, after a heartbeat, once per interval: the JobManager is alive."""
 
 
 class TaskStateChanged(msgspec.Struct, frozen=True, tag=True):
@@ -599,6 +604,7 @@ ToJobManager = (
 ToTaskManager = (
     Registered
     | RegistrationRefused
+    | JobManagerHeartbeat
     | DeployTask
     | CancelTask
     | ReleaseResults

@@ -3,7 +3,7 @@
 Side:       loop.
 Invariants: aiohttp sees a connection only once the head of its first request is signed; before that it has a descriptor, this small object
             and at most 4 KiB of its head, and no task.  At most ``max_connections`` wait here, ``max_per_host`` of them from one
-            address other than loopback, none longer than ``timeout_s``; the oldest is cut for a new one.
+            address other than loopback, none longer than ``timeout_s`` while this process runs; the oldest is cut for a new one.
 Rules:      refused requests, and ``/healthz``, are answered here, and the connection ends.
 Absent:     deadlines for later requests on a connection whose first one was signed, but for their bodies (``AuthenticatingServer``); and a
             limit of such connections.
@@ -11,20 +11,24 @@ Absent:     deadlines for later requests on a connection whose first one was sig
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Final, Protocol, cast
 
 from flowlet.rpc.auth import AUTH_HEADER, AcceptedRequest
 from flowlet.rpc.authenticating_server import AuthenticatingServer, EarlyAnswer
 from flowlet.rpc.request_head import parse_head
+from netstack.config import DEAD_HOST_TIMEOUT_S
 from netstack.flow.admission import Admission, AdmissionStatistics
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.transport.limits import RateLimit
+from netstack.transport.socket_options import watch_host
 
 MAX_HEAD_BYTES: Final = 4096
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _LOGS_PER_S: Final = 1.0
+_STALL_S: Final = 0.1  # no timer is so late unless the loop stands still; not measured
 _UNLIMITED: Final = 2**31
 _log = LogLines(__name__)
 
@@ -36,6 +40,7 @@ class DoorLimits:
     max_connections: int
     max_per_host: int
     timeout_s: float
+    dead_host_timeout_s: float = DEAD_HOST_TIMEOUT_S  # of all connections, those that are signed, too
 
 
 class Timers(Protocol):
@@ -78,6 +83,8 @@ class FrontDoor:
         )
         self._deadlines: dict[_Visitor, float] = {}  # the oldest first
         self._timer: asyncio.TimerHandle | None = None  # for the first deadline, while there is one
+        self._due_s = 0.0  # when it fires
+        self.dead_host_timeout_s = limits.dead_host_timeout_s
         self._logs = RateLimit(_LOGS_PER_S, timers.time)
         # What any connection receives lies here only until ``buffer_updated`` returns, which the loop calls right after it was filled.
         self.scratch = memoryview(bytearray(MAX_HEAD_BYTES))
@@ -115,11 +122,15 @@ class FrontDoor:
 
     def _set_timer(self) -> None:
         if self._timer is None and self._deadlines:
-            self._timer = self._timers.call_at(next(iter(self._deadlines.values())), self._cut_late)
+            self._due_s = next(iter(self._deadlines.values()))
+            self._timer = self._timers.call_at(self._due_s, self._cut_late)
 
     def _cut_late(self) -> None:
         self._timer = None
         now_s = self._timers.time()
+        late_s = now_s - self._due_s
+        if late_s > _STALL_S:  # this end stood still: what they sent may wait in their sockets
+            self._deadlines = dict.fromkeys(self._deadlines, now_s + self._limits.timeout_s)
         for visitor in [each for each, deadline_s in self._deadlines.items() if deadline_s <= now_s]:
             self._cut(visitor, f"no signed request within {self._limits.timeout_s:g} s")
         self._set_timer()
@@ -154,6 +165,10 @@ class _Visitor(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # of a TCP server; uvloop's are no subclass
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            with suppress(OSError):  # the peer is gone; the next read finds out
+                watch_host(sock, self._door.dead_host_timeout_s)
         self._door.arrive(self, str((transport.get_extra_info("peername") or ("",))[0]))
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -4,9 +4,10 @@ Side:       loop.
 Invariants: the client uses no answer without a valid proof, and no message of a WebSocket without a right signature.
 """
 
-import asyncio
 import io
+import socket
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -14,6 +15,7 @@ from yarl import URL
 
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.requests import (
+    ANSWER_TIMEOUT_S,
     MAX_MESSAGE_BYTES,
     MSGPACK,
     SESSION_PATH,
@@ -25,12 +27,13 @@ from flowlet.rpc.requests import (
 )
 from flowlet.rpc.signed_requests import OtherTimeError, RequestSigner, reason_of, unknown_host
 from flowlet.rpc.signed_websocket import HEADER_BYTES, SignedWebSocket
+from netstack.config import DEAD_HOST_TIMEOUT_S
 from netstack.forks import PortClosedInChildren
+from netstack.loop_timers import running_timeout
+from netstack.transport.socket_options import watch_host
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _CLOSE_TIMEOUT_S: Final = 0.5
-# A WebSocket is pinged this often, and ends if no pong comes within half of it: a link that swallows bytes shows nothing else.
-_PING_INTERVAL_S: Final = 20.0
 
 
 class _OpenWebSocket(aiohttp.ClientWebSocketResponse):
@@ -45,14 +48,25 @@ class RpcClient:
     """Sends signed requests to one JobManager.
 
     Threading: the loop on which it was created.  Life cycle: ``close`` it (or use ``async with``); pending requests then fail.
+
+    ``dead_host_timeout_s``: a connection ends if the kernel of the server's host acknowledges nothing for so long.
     """
 
-    def __init__(self, host: str, port: int, secret: bytes, *, clock: WallClock = wall_clock_ms) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        secret: bytes,
+        *,
+        clock: WallClock = wall_clock_ms,
+        dead_host_timeout_s: float = DEAD_HOST_TIMEOUT_S,
+    ) -> None:
         self.authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._base = f"http://{self.authority}"
         self._signer = RequestSigner(self.authority, secret, clock)
         self._in_children = PortClosedInChildren(port)
         self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(socket_factory=partial(_watched_socket, dead_host_timeout_s)),
             ws_response_class=_OpenWebSocket,
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
@@ -68,7 +82,7 @@ class RpcClient:
         await self.close()
 
     async def request(
-        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = 30.0
+        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> RpcResponse:
         """Send a request; return the answer, whatever its status.  ``path`` includes the query and is sent unchanged.
 
@@ -110,7 +124,7 @@ class RpcClient:
         if body:
             headers["Content-Type"] = content_type
         try:
-            async with asyncio.timeout(timeout_s):
+            async with running_timeout(timeout_s):
                 url = URL(self._base + path, encoded=True)
                 # As a stream, because aiohttp warns about large bodies of bytes.
                 data = io.BytesIO(body) if body else None
@@ -124,13 +138,12 @@ class RpcClient:
     async def _connect_websocket(self, path: str, *, is_second: bool = False) -> SignedWebSocket:
         nonce, headers = self._signer.sign("GET", path, b"")
         try:
-            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            async with running_timeout(_CONNECT_TIMEOUT_S):
                 websocket = await self._session.ws_connect(
                     URL(self._base + path, encoded=True),
                     headers=headers,
                     max_msg_size=MAX_MESSAGE_BYTES + HEADER_BYTES,
                     compress=0,
-                    heartbeat=_PING_INTERVAL_S,
                     timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
                 )
         except aiohttp.WSServerHandshakeError as error:
@@ -145,6 +158,18 @@ class RpcClient:
             await websocket.close(message=b"the proof in the answer is wrong")
             raise
         return SignedWebSocket(websocket, send_key=keys.to_server, receive_key=keys.to_client)
+
+
+def _watched_socket(dead_host_timeout_s: float, address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket for an address, whose connection ends with the host there."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    try:
+        watch_host(made, dead_host_timeout_s)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 async def _read_limited(response: aiohttp.ClientResponse) -> bytes:

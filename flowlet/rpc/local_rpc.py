@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 
 from flowlet.rpc.requests import (
+    ANSWER_TIMEOUT_S,
     GOING_AWAY,
     MAX_MESSAGE_BYTES,
     MSGPACK,
@@ -34,6 +35,7 @@ from flowlet.rpc.requests import (
 )
 from netstack.forks import ClosedInChildren
 from netstack.log_lines import LogLines
+from netstack.loop_timers import running_timeout
 
 T = TypeVar("T")
 
@@ -158,7 +160,7 @@ class LocalRpc:
         return f"<LocalRpc of {self.authority}{' closed' if self._is_closed else ''}>"
 
     async def request(
-        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = 30.0
+        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> RpcResponse:
         """As ``RpcGateway``."""
         self._check_open()
@@ -222,14 +224,14 @@ class PipeRpc:
         await self.close()
 
     async def request(
-        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = 30.0
+        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> RpcResponse:
         """As ``RpcGateway``."""
         number = next(self._numbers)
         answer: asyncio.Future[RpcResponse] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
-            async with asyncio.timeout(timeout_s):
+            async with running_timeout(timeout_s):
                 await self._send(_REQUEST, number, method, path, body)
                 return await answer
         except TimeoutError:

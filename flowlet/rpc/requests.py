@@ -25,6 +25,9 @@ JSON: Final = "application/json"
 GOING_AWAY: Final = 1001
 POLICY_VIOLATION: Final = 1008
 _NS_PER_MS: Final = 1_000_000
+# How long an answer may take, beyond what it waits for: as long as a sign of life (Flink's heartbeat.timeout).  A function may keep the
+# interpreter's lock of either end.  A process that is gone is known at once, and a host that is gone after ``DEAD_HOST_TIMEOUT_S``.
+ANSWER_TIMEOUT_S: Final = 50.0
 
 WallClock = Callable[[], int]
 
@@ -108,7 +111,7 @@ class RpcGateway(Protocol):
         """``host:port`` of the JobManager."""
 
     async def request(
-        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = 30.0
+        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> RpcResponse:
         """Send a request; return the answer, whatever its status.  ``path`` includes the query and is sent unchanged.
 

@@ -67,7 +67,7 @@ class SignedWebSocket:
             SessionEndedError: the connection has ended, or its next frame was not the next message of the peer.
         """
         if self._failure is None:
-            frame = await self._websocket.receive(timeout_s)  # waits for the peer; ended by the pings of the WebSocket
+            frame = await self._websocket.receive(timeout_s)  # waits for the peer; ended by the caller's timeout, or the kernel
             if frame.type is aiohttp.WSMsgType.BINARY:
                 return self._opened(frame.data)
             self._failure = _end_in_words(frame)

@@ -7,6 +7,8 @@ Rules:      only data is processed here.  Events, mails, errors, the life cycle 
             a task never runs here if it writes to the network, has several gates, or has an operator that waits for mails.
             A task that takes longer than ``BUDGET_NS`` returns to its own thread, for twice as long as the last time.  If it was quick for
             that long, that time starts again at its minimum: then something else kept the loop from its core.
+            A task of which one call took longer than ``SLOW_NS`` stays on its own thread for good, and so does its vertex in later attempts
+            in this process (``SlowVertices``): it waits for something or keeps the interpreter's lock, and stood in the network's way.
 Units:      nanoseconds of a monotonic clock.
 """
 
@@ -18,8 +20,11 @@ from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcesso
 from netstack.late import dataclass
 
 BUDGET_NS: Final = 1_000_000  # how long a task may delay the loop's other work, and the network.  Not measured.
+SLOW_NS: Final = 50_000_000  # far more than the kernel takes the core from the loop, also beside busy tasks.  Not measured.
 _FIRST_PAUSE_NS: Final = 1_000_000_000
 _MAX_PAUSE_NS: Final = 1_000_000_000_000
+_NEVER_NS: Final = 2**63
+_MAX_SLOW_VERTICES: Final = 10_000
 
 
 class PeekableGate(Protocol):
@@ -39,6 +44,31 @@ class LightInput:
     has_mail: Callable[[], bool]
 
 
+class SlowVertices:
+    """The vertices of this process that stood in the network's way once, by job; a restarted job would do it again.
+
+    Threading: the loop adds, task threads read; single operations of a dictionary.
+    """
+
+    def __init__(self) -> None:
+        self._vertices: dict[tuple[str, str], None] = {}  # the oldest first
+
+    def __repr__(self) -> str:
+        return f"<SlowVertices {len(self._vertices)}>"
+
+    def __contains__(self, vertex: tuple[str, str]) -> bool:
+        return vertex in self._vertices
+
+    def add(self, vertex: tuple[str, str]) -> None:
+        """Remember a vertex, and forget the oldest one if there are too many."""
+        if len(self._vertices) >= _MAX_SLOW_VERTICES:
+            del self._vertices[next(iter(self._vertices))]
+        self._vertices[vertex] = None
+
+
+SLOW_VERTICES: Final = SlowVertices()
+
+
 class LightTask:
     """Runs one task in slices; ``try_run`` works on the loop's thread and returns False on any other."""
 
@@ -49,17 +79,21 @@ class LightTask:
         work: LightInput,
         is_loop_thread: Callable[[], bool],
         clock_ns: Callable[[], int],
+        on_slow: Callable[[], None] = lambda: None,
     ) -> None:
         self._processor = processor
         self._gate = gate
         self._work = work
         self._is_loop_thread = is_loop_thread
         self._clock_ns = clock_ns
+        self._on_slow = on_slow
         self._end_ns = 0  # Loop thread only: the end of the present slice.
         self._is_heavy_until_ns = 0  # Loop thread only: until then the task stays on its own thread.
         self._pause_ns = 0  # Loop thread only: how long it last stayed there.
 
     def __repr__(self) -> str:
+        if self._is_heavy_until_ns == _NEVER_NS:
+            return "<LightTask, on its own thread for good>"
         return f"<LightTask, the last time {self._pause_ns / 1e9:g} s on its own thread>"
 
     def try_run(self, suspension: Suspension) -> bool:
@@ -76,11 +110,12 @@ class LightTask:
         gate, work, clock_ns, end_ns = self._gate, self._work, self._clock_ns, self._end_ns
         if not gate.next_is_data:
             return  # an event or an error is next: left to the task's own thread
+        now_ns = end_ns - BUDGET_NS
         while True:
             work.process_one()
-            now_ns = clock_ns()
+            began_ns, now_ns = now_ns, clock_ns()
             if now_ns > end_ns:
-                self._go_back(now_ns)
+                self._go_back(began_ns, now_ns)
                 return
             if work.has_mail():
                 return
@@ -88,7 +123,11 @@ class LightTask:
                 break
         work.wait(controller)
 
-    def _go_back(self, now_ns: int) -> None:
+    def _go_back(self, began_ns: int, now_ns: int) -> None:
+        if now_ns - began_ns > SLOW_NS:
+            self._is_heavy_until_ns = _NEVER_NS
+            self._on_slow()
+            return
         quick_ns = now_ns - self._is_heavy_until_ns
         self._pause_ns = _FIRST_PAUSE_NS if quick_ns >= self._pause_ns else min(2 * self._pause_ns, _MAX_PAUSE_NS)
         self._is_heavy_until_ns = now_ns + self._pause_ns

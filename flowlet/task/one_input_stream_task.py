@@ -26,13 +26,16 @@ from flowlet.records import CompletionMark
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.sorting_input_processor import SortedInput, SortingInputProcessor, TaskInput
 from flowlet.task.checkpoint_wiring import checkpointed_gates, keep_in_flight
-from flowlet.task.light_task import LightInput, LightTask, can_be_light
+from flowlet.task.light_task import SLOW_VERTICES, LightInput, LightTask, can_be_light
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
 from flowlet.watermarks.watermark_watch import WatermarkWatch
 from netstack.gate.single_input_gate import SingleInputGate
+from netstack.log_lines import LogLines
 from netstack.partition.channel_state import InputChannelInfo
+
+_log = LogLines(__name__)
 
 # A mail, a cancellation or a flush waits for at most this many buffers.  Not measured.
 MAX_BUFFERS_PER_ACTION = 8
@@ -204,12 +207,24 @@ class OneInputStreamTask(GateFedStreamTask):
         if (
             is_loop_thread is None
             or self._may_be_overtaken
+            or (environment.job_id, environment.vertex_id) in SLOW_VERTICES
             or not can_be_light(self._chain.operators, num_gates=len(gates), num_outputs=len(self._partitions))
         ):
             return None
         gate = self._checkpointed.get(gates[0], gates[0])
         work = LightInput(partial(self._input.process_input, 1, _always), self._wait_for_input, lambda: self.mailbox.has_mail)
-        return LightTask(self.mailbox_processor, gate, work, is_loop_thread, self._timings.now_ns)
+        return LightTask(self.mailbox_processor, gate, work, is_loop_thread, self._timings.now_ns, self._stood_in_the_way)
+
+    def _stood_in_the_way(self) -> None:
+        """A call on the loop was slow."""
+        environment = self.environment
+        SLOW_VERTICES.add((environment.job_id, environment.vertex_id))
+        _log.warning(
+            "a function was slow on the loop, and stopped the network meanwhile; the task stays on its own thread from now on",
+            job=environment.job_name,
+            task=environment.task_name,
+            subtask=environment.subtask,
+        )
 
 
 class MultipleInputStreamTask(GateFedStreamTask):

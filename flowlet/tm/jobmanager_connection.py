@@ -27,6 +27,7 @@ from flowlet.rpc.control_messages import (
     EmitMark,
     FinishGate,
     Heartbeat,
+    JobManagerHeartbeat,
     MarkCompleted,
     MarkOrder,
     NoMoreSplits,
@@ -39,6 +40,7 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.rpc.requests import RpcConnectError, RpcGateway, RpcStatusError, SessionEndedError, SessionTransport
+from netstack.flow.heartbeats import Silence
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
@@ -49,15 +51,17 @@ _DECODER: Final = msgspec.msgpack.Decoder(ToTaskManager)
 DEFAULT_GIVE_UP_AFTER_S: Final = 300.0  # Flink's taskmanager.registration.timeout
 _MAX_QUEUED_MESSAGES: Final = 10_000  # tasks send a few per second: if this many wait, the JobManager does not read
 _NOT_READ: Final = f"the JobManager does not read its messages, {_MAX_QUEUED_MESSAGES} are waiting"
-# A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.
-_LONGEST_INTERVAL_S: Final = 2.0
+# A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.  It also tells the
+# JobManager which tasks wait for a client.
+_REPORT_INTERVAL_S: Final = 1.0
 _STALL_S: Final = 1.0  # a pause that ends this late does not count as time without a JobManager
 _IDLE_HEARTBEAT_FACTOR: Final = 2  # without tasks there is little to report
+_MS_PER_S: Final = 1000
 
 
 def heartbeat_interval_s(wanted_ms: int) -> float:
-    """The interval of heartbeats: as the JobManager wants, or shorter if the tasks' gauges need it."""
-    return min(wanted_ms / 1000, _LONGEST_INTERVAL_S)
+    """The interval of heartbeats: as the JobManager wants, or shorter because they carry the tasks' metrics."""
+    return min(wanted_ms / _MS_PER_S, _REPORT_INTERVAL_S)
 
 
 class RegistrationRefusedError(FlowletError):
@@ -75,6 +79,7 @@ class ReconnectConfig:
     first_pause_s: float = 0.1  # Flink's cluster.registration.initial-timeout
     longest_pause_s: float = 5.0
     give_up_after_s: float = DEFAULT_GIVE_UP_AFTER_S
+    welcome_timeout_s: float = 50.0  # from the registration to the JobManager's answer; Flink's heartbeat.timeout, too
 
 
 class SessionListener(Protocol):
@@ -211,15 +216,18 @@ class JobManagerConnection:
         return f"the JobManager's session ended: {reason}"
 
     async def _serve(self, socket: SessionTransport) -> str:
-        await socket.send(_ENCODER.encode(self._registration))  # a JobManager that does not read is ended by the pings
+        await socket.send(_ENCODER.encode(self._registration))  # the kernel takes it, whether the JobManager reads or not
         helpers: list[asyncio.Task[None]] = []
+        silence = Silence(self._reconnect.welcome_timeout_s, self._clock())
         try:
             while True:
-                # waits for the JobManager's orders; ended by the WebSocket's pings, or stop()
-                message: ToTaskManager = _DECODER.decode(await socket.receive())
+                message = await self._receive(socket, silence)
                 match message:
                     case Registered():
                         helpers += self._begin(socket, message)
+                        silence = Silence(message.heartbeat_timeout_ms / _MS_PER_S, self._clock())
+                    case JobManagerHeartbeat():
+                        pass  # any message is a sign of life
                     case RegistrationRefused(reason=reason):
                         raise RegistrationRefusedError(f"the JobManager refused this TaskManager: {reason}")
                     case DeployTask():
@@ -250,6 +258,19 @@ class JobManagerConnection:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)  # waits for cancelled helpers; ended by their next step
+
+    async def _receive(self, socket: SessionTransport, silence: Silence) -> ToTaskManager:
+        """The JobManager's next message.  Raises SessionEndedError: the connection ended, or the JobManager was silent for too long."""
+        while True:
+            try:
+                content = await socket.receive(silence.next_look_s)
+            except TimeoutError:
+                if silence.look(self._clock()):
+                    raise SessionEndedError(f"no message from it for {silence.silent_s:.3g} s: it hangs") from None
+                continue
+            silence.heard(self._clock())
+            message: ToTaskManager = _DECODER.decode(content)
+            return message
 
     def _begin(self, socket: SessionTransport, welcome: Registered) -> list[asyncio.Task[None]]:
         self._last_contact = self._clock()

@@ -80,8 +80,8 @@ class TaskManagerSettings:
     max_producers_per_gate: int = 64
     producer_memory_percent: int = 50
     congestion_control: str | None = None
-    heartbeat_interval_s: float = 2.0
-    heartbeat_timeout_s: float = 10.0
+    heartbeat_interval_s: float = 10.0
+    heartbeat_timeout_s: float = 60.0
     parent_pid: int | None = None
     pin_cpu: int | None = None
     switch_interval_ms: float | None = None
@@ -235,7 +235,7 @@ class _Process:
             idle=gc_tuning.thaw,
             failed=self._failed,
             loaded=self._loaded,
-            deploying=self._shared.before_deployment,
+            deploying=self._deploying,
             ended=self._shared.after_task,
             heartbeat=self._shared.at_heartbeat,
         )
@@ -257,6 +257,11 @@ class _Process:
         from flowlet.rpc.http import RpcClient  # here, as a process that a program forks needs no aiohttp
 
         return RpcClient(options.jobmanager_host, options.jobmanager_port, options.secret)
+
+    def _deploying(self, job: str, task: str) -> None:
+        if self._options.switch_interval is not None:
+            self._options.switch_interval.task_deployed()
+        self._shared.before_deployment(job, task)
 
     def _loaded(self, load: TaskLoad) -> None:
         if self._keeper is not None:

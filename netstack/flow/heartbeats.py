@@ -1,13 +1,16 @@
-"""Decides when a connection needs a heartbeat, and when its peer counts as lost.
+"""Decides when a connection needs a heartbeat, and when its peer counts as lost: ``Heartbeats``, and ``Silence`` alone for other waits.
 
 Side:       pure; the clock is an argument.
 Invariants: any received byte is a sign of life.  Time in which this end did not look (its loop was busy, its process was stopped) is no
-            silence of the peer: nothing could be read then.  So a look adds at most ``look_s`` to the silence.
+            silence of the peer: nothing could be read then.  So a look adds at most ``look_s`` to the silence (``Silence``).
             Two quiet looks follow each other only if a heartbeat left at the first, so that the peer never waits longer than it asked for.
 Units:      seconds.
 """
 
 from enum import Enum, auto
+from typing import Final
+
+_ROUNDING_S: Final = 1e-6  # the looks of a whole timeout may add up to a little less
 
 
 class Verdict(Enum):
@@ -20,6 +23,53 @@ class Verdict(Enum):
     """The peer was silent for too long."""
 
 
+class Silence:
+    """How long a peer has been silent, by the looks of this end.
+
+    Whoever waits wakes up ``NUM_LOOKS`` times per timeout.  A timer that fires late says that this end stood still: its interpreter was
+    held by a function, its process was stopped.  What the peer sent meanwhile is still in the socket, so such a look adds no more than one
+    that came in time.
+
+    Args:
+        timeout_s: the silence after which the peer is lost.
+        now_s: the peer was heard.
+        look_s: the time from one look to the next; None: a fifth of ``timeout_s``.
+    """
+
+    __slots__ = ("_looked_s", "_timeout_s", "look_s", "silent_s")
+
+    NUM_LOOKS: Final = 5  # a stall hides at most a fifth of a real silence
+
+    def __init__(self, timeout_s: float, now_s: float, look_s: float | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._looked_s = now_s
+        self.look_s = timeout_s / self.NUM_LOOKS if look_s is None else look_s
+        self.silent_s = 0.0
+        """How long nothing was received."""
+
+    def __repr__(self) -> str:
+        return f"<Silence of {self.silent_s:.1f} of {self._timeout_s:g} s>"
+
+    @property
+    def next_look_s(self) -> float:
+        """The time until the next look, which comes sooner if the peer is lost sooner."""
+        return max(0.0, min(self.look_s, self._timeout_s - self.silent_s))
+
+    def heard(self, now_s: float) -> None:
+        """The peer was heard: the silence begins anew."""
+        self._looked_s, self.silent_s = now_s, 0.0
+
+    def hasten(self, left_s: float) -> None:
+        """Give the peer at most so much longer."""
+        self.silent_s = max(self.silent_s, self._timeout_s - left_s)
+
+    def look(self, now_s: float) -> bool:
+        """Nothing was heard since the last look; returns whether the peer is lost."""
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        self.silent_s += min(passed_s, self.look_s)
+        return self.silent_s >= self._timeout_s - _ROUNDING_S
+
+
 class Heartbeats:
     """One connection's silence, in both directions.
 
@@ -29,18 +79,21 @@ class Heartbeats:
         now_s: the connection became ready.
     """
 
-    __slots__ = ("_interval_s", "_looked_s", "_num_bytes_in", "_num_bytes_out", "_sending_s", "_timeout_s", "silent_s")
+    __slots__ = ("_interval_s", "_num_bytes_in", "_num_bytes_out", "_sending_s", "_silence", "_timeout_s")
 
     def __init__(self, interval_s: float, timeout_s: float, now_s: float) -> None:
         self._interval_s = self._sending_s = interval_s
         self._timeout_s = timeout_s
-        self._looked_s = now_s
+        self._silence = Silence(timeout_s, now_s, self.look_s)
         self._num_bytes_in = self._num_bytes_out = 0
-        self.silent_s = 0.0
-        """How long nothing was received."""
 
     def __repr__(self) -> str:
         return f"<Heartbeats every {self._sending_s:g} s, the peer is silent for {self.silent_s:.1f} of {self._timeout_s:g} s>"
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing was received."""
+        return self._silence.silent_s
 
     @property
     def look_s(self) -> float:
@@ -49,15 +102,16 @@ class Heartbeats:
 
     def peer_wants(self, interval_s: float) -> bool:
         """The peer asked for a sign of life this often; returns whether that changes ``look_s``."""
-        before_s, self._sending_s = self.look_s, interval_s
+        self._sending_s = interval_s
+        before_s, self._silence.look_s = self._silence.look_s, self.look_s
         return self.look_s != before_s
 
     def look(self, now_s: float, num_bytes_in: int, num_bytes_out: int) -> Verdict:
         """Compare the bytes received and sent so far with those of the last look."""
-        passed_s, self._looked_s = now_s - self._looked_s, now_s
         was_heard, self._num_bytes_in = num_bytes_in != self._num_bytes_in, num_bytes_in
         was_quiet, self._num_bytes_out = num_bytes_out == self._num_bytes_out, num_bytes_out
-        self.silent_s = 0.0 if was_heard else self.silent_s + min(passed_s, self.look_s)
-        if self.silent_s >= self._timeout_s:
+        if was_heard:
+            self._silence.heard(now_s)
+        elif self._silence.look(now_s):
             return Verdict.CUT
         return Verdict.SEND if was_quiet else Verdict.NOTHING

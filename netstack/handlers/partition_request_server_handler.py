@@ -12,6 +12,7 @@ Errors:     as in Flink 2.3.  A broken frame or a message that no server serves:
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
@@ -20,6 +21,7 @@ from netstack.handlers.partition_request_queue import PartitionRequestQueue, des
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.ids import ResultPartitionID
 from netstack.log_lines import LogLines
+from netstack.loop_timers import RunningTimer
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire.events import deserialize_event
@@ -127,7 +129,7 @@ class PartitionRequestServerHandler(ChannelHandler):
             self._wait(request, reader, on_partition)
 
     def _wait(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader, on_partition: Callable[[], None]) -> None:
-        timer = self._loop.loop.call_later(self._timeout_s, self._on_timeout, request, reader)
+        timer = RunningTimer(self._loop.loop, self._timeout_s, partial(self._on_timeout, request, reader))
         self._num_waiting += 1
 
         def stop_waiting() -> None:

@@ -12,12 +12,15 @@ Source:     modelled on Netty's ``SslHandler`` and ``ProtocolNegotiationHandler`
 """
 
 import asyncio
+import math
 from collections.abc import Callable
+from functools import partial
 
 from netstack.errors import AuthenticationError, ConnectError, ConnectionLostError, LocalProtocolError, NetstackError
 from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop_timers import RunningTimer
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.limits import RateLimit
 from netstack.transport.message_codec import MessageDecoder
@@ -49,11 +52,13 @@ class AuthenticationHandler(ChannelHandler):
     Args:
         handshake: this end of the handshake.
         loop: for the two timers.
-        timeout_s: from connected to ready.
+        timeout_s: from connected to ready; time in which this loop stood still does not count.
         failure_delay_s: from a failure to the close.
         pins: SHA-256 digests of the accepted certificates; empty: every certificate that TLS accepts.
         on_ready: the connection is ready.
         on_failed: the connection failed; gets the cause.
+        late_after_s: a peer that hangs up so long after this end began to dial may have waited for it in vain, or was late itself: that is
+            a ``LateHandshakeError``.
         logs: limits the log of failures of all connections of one server; None: no limit.
     """
 
@@ -67,6 +72,7 @@ class AuthenticationHandler(ChannelHandler):
         pins: frozenset[bytes] = frozenset(),
         on_ready: Callable[[Channel], None],
         on_failed: Callable[[NetstackError], None],
+        late_after_s: float = math.inf,
         logs: RateLimit | None = None,
     ) -> None:
         self._handshake = handshake
@@ -77,7 +83,9 @@ class AuthenticationHandler(ChannelHandler):
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._logs = logs
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | RunningTimer | None = None
+        self._late_after_s = late_after_s
+        self._began_s = loop.time()
         self._decoder: MessageDecoder | None = None
         self._has_failed = False
         self._is_judged_late = False  # the peer judges this end only after its first message, which has not come yet
@@ -102,7 +110,7 @@ class AuthenticationHandler(ChannelHandler):
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
         """Start the handshake; the event is passed on when it is over."""
-        self._timer = self._loop.call_later(self._timeout_s, self._on_timeout, ctx)
+        self._timer = RunningTimer(self._loop, self._timeout_s, partial(self._on_timeout, ctx))
         try:
             authority = ctx.channel.peer if self._handshake.is_client else ctx.channel.local_address
             binding = self._tls_binding(ctx)
@@ -197,7 +205,12 @@ class AuthenticationHandler(ChannelHandler):
         failure: NetstackError = AuthenticationError(
             f"{peer} did not authenticate: {reason}; do both processes use the same secret file, and is nothing between them?"
         )
-        if _is_gone(error) and self._is_judged_late:
+        took_s = self._loop.time() - self._began_s
+        if _is_gone(error) and took_s >= self._late_after_s:
+            failure = LateHandshakeError(
+                f"{peer} closed the connection during the handshake, which took {took_s:.0f} s: this process or that one stood still"
+            )
+        elif _is_gone(error) and self._is_judged_late:
             failure = ConnectError(
                 f"{peer} closed the connection before it said anything: it has no file descriptors left, has too many connections, serves "
                 "another address than this one, or ends just now; see its log"
@@ -209,6 +222,10 @@ class AuthenticationHandler(ChannelHandler):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class LateHandshakeError(ConnectError):
+    """The peer hung up because one of the two ends stood still; another attempt may succeed."""
 
 
 class _RefusedError(NetstackError):

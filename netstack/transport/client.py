@@ -2,10 +2,11 @@
 
 Side:   loop.
 Source: Flink ``NettyClient``.
-Absent: retries; ``ConnectionManager`` makes them.
+Absent: retries, but after a handshake that came too late; ``ConnectionManager`` makes the others.
 """
 
 import asyncio
+import contextlib
 import secrets
 import ssl
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from netstack.config import NetstackConfig
 from netstack.errors import AuthenticationError, ConnectError, NetstackError
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.ids import ConnectionID
+from netstack.loop_timers import running_timeout
 from netstack.security import SecurityConfig, SecurityMode, is_loopback, required_security
-from netstack.transport.authentication_handler import AuthenticationHandler
+from netstack.transport.authentication_handler import AuthenticationHandler, LateHandshakeError
 from netstack.transport.certificate_handler import CertificateHandler
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.heartbeat_handler import HeartbeatHandler
@@ -40,7 +42,7 @@ async def connect(
         config: with the secret, or with the token of ``gate`` in its place.
         connection_id: the peer's address.
         handlers_factory: makes the handlers of the pipeline.
-        timeout_s: for the connection, TLS and the handshake together.
+        timeout_s: for the connection, TLS and the handshake together; time in which this loop stood still does not count.
         gate: the gate to offer partitions to; None: the connection is for partition requests.
 
     Raises:
@@ -53,7 +55,13 @@ async def connect(
     if security.tls is None and not is_loopback(connection_id.host):
         raise ConnectError(f"cannot connect to {connection_id}: only loopback addresses are allowed with security mode {security.mode}")
     check_congestion_control(config.congestion_control)
+    for _ in range(_MAX_LATE_HANDSHAKES):
+        with contextlib.suppress(LateHandshakeError):
+            return await _Attempt(config, security, connection_id, handlers_factory, timeout_s, gate).run()
     return await _Attempt(config, security, connection_id, handlers_factory, timeout_s, gate).run()
+
+
+_MAX_LATE_HANDSHAKES = 10  # each of them took seconds, in which a function kept the interpreter's lock
 
 
 class _LoopbackOnly(ChannelHandler):
@@ -104,6 +112,7 @@ class _Attempt:
         try:
             await self._connect()
         except BaseException:  # also a cancellation that arrives when the connection is just ready
+            self._ready.cancel()  # nobody waits for it any more
             channel.abort()
             await channel.wait_closed()  # waits for an aborted connection; ended by the next pass of the loop
             raise
@@ -112,7 +121,7 @@ class _Attempt:
     async def _connect(self) -> None:
         address, timeout_s = self._id, self._timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
+            async with running_timeout(timeout_s):
                 await self._dial()
                 await self._ready
         except TimeoutError as error:
@@ -168,6 +177,7 @@ class _Attempt:
             pins=frozenset() if security.tls is None else security.tls.pins,
             on_ready=self._succeed,
             on_failed=self._fail,
+            late_after_s=security.handshake_timeout_s,
         )
         behind = (*behind_decoder(handlers, authentication), HeartbeatHandler(config, self._loop, sends_first=True))
         return behind if security.mode is SecurityMode.TLS else (_LoopbackOnly(lambda: None, self._refuse), *behind)

@@ -236,6 +236,11 @@ class Channel(ABC):
         """Bytes that the kernel has taken so far."""
 
     @property
+    def host_silent_s(self) -> float:
+        """How long the kernel of the peer's host has acknowledged nothing; 0 if that is not known."""
+        return 0.0
+
+    @property
     @abstractmethod
     def peer_certificate(self) -> bytes | None:
         """The peer's certificate in DER form, checked by TLS; None without TLS."""

@@ -6,7 +6,12 @@ Invariants: costs nothing per message.  A timer compares the channel's byte coun
             Both options concern this end's view of its peer: each end tells the other in its heartbeats how often it wants one.  So
             processes with different options do not cut each other.
             The end that dialled sends the first heartbeat: until it has read the last message of the handshake, it accepts no other.
-Promises:   a peer whose loop stands still (stopped, in a debugger, in C code that keeps the GIL) is lost after ``heartbeat_timeout_s``.
+Promises:   a peer whose process is stopped for good, or that is behind a link which acknowledges bytes and forwards none, is lost after
+            ``heartbeat_timeout_s``: a time that C code which keeps the GIL may take.  Producers and clients outside the cluster, who wait
+            for such a peer, have no JobManager that tells them.
+            A host that is gone is lost after ``dead_peer_timeout_s``: at each look the kernel is asked when the other one last acknowledged
+            anything, because TCP_USER_TIMEOUT would also end connections whose peer does not read (``watch_host``).  The kernel's
+            questions to a full receive buffer come at 0.2, 0.6, 1.4, 3, 6.2, 12.6, 25.4, 51 s: a peer that answers them has 50 s.
 Absent:     heartbeats without authentication: a plain Flink peer knows no such message.
 """
 
@@ -15,10 +20,11 @@ import asyncio
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectionLostError
 from netstack.flow.heartbeats import Heartbeats, Verdict
-from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.wire.messages import Heartbeat
 
 _MS_PER_S = 1000
+_HOST_SHARE = 5 / 6  # of ``dead_peer_timeout_s``; the rest is for the time between two looks, and for probes to be answered
 
 
 class HeartbeatHandler(ChannelHandler):
@@ -27,7 +33,7 @@ class HeartbeatHandler(ChannelHandler):
     Life cycle: starts with ``channel_active``, which follows the authentication.
 
     Args:
-        config: has ``heartbeat_interval_s`` and ``heartbeat_timeout_s``.
+        config: has ``heartbeat_interval_s``, ``heartbeat_timeout_s`` and ``dead_peer_timeout_s``.
         loop: of the channel.
         sends_first: this end dialled; the other one sends nothing before it got a heartbeat.
     """
@@ -35,6 +41,7 @@ class HeartbeatHandler(ChannelHandler):
     def __init__(self, config: NetstackConfig, loop: asyncio.AbstractEventLoop, *, sends_first: bool) -> None:
         self._message = Heartbeat(round(config.heartbeat_interval_s * _MS_PER_S))
         self._timeout_s = config.heartbeat_timeout_s
+        self._host_timeout_s = config.dead_peer_timeout_s
         self._heartbeats = Heartbeats(config.heartbeat_interval_s, self._timeout_s, loop.time())
         self._loop = loop
         self._may_send = sends_first
@@ -77,18 +84,29 @@ class HeartbeatHandler(ChannelHandler):
         channel = ctx.channel
         if not channel.is_active:
             return
+        host_silent_s = channel.host_silent_s
+        if host_silent_s >= self._host_timeout_s * _HOST_SHARE:
+            self._cut(
+                channel,
+                f"the host of {channel.peer} acknowledged nothing for {host_silent_s:.1f} s (dead_peer_timeout_s is "
+                f"{self._host_timeout_s:g}): it is gone, or the network is",
+            )
+            return
         match self._heartbeats.look(self._loop.time(), channel.num_bytes_in, channel.num_bytes_out):
             case Verdict.CUT:
-                channel.pipeline.fire_exception_caught(
-                    ConnectionLostError(
-                        f"{channel.peer} sent nothing for {self._heartbeats.silent_s:.1f} s, not even a heartbeat (heartbeat_timeout_s is "
-                        f"{self._timeout_s:g}): its process is stopped or hangs, or the network swallows what is sent"
-                    )
+                self._cut(
+                    channel,
+                    f"{channel.peer} sent nothing for {self._heartbeats.silent_s:.1f} s, not even a heartbeat (heartbeat_timeout_s is "
+                    f"{self._timeout_s:g}): its process is stopped or hangs, or the network swallows what is sent",
                 )
-                channel.abort()
                 return
             case Verdict.SEND if self._may_send and not channel.pending_bytes:  # a heartbeat would wait behind pending bytes
                 ctx.write_and_flush(self._message)
             case _:
                 pass
         self._look_later(ctx)
+
+    @staticmethod
+    def _cut(channel: Channel, reason: str) -> None:
+        channel.pipeline.fire_exception_caught(ConnectionLostError(reason))
+        channel.abort()

@@ -33,7 +33,7 @@ from netstack.transport.limits import RateLimit
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
 from netstack.transport.pipeline import ChannelPipeline
-from netstack.transport.socket_options import set_options
+from netstack.transport.socket_options import host_silent_s, set_options
 
 _log = LogLines(__name__)
 
@@ -41,7 +41,7 @@ _LOGS_PER_S = 1.0  # of messages of one peer that no handler serves
 
 HandlersFactory: TypeAlias = Callable[[], Sequence[ChannelHandler]]
 
-_IDLE_CHECKS = 3  # in ``dead_peer_timeout_s``; the channel is cut if all find the same incomplete frame
+_IDLE_CHECKS = 3  # in ``heartbeat_timeout_s``; the channel is cut if all find the same incomplete frame
 
 
 class _State(Enum):
@@ -170,6 +170,12 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         """The client's TLS Finished message, which covers the whole TLS handshake with both certificates; None without TLS."""
         tls = self._tls_object
         return None if tls is None else tls.get_channel_binding("tls-unique")
+
+    @property
+    def host_silent_s(self) -> float:
+        """How long the kernel of the peer's host has acknowledged nothing; 0 if that is not known."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        return 0.0 if sock is None or sock.fileno() < 0 else host_silent_s(sock)
 
     @property
     def _tls_object(self) -> ssl.SSLObject | None:
@@ -378,7 +384,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     def _check_idle(self) -> None:
         """Cut a peer that stopped in the middle of a frame, because the frame holds memory; between frames it may be silent."""
         assert self._loop is not None, "checked since it was connected"
-        timeout_s = self._config.dead_peer_timeout_s
+        timeout_s = self._config.heartbeat_timeout_s  # the peer's process may stand still in the middle of a frame, too
         self._idle_timer = self._loop.call_later(timeout_s / _IDLE_CHECKS, self._check_idle)
         if not self._decoder.is_mid_frame or self._num_bytes_in != self._num_bytes_at_check:
             self._num_bytes_at_check, self._num_idle_checks = self._num_bytes_in, 0
@@ -414,7 +420,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self.pipeline.fire_exception_caught(error)
             self.abort()
             return
-        self._idle_timer = self._loop.call_later(self._config.dead_peer_timeout_s / _IDLE_CHECKS, self._check_idle)
+        self._idle_timer = self._loop.call_later(self._config.heartbeat_timeout_s / _IDLE_CHECKS, self._check_idle)
         self.pipeline.fire_channel_active()
         if self._is_flush_wanted:
             self.transport_flush()

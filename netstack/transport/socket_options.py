@@ -1,23 +1,29 @@
-"""The socket options of data connections.
+"""The socket options of connections: ``watch_host`` for those of all ports, ``set_options`` for data connections.
 
 Side:   loop.
-Source: Flink ``NettyClient.init``, ``NettyServer.init``.
+Why:    who waits on a connection must learn of a host that is gone, which sends neither FIN nor RST.  Kernels answer keepalive probes for a
+        process that stands still, such as one whose interpreter a function holds; heartbeats of ours would not be answered.
+Source: Flink ``NettyClient.init``, ``NettyServer.init``; ``tcp(7)``.
 """
 
 import functools
 import os
 import socket
+import struct
 from pathlib import Path
 from typing import Final
 
-from netstack.config import KERNEL_CONGESTION_CONTROL, NetstackConfig
+from netstack.config import DEAD_HOST_TIMEOUT_S, KERNEL_CONGESTION_CONTROL, NetstackConfig
 from netstack.errors import ConfigError
 from netstack.log_lines import LogLines
-from netstack.security import is_loopback
+from netstack.security import SecurityMode, is_loopback
 
 _log = LogLines(__name__)
 
 _KEEPALIVE_PROBES: Final = 4
+_TCP_INFO_BYTES: Final = 104  # ``struct tcp_info`` as far as every kernel has it
+_LAST_ACK_RECEIVED: Final = struct.Struct("=56xI")  # its ``tcpi_last_ack_recv``, in milliseconds
+_MS_PER_S: Final = 1000
 # Linux's maximum (MAX_TCP_KEEPIDLE, MAX_TCP_KEEPINTVL in net/tcp.h): beyond it, setsockopt fails.
 _MAX_KEEPALIVE_S: Final = 32_767
 _MAX_USER_TIMEOUT_MS: Final = 2**31 - 1
@@ -25,27 +31,56 @@ _LOCAL_CONGESTION_CONTROL: Final = "reno"  # every Linux kernel has it, and ever
 _PROC: Final = Path("/proc/sys/net/ipv4")
 
 
-def set_options(sock: socket.socket, config: NetstackConfig) -> None:
-    """Set the options of Flink's bootstraps, and keepalive that finds a dead machine within ``dead_peer_timeout_s``.
+def watch_host(sock: socket.socket, timeout_s: float = DEAD_HOST_TIMEOUT_S, full_buffer_timeout_s: float | None = None) -> None:
+    """Let the kernel end the connection once the peer's host has acknowledged nothing for ``timeout_s``.
+
+    TCP_USER_TIMEOUT does that for data that were sent, and keepalive without them.  But Linux (5.11 and later) also ends a connection whose
+    peer acknowledges every probe, if its receive buffer is full for so long: its process reads nothing.  Where that may be one that stands
+    still, ``full_buffer_timeout_s`` is its time, and the caller asks ``host_silent_s``.
 
     Raises:
-        ConfigError: the kernel does not offer ``congestion_control``.
         OSError: the connection ended.
     """
-    timeout_s = config.dead_peer_timeout_s
-    # 30 s: idle for 10, then four probes, 5 s apart.  TCP_USER_TIMEOUT does the same for unacknowledged data.
+    # 30 s: idle for 10, then four probes, 5 s apart.
     idle_s, interval_s = (min(max(1, round(timeout_s / part)), _MAX_KEEPALIVE_S) for part in (3, 6))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    user_timeout_s = timeout_s if full_buffer_timeout_s is None else max(timeout_s, full_buffer_timeout_s)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", idle_s),
         ("TCP_KEEPINTVL", interval_s),
         ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
-        ("TCP_USER_TIMEOUT", round(min(timeout_s * 1000, _MAX_USER_TIMEOUT_MS))),
+        ("TCP_USER_TIMEOUT", round(min(user_timeout_s * _MS_PER_S, _MAX_USER_TIMEOUT_MS))),
     ):
         option = getattr(socket, name, None)  # not every platform has all of them
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def host_silent_s(sock: socket.socket) -> float:
+    """How long the peer's kernel has acknowledged nothing; 0 where the kernel does not say."""
+    option = getattr(socket, "TCP_INFO", None)
+    if option is None:
+        return 0.0
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, option, _TCP_INFO_BYTES)
+    except OSError:  # the connection ended; the next read finds out
+        return 0.0
+    if len(info) < _LAST_ACK_RECEIVED.size:
+        return 0.0
+    silent_ms: int = _LAST_ACK_RECEIVED.unpack_from(info)[0]
+    return silent_ms / _MS_PER_S
+
+
+def set_options(sock: socket.socket, config: NetstackConfig) -> None:
+    """Set the options of Flink's bootstraps, and those that find a dead host within ``dead_peer_timeout_s``.
+
+    Raises:
+        ConfigError: the kernel does not offer ``congestion_control``.
+        OSError: the connection ended.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    has_heartbeats = config.security is not None and config.security.mode in (SecurityMode.HMAC, SecurityMode.TLS)
+    watch_host(sock, config.dead_peer_timeout_s, config.heartbeat_timeout_s if has_heartbeats else None)
     if config.send_buffer_bytes:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
     if config.receive_buffer_bytes:

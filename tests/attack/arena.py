@@ -91,7 +91,12 @@ class Arena:
         self.secret_file = folder / "secret"
         self._module = module  # that TaskManagers are started with
         # As a user runs it: without the checks that the tests turn on.
-        self._environment = {"FLOWLET_SECRET_FILE": str(self.secret_file), "NETSTACK_DEBUG": "0"} | (environment or {})
+        self._environment = {
+            "FLOWLET_SECRET_FILE": str(self.secret_file),
+            "NETSTACK_DEBUG": "0",
+            "FLOWLET_HEARTBEAT_INTERVAL_S": "2",  # of data connections; the defaults are 10 s and 60 s
+            "FLOWLET_HEARTBEAT_TIMEOUT_S": "10",
+        } | (environment or {})
         self._stack = ExitStack()
         self._num_started = 0
         self._num_attacks = 0
@@ -116,7 +121,8 @@ class Arena:
         self._stack.close()
 
     def _start_job_manager(self) -> None:
-        self.job_manager = self.start("-m", "flowlet.jm", "--port", "0", name="jm")
+        short = ("--heartbeat-interval-s", "1", "--heartbeat-timeout-s", "8")  # the default is 50 s
+        self.job_manager = self.start("-m", "flowlet.jm", "--port", "0", *short, name="jm")
         self.address = self.job_manager.wait_for_line(r"^JobManager listening on http://(\S+)$", PATIENCE_S).group(1)
         self.secret = load_secret(self.secret_file)
 

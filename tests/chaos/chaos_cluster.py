@@ -121,6 +121,7 @@ class ChaosCluster:
         if self._num_started:
             self.job_manager.close()
         options = ["--port", str(self.port), "--job-store", str(self.folder / "jobs")]
+        options += ["--heartbeat-interval-s", "1", "--heartbeat-timeout-s", "8"]  # processes are stopped for longer
         options += [part for address in self._advertised for part in ("--advertise", address)]
         self.job_manager = self._start("-m", "flowlet.jm", *options, name="jm")
         self.job_manager.wait_for_line(r"^JobManager listening on", READY_S)

@@ -4,10 +4,12 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from flowlet.client import embedded
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute
 from flowlet.client.remote import RemoteTarget
@@ -15,13 +17,22 @@ from flowlet.client.running_job import RunningJob
 from flowlet.client.translate import translate
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.errors import JobExecutionError
-from flowlet.ingest import GateLostError, PartitionOffer, close_producers, open_gate
+from flowlet.ingest import GateLostError, PartitionOffer, close_producers, open_gate, runtime
+from flowlet.jm.job_manager_config import JobManagerConfig
+from netstack.config import NetstackConfig
 from tests.flowlet.ingest.conftest import write_secret
 from tests.waiting import PATIENCE_S, Stopwatch
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]  # each waits for a timeout of about 10 s
 JOB_FAILS_WITHIN_S = 15.0  # the JobManager gives the TaskManager up after 8 s
 PRODUCER_FAILS_WITHIN_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _times_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The defaults are 50 s and 60 s."""
+    monkeypatch.setattr(embedded, "JobManagerConfig", partial(JobManagerConfig, heartbeat_interval_ms=1000, heartbeat_timeout_s=8.0))
+    monkeypatch.setattr(runtime, "NetstackConfig", partial(NetstackConfig, heartbeat_interval_s=2.0, heartbeat_timeout_s=10.0))
 
 
 @contextmanager

@@ -198,9 +198,12 @@ def test_the_client_hears_of_a_lost_taskmanager_although_a_function_is_blocked_e
     assert "have not ended yet: 'block" in client.stderr
 
 
-def test_a_frozen_taskmanager_is_lost_too(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_frozen_taskmanager_is_lost_too(tmp_path: Path) -> None:
     """Its connection stays open, only the heartbeats are missing."""
-    with Signals(tmp_path / "signals") as signals:
+    short = ("--heartbeat-interval-s", "1", "--heartbeat-timeout-s", "4")
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    with Cluster(folder, job_manager_options=short) as cluster, Signals(tmp_path / "signals") as signals:
         client = user_job(cluster, "endless", signals)
         pid = int(signals.wait())
 

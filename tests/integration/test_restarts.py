@@ -19,10 +19,11 @@ from flowlet.common.settings.restart_settings import RestartKind, RestartSetting
 from flowlet.datastream import MapFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink
 from tests.integration.signals import Signals
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, Stopwatch
 
 pytestmark = pytest.mark.slow
 NUM_RECORDS = 1000
+HEARTBEAT_TIMEOUT_S = 50.0  # the default
 
 
 class TellAndWait(MapFunction):
@@ -76,7 +77,8 @@ def test_a_job_whose_task_manager_is_killed_reads_everything_again_on_a_spare_on
             os.kill(killed, signal.SIGKILL)
             go.touch()
 
-            job.wait(PATIENCE_S)
+            with Stopwatch(cluster.job_manager.pid) as watch:
+                job.wait(PATIENCE_S)
 
             second = {int(signals.wait()), int(signals.wait())}
             document = job.metrics()
@@ -88,3 +90,4 @@ def test_a_job_whose_task_manager_is_killed_reads_everything_again_on_a_spare_on
     assert told["metrics"]["read-records"] == NUM_RECORDS
     assert len(second) == 2
     assert second & first == {survivor}
+    assert watch.seconds < HEARTBEAT_TIMEOUT_S / 2, "a process that died is known by its closed connection"

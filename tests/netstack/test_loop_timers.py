@@ -1,10 +1,12 @@
-"""``LoopTimers``: called once on the loop, cancelled from anywhere."""
+"""``LoopTimers``: called once on the loop, cancelled from anywhere.  Timeouts that a held interpreter does not use up."""
 
+import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from netstack.loop_timers import LoopTimers
+from netstack.loop_timers import LoopTimers, RunningTimer, running_timeout
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 
 
@@ -58,3 +60,37 @@ def test_on_a_closed_loop_nothing_is_called() -> None:
     timers.call_later(500, lambda: None)()
 
     assert "LoopTimers of" in repr(timers)
+
+
+def test_a_running_timer_calls_once_after_its_time_on_a_loop_that_runs(loop: EmbeddedEventLoop) -> None:
+    calls: list[str] = []
+    RunningTimer(loop.loop, 10.0, lambda: calls.append("due"))
+    RunningTimer(loop.loop, 10.0, lambda: calls.append("cancelled")).cancel()
+
+    loop.advance(9.9)
+    before = list(calls)
+    loop.advance(100.0)
+
+    assert (before, calls) == ([], ["due"])
+    assert loop.num_timers == 0
+
+
+@pytest.mark.slow  # holds the loop for 0.3 s
+async def test_a_timeout_does_not_count_the_time_in_which_the_loop_was_held() -> None:
+    """What arrived meanwhile is still taken."""
+    arrived = asyncio.Event()
+    async with running_timeout(0.2):
+        asyncio.get_running_loop().call_later(0.3, arrived.set)
+        time.sleep(0.3)  # noqa: ASYNC251 - as a function that keeps the interpreter's lock
+        await arrived.wait()
+
+
+async def test_a_timeout_ends_a_wait_in_vain() -> None:
+    with pytest.raises(TimeoutError):
+        async with running_timeout(0.01):
+            await asyncio.Event().wait()
+
+
+async def test_without_a_timeout_there_is_none() -> None:
+    async with running_timeout(None):
+        await asyncio.sleep(0)

@@ -2,7 +2,8 @@
 
 Why:        the kernel lets a thread that is always busy keep the core for its time slice when another one wakes up, and a record then waits
             for some milliseconds.  Which tasks are busy shows only while they run.  Busy polling, ``--keep-awake`` and the switch interval
-            depend on it, too (``TaskLoad``), even if no thread is lowered.
+            depend on it, too (``TaskLoad``), even if no thread is lowered.  A look that comes late shows that a function keeps the
+            interpreter's lock.
 Side:       loop, except ``watched``, which is entered on task threads.
 Invariants: a thread is lowered when it has used 30 % of a core between two looks, and raised when it has used less than 25 % in the next
             second.  A second, because others may keep a busy thread from its core for a while; if it were raised, it would disturb them
@@ -31,6 +32,7 @@ _BUSY_SHARE: Final = 0.3
 _CALM_SHARE: Final = 0.25
 _WORKING_SHARE: Final = 0.2  # a task that gets 1,000 single records per second uses less; not measured closely
 _CALM_LOOKS: Final = 10  # a second
+_STALL_NS: Final = 500_000_000  # no switch interval and no collection of garbage keeps the loop from a look for so long; not measured
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -56,11 +58,13 @@ class TaskLoad:
         is_crowded: whether a task is busy.
         num_working: how many used a fifth of a core or more; several tasks that want one core share it.
         num_light: how many others used any CPU time.
+        is_starved: the loop got the interpreter's lock late: a function keeps it, in C code.
     """
 
     is_crowded: bool = False
     num_working: int = 0
     num_light: int = 0
+    is_starved: bool = False
 
 
 class BusyTasks:
@@ -84,7 +88,7 @@ class BusyTasks:
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
         self._threads: dict[int, WatchedThread] = {}  # Guarded by _lock.
-        self._looked_ns = clock_ns()
+        self._looked_ns = clock_ns()  # Guarded by _lock.
 
     def __repr__(self) -> str:
         with self._lock:
@@ -97,6 +101,8 @@ class BusyTasks:
         native_id, cpu_clock = threading.get_native_id(), time.pthread_getcpuclockid(threading.get_ident())
         niceness = os.getpriority(os.PRIO_PROCESS, native_id)
         with self._lock:
+            if not self._threads:
+                self._looked_ns = self._clock_ns()  # nobody looks while there is no task
             self._threads[native_id] = WatchedThread(native_id, cpu_clock, self._cpu_ns(cpu_clock), niceness)
         try:
             yield
@@ -107,8 +113,8 @@ class BusyTasks:
     def look(self) -> TaskLoad:
         """Lower threads that were busy since the last look, raise those that were not; return the load."""
         now_ns = self._clock_ns()
-        elapsed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
         with self._lock:  # watched() removes a thread before it ends, so the clocks of all threads here are valid
+            elapsed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
             threads = self._threads.values()
             for thread in threads if elapsed_ns > 0 else ():
                 used_ns = self._cpu_ns(thread.cpu_clock)
@@ -116,7 +122,8 @@ class BusyTasks:
                 self._judge_locked(thread)
             num_working = sum(thread.share >= _WORKING_SHARE for thread in threads)
             num_light = sum(thread.share > 0 for thread in threads) - num_working
-            return TaskLoad(any(thread.is_busy for thread in threads), num_working, num_light)
+            is_starved = bool(threads) and elapsed_ns > _STALL_NS
+            return TaskLoad(any(thread.is_busy for thread in threads), num_working, num_light, is_starved)
 
     def _judge_locked(self, thread: WatchedThread) -> None:
         shares = thread.shares

@@ -44,9 +44,9 @@ class LatencyPolicy:
     """The measures taken; by default none, as in a user's own process.
 
     ``keeps_awake``: the core never halts.  ``runs_light_tasks``: on the loop thread.  ``busy_poll_us``: how long the loop polls for more
-    data before it sleeps; 0: not at all.  ``switch_interval_ms``: of the interpreter; None: unchanged.  ``follows_load``: the switch
-    interval changes with the load of the tasks.  ``has_quick_wakeups``: short time slices and exact timers.  ``lowers_busy_tasks``: their
-    threads get the lowest priority.
+    data before it sleeps; 0: not at all.  ``switch_interval_ms``: of the interpreter, unless a function keeps its lock; None: unchanged.
+    ``follows_load``: the switch interval grows while several tasks are working.  ``has_quick_wakeups``: short time slices and exact timers.
+    ``lowers_busy_tasks``: their threads get the lowest priority.
     """
 
     keeps_awake: bool = False
@@ -86,16 +86,14 @@ class LatencyPolicy:
         )
 
     def begin(self) -> SwitchInterval | None:
-        """Apply the policy to this process; return what keeps changing the switch interval, or None.
+        """Apply the policy to this process; return what keeps changing the switch interval, or None if it stays as it is.
 
         Raises:
             ConfigError: the switch interval is out of range.
         """
         found = None
-        if self.follows_load:
-            found = SwitchInterval()
-        elif self.switch_interval_ms is not None:
-            apply_switch_interval(self.switch_interval_ms)
+        if self.switch_interval_ms is not None:
+            found = SwitchInterval(apply_switch_interval, self.switch_interval_ms, follows_crowd=self.follows_load)
         if self.has_quick_wakeups:
             ask_for_quick_wakeups()
         return found
@@ -108,6 +106,7 @@ class LatencyPolicy:
         """The watcher of task threads; None if no measure needs it."""
         if self.lowers_busy_tasks:
             return BusyTasks()
-        if self.follows_load or self.busy_poll_us:  # a polling loop must stop while tasks are busy
+        # The switch interval grows when the loop does not get the interpreter's lock, and a polling loop must stop while tasks are busy.
+        if self.switch_interval_ms is not None or self.busy_poll_us:
             return BusyTasks(set_niceness=lambda _native_id, _niceness: None)
         return None

@@ -14,8 +14,8 @@ class Receiver:
     def __init__(self, *ends: FlowletError | None) -> None:
         self.ends = list(ends)
 
-    async def report_client_heartbeat(self, job_id: str) -> None:
-        assert job_id == "job"
+    async def report_client_heartbeat(self, job_id: str, held_s: float) -> None:
+        assert (job_id, held_s) == ("job", 2.5)
         end = self.ends.pop(0)
         if end is not None:
             raise end
@@ -23,7 +23,7 @@ class Receiver:
 
 @pytest.mark.parametrize("status", [404, 409])
 async def test_heartbeats_come_at_their_interval_until_the_job_is_over(status: int) -> None:
-    """A JobManager that does not answer, or answers with something else, is told again at the next one; one line says so."""
+    """A JobManager that does not answer, or answers with something else, is told again after a second; one line says so."""
     slept: list[float] = []
     trouble = RpcConnectError("JobManager 127.0.0.1:1: Connection refused")
     receiver = Receiver(None, trouble, trouble, RpcStatusError(500, ["internal error"]), None, RpcStatusError(status, ["over"]))
@@ -32,8 +32,8 @@ async def test_heartbeats_come_at_their_interval_until_the_job_is_over(status: i
         slept.append(seconds)
 
     with structlog.testing.capture_logs() as logs:
-        await keep_job_alive(receiver, "job", 2.5, sleep)
+        await keep_job_alive(receiver, "job", 2.5, sleep, clock=lambda: 0.0)
 
-    assert slept == [2.5] * 6
+    assert slept == [2.5, 1.0, 1.0, 1.0, 2.5]
     assert receiver.ends == []
     assert [line["reason"] for line in logs] == [str(trouble)]

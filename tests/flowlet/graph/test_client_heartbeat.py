@@ -17,10 +17,10 @@ def of(options: dict[str, str], *, is_collecting: bool = False, is_attached: boo
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, ClientHeartbeat(10_000, 30_000)),
+        ({}, ClientHeartbeat(10_000, 60_000)),
         ({ATTACHED: "false"}, None),
-        ({ATTACHED: "true"}, ClientHeartbeat(10_000, 30_000)),
-        ({SHUTDOWN: "false"}, ClientHeartbeat(10_000, 30_000)),
+        ({ATTACHED: "true"}, ClientHeartbeat(10_000, 60_000)),
+        ({SHUTDOWN: "false"}, ClientHeartbeat(10_000, 60_000)),
         ({TIMEOUT: "600000"}, ClientHeartbeat(30_000, 600_000)),
         ({TIMEOUT: "9", INTERVAL: "2"}, ClientHeartbeat(2, 9)),
     ],
@@ -34,7 +34,7 @@ def test_a_job_whose_results_are_read_needs_its_reader(options: dict[str, str], 
     [
         ({}, True, None),
         ({SHUTDOWN: "true"}, True, ClientHeartbeat(30_000, 180_000)),
-        ({SHUTDOWN: "true", TIMEOUT: "3000"}, True, ClientHeartbeat(1_000, 3_000)),
+        ({SHUTDOWN: "true", TIMEOUT: "3000"}, True, ClientHeartbeat(500, 3_000)),
         ({SHUTDOWN: "true", ATTACHED: "false"}, True, None),
         ({SHUTDOWN: "true"}, False, None),
         ({SHUTDOWN: "true", ATTACHED: "true"}, False, ClientHeartbeat(30_000, 180_000)),
@@ -47,7 +47,7 @@ def test_any_other_job_goes_on_without_it_unless_the_options_say_otherwise(
     assert of(options, is_attached=is_attached) == expected
 
 
-@pytest.mark.parametrize("options", [{INTERVAL: "30000"}, {TIMEOUT: "2"}, {TIMEOUT: str(2**40)}])
+@pytest.mark.parametrize("options", [{INTERVAL: "60000"}, {TIMEOUT: "2"}, {TIMEOUT: str(2**40)}])
 def test_times_that_do_not_fit_together_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"the interval is more than 0 and less than the timeout"):
         of(options, is_collecting=True)

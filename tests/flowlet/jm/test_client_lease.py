@@ -1,5 +1,7 @@
 """Tests of ``flowlet.jm.client_lease``, by a clock that moves by hand."""
 
+import pytest
+
 from flowlet.jm.client_lease import ClientLease
 from tests.flowlet.rpc.manual_timers import ManualTimers
 
@@ -10,9 +12,11 @@ class Watched:
     def __init__(self) -> None:
         self.timers = ManualTimers()
         self.num_expired = 0
+        self.has_left: bool | None = None
         self.lease = ClientLease(10.0, self.timers, self._expired)
 
-    def _expired(self) -> None:
+    def _expired(self, has_left: bool) -> None:
+        self.has_left = has_left
         self.num_expired += 1
 
 
@@ -51,10 +55,41 @@ def test_a_loop_that_stood_still_gives_the_whole_time_again() -> None:
     assert (after_stall, watched.num_expired) == (0, 1)
 
 
+@pytest.mark.parametrize("stall_s", [0.3, 9.5, 10.2, 45.0])
+def test_no_stall_of_the_loop_is_the_silence_of_a_client(stall_s: float) -> None:
+    """Also one that ends just behind the deadline, when the timer is hardly late."""
+    watched = Watched()
+    watched.timers.advance(7.9)  # without a report
+
+    watched.timers.stall(stall_s)
+    after_stall = watched.num_expired
+    watched.lease.renew()
+    watched.timers.advance(9.9)
+
+    assert (after_stall, watched.num_expired) == (0, 0)
+
+
+def test_a_client_that_left_gets_five_seconds_to_come_again() -> None:
+    came, left = Watched(), Watched()
+    came.timers.advance(9)
+    left.timers.advance(9)
+
+    for each in (came, left):
+        each.lease.client_left()
+        each.timers.advance(4.9)
+    came.lease.renew()
+    came.timers.advance(9.9)
+    before = left.num_expired
+    left.timers.advance(0.2)
+
+    assert (came.num_expired, before, left.num_expired, left.has_left) == (0, 0, 1, True)
+
+
 def test_a_closed_one_does_not_expire() -> None:
     watched = Watched()
 
     watched.lease.close()
+    watched.lease.client_left()
     watched.lease.close()
     watched.timers.advance(100)
 

@@ -241,7 +241,7 @@ class TestLifeOfAJob:
         assert "and no TaskManager came in its place: start one" in message
 
     async def test_a_silent_task_manager_is_lost(self, start_job_manager: StartJobManager, connect: Connect) -> None:
-        address = await start_job_manager(heartbeat_timeout_s=1.0)  # the job comes before
+        address = await start_job_manager(heartbeat_timeout_s=1.0, heartbeat_interval_ms=500)  # the job comes before
         async with RpcClient(*address, SECRET) as client:
             task_manager = await connect(address)
             await submit(client)

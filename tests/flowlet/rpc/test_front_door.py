@@ -41,7 +41,7 @@ class Transport(asyncio.Transport):
         self.protocol.connection_made(self)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return {"peername": (self.host, 50_000), "sockname": self.sockname}[name]
+        return {"peername": (self.host, 50_000), "sockname": self.sockname}.get(name, default)
 
     def receive(self, data: bytes) -> int:
         """As the loop does; the largest number of bytes that were asked for at once."""

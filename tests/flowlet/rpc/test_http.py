@@ -1,6 +1,5 @@
 """Tests of ``flowlet.rpc.http``: client and server over a real socket, and what happens when one of them is somebody else."""
 
-import asyncio
 import gzip
 import socket
 import time
@@ -13,14 +12,12 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from flowlet.rpc import http
 from flowlet.rpc.auth import AUTH_HEADER, PROOF_HEADER, TIME_HEADER, AcceptedRequest, AuthenticationError, Nonce, RequestLine, sign_request
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.request_head import RequestHead
 from flowlet.rpc.requests import RpcConnectError, RpcResponse, RpcStatusError, SessionEndedError, steady_clock, wall_clock_ms
 from flowlet.rpc.signed_websocket import SignedWebSocket
-from tests.waiting import PATIENCE_S
 
 SECRET, OTHER_SECRET = b"s" * 32, b"t" * 32
 NOW = 1_700_000_000_000
@@ -34,8 +31,6 @@ class Echo:
         self.protection = AuthenticatingServer(secret, advertised=advertised, max_body_bytes=LIMIT, clock=clock)
         self.reached: list[str] = []
         self.port = 0
-        self.is_deaf = False
-        self.may_end = asyncio.Event()
 
     async def start(self) -> web.AppRunner:
         routes = [web.route("*", "/echo", self.echo), web.get("/ws", self.websocket), web.get("/bug", self.bug)]
@@ -55,8 +50,6 @@ class Echo:
         return await self.protection.serve_websocket(request, self.echo_messages)
 
     async def echo_messages(self, websocket: SignedWebSocket) -> None:
-        if self.is_deaf:
-            await self.may_end.wait()
         with suppress(SessionEndedError):
             while True:
                 await websocket.send(await websocket.receive())
@@ -106,20 +99,6 @@ class TestTogether:
         await websocket.send(b"hello")
 
         assert await websocket.receive() == b"hello"
-        await websocket.close("the end")
-
-    async def test_a_websocket_behind_a_link_that_swallows_everything_ends(
-        self, client: RpcClient, monkeypatch: pytest.MonkeyPatch, server: Echo
-    ) -> None:
-        """The server acknowledges nothing but TCP: no pong comes, and the reader is not left waiting."""
-        monkeypatch.setattr(http, "_PING_INTERVAL_S", 0.02)
-        server.is_deaf = True
-
-        websocket = await client.connect_websocket("/ws")
-        with pytest.raises(SessionEndedError):
-            await websocket.receive(PATIENCE_S)
-
-        server.may_end.set()
         await websocket.close("the end")
 
     async def test_an_unknown_path_is_a_proven_404(self, client: RpcClient) -> None:

@@ -8,7 +8,7 @@ from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import WaitKind
-from flowlet.task.light_task import BUDGET_NS, LightInput, LightTask, can_be_light
+from flowlet.task.light_task import BUDGET_NS, SLOW_NS, LightInput, LightTask, SlowVertices, can_be_light
 
 _S = 1_000_000_000
 
@@ -46,15 +46,18 @@ class Rig:
         self.now_ns = 0
         self.is_loop_thread = True
         self.has_mail = False
-        self.num_waits = 0
+        self.num_waits = self.num_slow = 0
         self.suspension = Suspension(None, WaitKind.IDLE, "input")  # type: ignore[arg-type]  # never resumed
         work = LightInput(self._process_one, self._wait, lambda: self.has_mail)
         processor: MailboxProcessor = self.processor  # type: ignore[assignment]  # what is needed of it
-        self.task = LightTask(processor, self.gate, work, lambda: self.is_loop_thread, lambda: self.now_ns)
+        self.task = LightTask(processor, self.gate, work, lambda: self.is_loop_thread, lambda: self.now_ns, self._slow)
 
     def _process_one(self) -> None:
         self.gate.num_data -= 1
         self.now_ns += self.cost_ns
+
+    def _slow(self) -> None:
+        self.num_slow += 1
 
     def _wait(self, controller: MailboxController) -> None:
         self.num_waits += 1
@@ -129,6 +132,39 @@ def test_a_task_that_was_quick_for_long_enough_goes_back_for_a_second_again() ->
         seen.append(repr(rig.task))
 
     assert seen == [f"<LightTask, the last time {pause_s} s on its own thread>" for pause_s in (1, 2, 4, 8, 1, 2)]
+
+
+def test_a_task_that_was_slow_once_never_runs_on_the_loop_again() -> None:
+    """One call stopped the network; a second one does not."""
+    rig = Rig(100, cost_ns=SLOW_NS + 1)
+
+    first = rig.try_run()
+    rig.now_ns += 1_000_000 * _S
+    rig.cost_ns = 10
+
+    assert (first, rig.try_run(), rig.processor.num_runs, rig.num_slow) == (True, False, 1, 1)
+    assert repr(rig.task) == "<LightTask, on its own thread for good>"
+
+
+def test_many_quick_calls_are_not_one_slow_call() -> None:
+    """The budget ends them, and the task comes back."""
+    rig = Rig(10_000, cost_ns=BUDGET_NS // 2)
+
+    rig.try_run()
+    rig.now_ns += _S
+
+    assert rig.try_run()
+    assert rig.num_slow == 0
+
+
+def test_the_oldest_slow_vertices_are_forgotten() -> None:
+    vertices = SlowVertices()
+    for number in range(10_001):
+        vertices.add(("job", f"{number}"))
+
+    assert ("job", "0") not in vertices
+    assert ("job", "1") in vertices
+    assert ("job", "10000") in vertices
 
 
 @pytest.mark.parametrize(("num_gates", "num_outputs", "is_light"), [(1, 0, True), (2, 0, False), (1, 1, False)])

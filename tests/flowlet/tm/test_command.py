@@ -150,7 +150,7 @@ def test_the_jobmanager_can_be_named_by_the_variable(tmp_path: Path, options: tu
         (["--jobmanager", "127.0.0.1:1", "--advertise", "10.0.0.1:6121"], "has '10.0.0.1:6121', expected a literal loopback address"),
         (["--jobmanager", "127.0.0.1:1", "--producer-memory-percent", "101"], "--producer-memory-percent"),
         (["--jobmanager", "127.0.0.1:1", "--congestion-control", "carrier-pigeon"], "congestion_control is 'carrier-pigeon'"),
-        (["--jobmanager", "127.0.0.1:1", "--heartbeat-interval-s", "6"], "heartbeat_timeout_s is 10.0"),
+        (["--jobmanager", "127.0.0.1:1", "--heartbeat-interval-s", "31"], "heartbeat_timeout_s is 60.0"),
         (["--jobmanager", "127.0.0.1:1", "--heartbeat-timeout-s", "3"], "heartbeat_timeout_s is 3.0"),
         (["--jobmanager", "127.0.0.1:1", "--log-level", "loud"], "log level 'loud' does not exist"),
         (["--jobmanager", "127.0.0.1:1", "--switch-interval-ms", "0"], "--switch-interval-ms is 0.0"),

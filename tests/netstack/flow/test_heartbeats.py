@@ -1,6 +1,8 @@
 """When a connection needs a heartbeat, and when its peer is lost."""
 
-from netstack.flow.heartbeats import Heartbeats, Verdict
+import pytest
+
+from netstack.flow.heartbeats import Heartbeats, Silence, Verdict
 
 
 def looks(heartbeats: Heartbeats, until_s: float, *, bytes_in: int = 0, bytes_out: int = 0, start_s: float = 0.0) -> list[Verdict]:
@@ -59,3 +61,37 @@ def test_a_peer_gets_heartbeats_as_often_as_it_asks_for() -> None:
     assert heartbeats.look_s == 1.0, "its own interval"
     assert not heartbeats.peer_wants(50.0)
     assert "silent for 0.0 of 10 s" in repr(heartbeats)
+
+
+def silent_for_s(silence: Silence, *stalls_s: float) -> float:
+    """Look as a timer does that is late by each of ``stalls_s``, until the peer is lost; how long that takes."""
+    now_s, stalls = 0.0, iter(stalls_s)
+    while True:
+        now_s += silence.next_look_s + next(stalls, 0.0)
+        if silence.look(now_s):
+            return now_s
+
+
+@pytest.mark.parametrize("stalls_s", [(), (0.3,), (0.0, 15.0), (15.0,) * 3, (1e6,)])
+def test_time_in_which_this_end_stood_still_is_no_silence(stalls_s: tuple[float, ...]) -> None:
+    """The peer gets the whole timeout without it, however short or long it was and wherever it ends."""
+    assert silent_for_s(Silence(50.0, 0.0), *stalls_s) == pytest.approx(50.0 + sum(stalls_s))
+
+
+def test_a_peer_that_was_heard_gets_the_whole_timeout_again() -> None:
+    silence = Silence(50.0, 0.0)
+    silence.look(10.0)
+    silence.heard(13.0)
+
+    verdicts = [silence.look(now_s) for now_s in (20.0, 30.0, 40.0, 50.0, 60.0, 62.9, 63.0)]
+
+    assert verdicts == [False] * 6 + [True]
+
+
+def test_a_peer_that_has_left_gets_less_time() -> None:
+    silence = Silence(50.0, 0.0)
+
+    silence.hasten(5.0)
+
+    assert silence.next_look_s == 5.0
+    assert silence.look(5.0)

@@ -69,7 +69,7 @@ def test_a_peer_that_stops_in_the_middle_of_a_frame_is_cut(loop_name: str) -> No
 
     async def main() -> None:
         inbox = Inbox()
-        server = NetworkServer(replace(CONFIG, dead_peer_timeout_s=0.06), handlers(inbox))
+        server = NetworkServer(replace(CONFIG, heartbeat_interval_s=0.1, heartbeat_timeout_s=0.2), handlers(inbox))
         host, port = await server.start("127.0.0.1", 0)
         silent = await connect(CONFIG, ConnectionID(host, port), handlers(Inbox()), timeout_s=PATIENCE_S)
         reader, writer = await asyncio.open_connection(host, port)

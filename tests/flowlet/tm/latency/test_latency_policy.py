@@ -20,6 +20,7 @@ from flowlet.tm.latency.switch_interval import (
 )
 from flowlet.tm.latency.switch_interval import (
     LATENCY_SWITCH_INTERVAL_MS,
+    STARVED_SWITCH_INTERVAL_MS,
 )
 from flowlet.tm.shared_process import SharedProcess
 from flowlet.tm.task_executor import TaskExecutorConfig
@@ -58,18 +59,28 @@ def test_what_the_user_asked_for_counts_more_than_the_goal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "expected_ms", "changes"),
+    ("policy", "expected_ms"),
     [
-        (LatencyPolicy.of(Goal.THROUGHPUT), SHORT, True),
-        (LatencyPolicy.of(Goal.THROUGHPUT, task_driver=TaskDriver.LOOP), SHORT, False),
-        (LatencyPolicy.of(Goal.THROUGHPUT, switch_interval_ms=3.0), 3.0, False),
+        (LatencyPolicy.of(Goal.THROUGHPUT), SHORT),
+        (LatencyPolicy.of(Goal.THROUGHPUT, task_driver=TaskDriver.LOOP), SHORT),
+        (LatencyPolicy.of(Goal.THROUGHPUT, switch_interval_ms=3.0), 3.0),
+        (LatencyPolicy.of(Goal.LATENCY), LATENCY_SWITCH_INTERVAL_MS),
     ],
 )
-def test_the_interval_is_set_when_the_process_begins(policy: LatencyPolicy, expected_ms: float, changes: bool) -> None:
-    found = policy.begin()
+def test_the_interval_is_set_when_the_process_begins_and_grows_when_the_loop_starves(
+    policy: LatencyPolicy, expected_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the user chose: while a function keeps the interpreter's lock for seconds, latencies are lost anyway."""
+    monkeypatch.setattr(latency_policy, "ask_for_quick_wakeups", lambda: None)
 
-    assert sys.getswitchinterval() * 1000 == pytest.approx(expected_ms)
-    assert (found is not None) is changes
+    found = policy.begin()
+    begun_s = sys.getswitchinterval()
+    assert found is not None
+    found.follow(TaskLoad(is_starved=True))
+
+    assert begun_s * 1000 == pytest.approx(expected_ms)
+    assert sys.getswitchinterval() * 1000 == pytest.approx(STARVED_SWITCH_INTERVAL_MS)
+    assert policy.busy_tasks() is not None, "whoever looks at the tasks sees that the loop is late"
 
 
 def test_a_users_own_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from flowlet.tm.latency.busy_tasks import BusyTasks, TaskLoad
 from flowlet.tm.latency.switch_interval import (
     CROWDED_SWITCH_INTERVAL_MS,
     DEFAULT_SWITCH_INTERVAL_MS,
+    FIRST_SWITCH_INTERVAL_MS,
+    STARVED_SWITCH_INTERVAL_MS,
     SwitchInterval,
 )
 
@@ -37,6 +39,50 @@ def test_it_is_set_when_it_changes_and_is_short_again_when_the_tasks_are_gone() 
         interval.follow(load)
 
     assert intervals == [SHORT, LONG, SHORT, LONG, SHORT]
+
+
+def test_it_is_longest_for_a_minute_after_the_loop_did_not_get_the_interpreter() -> None:
+    """Looks count: while the loop starves there are none."""
+    intervals: list[float] = []
+    interval = SwitchInterval(intervals.append)
+
+    interval.follow(TaskLoad(is_starved=True))
+    for _ in range(599):
+        interval.follow(TaskLoad(num_working=1))
+    before = intervals[-1]
+    interval.follow(TaskLoad(num_working=1))
+
+    assert (before, intervals[-1]) == (STARVED_SWITCH_INTERVAL_MS, SHORT)
+
+
+def test_it_is_longer_while_a_new_task_may_meet_its_first_record() -> None:
+    intervals: list[float] = []
+    interval = SwitchInterval(intervals.append)
+
+    interval.task_deployed()
+    for _ in range(19):
+        interval.follow(TaskLoad(num_working=1))
+    before = intervals[-1]
+    interval.follow(TaskLoad(num_working=1))
+
+    assert (before, intervals[-1]) == (FIRST_SWITCH_INTERVAL_MS, SHORT)
+
+
+def test_a_look_that_comes_late_says_that_the_loop_starves() -> None:
+    """Only while a task runs: nobody looks before."""
+    now_ns = 0
+    tasks = BusyTasks(lambda _native_id, _niceness: None, lambda: now_ns, lambda _clock: 0)
+
+    now_ns += 3_600_000 * _MS
+    without_tasks = tasks.look()
+    now_ns += 3_600_000 * _MS
+    with tasks.watched():
+        now_ns += 400 * _MS
+        in_time = tasks.look()
+        now_ns += 501 * _MS
+        late = tasks.look()
+
+    assert [load.is_starved for load in (without_tasks, in_time, late)] == [False, False, True]
 
 
 def test_the_load_tells_working_light_and_sleeping_threads_apart() -> None:

@@ -1,0 +1,66 @@
+"""Hosts that vanish behind the control port: the kernel tells both ends, long before heartbeats are missed."""
+
+import socket
+
+import pytest
+
+from flowlet.jm.job_manager import JobManager
+from flowlet.rpc.http import RpcClient
+from flowlet.rpc.requests import SessionEndedError
+from tests.cut_off import cut_off
+from tests.flowlet.jm.conftest import Connect, StartJobManager
+from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, word_count
+from tests.flowlet.rpc.frames import frames_of
+from tests.waiting import PATIENCE_S
+
+OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
+
+
+def options_of(sock: socket.socket) -> dict[str, int]:
+    """Those that find a dead host."""
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    return {name: sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in OPTIONS}
+
+
+async def test_the_kernels_of_both_ends_look_for_the_other_host(
+    start_job_manager: StartJobManager, connect: Connect, job_managers: list[JobManager]
+) -> None:
+    """Within 30 s."""
+    task_manager = await connect(await start_job_manager())
+    runner = job_managers[0]._runner
+    assert runner is not None
+    assert runner.server is not None
+
+    (theirs,) = [each.transport.get_extra_info("socket") for each in runner.server.connections if each.transport is not None]
+
+    assert options_of(theirs) == OPTIONS
+    assert options_of(task_manager.transport.get_extra_info("socket")) == OPTIONS
+
+
+@pytest.mark.slow  # waits for a timeout of a second; the kernel counts whole ones
+async def test_a_task_manager_whose_host_is_gone_is_lost(
+    start_job_manager: StartJobManager, connect: Connect, job_managers: list[JobManager]
+) -> None:
+    """It sends neither FIN nor RST, and acknowledges nothing."""
+    task_manager = await connect(await start_job_manager(dead_host_timeout_s=1.0))
+    job = job_managers[0].dispatcher.submit(word_count())
+    await task_manager.expect_deployment()
+
+    cut_off(task_manager.transport.get_extra_info("socket"))
+
+    assert await job.wait_until_ended(PATIENCE_S)
+    assert job.job_id == JOB_ID
+    assert job.graph.failure is not None
+    assert "TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost" in job.graph.failure.message
+    assert "no message from it" not in job.graph.failure.message
+
+
+@pytest.mark.slow  # as above
+async def test_a_jobmanager_whose_host_is_gone_is_lost(start_job_manager: StartJobManager) -> None:
+    address = await start_job_manager()
+    async with RpcClient(*address, SECRET, dead_host_timeout_s=1.0) as client:
+        websocket = await client.connect_websocket("/rpc/taskmanager")
+        cut_off(frames_of(websocket).get_extra_info("socket"))
+
+        with pytest.raises(SessionEndedError):
+            await websocket.receive(PATIENCE_S)

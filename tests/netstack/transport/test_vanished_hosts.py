@@ -1,0 +1,154 @@
+"""Hosts that vanish, and processes that stand still: the first are noticed by the kernel, the second are given time."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from netstack.config import NetstackConfig
+from netstack.eventloop import EventLoopThread
+from netstack.ids import ConnectionID
+from netstack.security import SecurityConfig
+from netstack.transport.client import connect
+from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
+from netstack.transport.server import NetworkServer
+from netstack.wire.messages import AddCredit
+from tests.cut_off import cut_off
+from tests.netstack.transport.sockets import LOOPS, Inbox, dialled, handlers, run
+from tests.netstack.wire.samples import RECEIVER
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.slow  # each waits for a timeout of about a second
+DEAD_S = 1.2  # the kernel counts keepalive in whole seconds
+SECRET = SecurityConfig.hmac(b"s" * 32)
+CONFIG = NetstackConfig(security=SECRET, dead_peer_timeout_s=DEAD_S, heartbeat_interval_s=0.4, close_timeout_s=0.2)
+
+
+class Live(Inbox):
+    """An inbox that knows its channel, and passes heartbeats on."""
+
+    channel: Channel | None = None
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        super().channel_active(ctx)
+        self.channel = ctx.channel
+        ctx.fire_channel_active()
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        super().channel_read(ctx, message)
+        ctx.fire_channel_read(message)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """The kernel tells nobody when it gives up to wait; the test's own limit ends this."""
+    while not condition():  # noqa: ASYNC110 - there is no event
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("loop_name", LOOPS)
+def test_both_ends_notice_that_the_other_host_is_gone(loop_name: str) -> None:
+    """Each within the time, with an error that names it, long before its heartbeats are missed."""
+
+    async def main() -> None:
+        ours, theirs = Live(), Live()
+        async with dialled(handlers(theirs), handlers(ours), CONFIG) as channel:
+            await until(lambda: theirs.channel is not None)
+            assert channel._transport is not None
+            cut_off(channel._transport.get_extra_info("socket"))
+            began_s = time.monotonic()
+
+            await ours.ended.wait()
+            await theirs.ended.wait()
+
+        assert time.monotonic() - began_s < CONFIG.heartbeat_timeout_s / 2
+        for (error,) in (ours.errors, theirs.errors):
+            assert "acknowledged nothing for 1." in str(error)
+            assert f"dead_peer_timeout_s is {DEAD_S}" in str(error)
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize("loop_name", LOOPS)
+def test_a_peer_whose_process_reads_nothing_is_no_host_that_is_gone(loop_name: str) -> None:
+    """Its receive buffer is full, and its kernel answers: Linux alone would end the connection by TCP_USER_TIMEOUT."""
+
+    async def main() -> None:
+        ours, theirs = Live(), Live()
+        small = replace(CONFIG, dead_peer_timeout_s=2.0, send_buffer_bytes=8_000, receive_buffer_bytes=8_000)
+        async with dialled(handlers(theirs), handlers(ours), small) as channel:
+            await until(lambda: theirs.channel is not None)
+            assert theirs.channel is not None
+            theirs.channel.pause_reading()
+            num_sent = 0
+            while channel.is_writable:  # until the kernel takes no more
+                channel.write_and_flush(AddCredit(RECEIVER, num_sent + 1))
+                num_sent += 1
+            full_s = time.monotonic()
+            await until(lambda: time.monotonic() - full_s > 1.3 * small.dead_peer_timeout_s)
+            was_active = channel.is_active and theirs.channel.is_active
+
+            theirs.channel.resume_reading()
+            await until(lambda: theirs.messages.qsize() >= num_sent)
+
+        assert was_active
+        assert ours.errors == theirs.errors == []
+
+    run(loop_name, main())
+
+
+class HeldFirst(ChannelHandler):
+    """The first handler of a pipeline, which keeps the loop for a while when its first connection is made."""
+
+    def __init__(self, hold_s: list[float]) -> None:
+        self._hold_s = hold_s
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        if self._hold_s:
+            time.sleep(self._hold_s.pop())
+        ctx.fire_channel_active()
+
+
+HASTY = replace(CONFIG, security=replace(SECRET, handshake_timeout_s=0.2, failure_delay_s=0.0))
+
+
+@pytest.fixture
+def hasty_server() -> Iterator[ConnectionID]:
+    """A server on a thread of its own, which throws out who is silent for 0.2 s."""
+    loop = EventLoopThread.start("server")
+    server = NetworkServer(HASTY, handlers(Live()))
+    yield ConnectionID(*loop.submit(server.start("127.0.0.1", 0)).result(PATIENCE_S))
+    loop.submit(server.close()).result(PATIENCE_S)
+    loop.close()
+
+
+@pytest.mark.parametrize("loop_name", LOOPS)
+def test_a_dialler_that_stood_still_is_thrown_out_and_dials_again(loop_name: str, hasty_server: ConnectionID) -> None:
+    """A function kept the interpreter's lock before the hello left.  Without retries, too: nothing is wrong with the peer."""
+
+    async def main() -> None:
+        ours, hold_s = Live(), [0.6]
+        channel = await connect(HASTY, hasty_server, lambda: (HeldFirst(hold_s), *handlers(ours)()), timeout_s=PATIENCE_S)
+
+        assert channel.is_active
+        assert hold_s == []
+        channel.close()
+        await channel.wait_closed()
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize("loop_name", LOOPS)
+def test_a_server_that_stood_still_throws_nobody_out(loop_name: str) -> None:
+    """What the peer sent meanwhile is in the socket; the time of a handshake is that of a loop which runs."""
+
+    async def main() -> None:
+        hold_s = [0.6]
+        async with dialled(lambda: (HeldFirst(hold_s), *handlers(Live())()), handlers(Live()), HASTY) as channel:
+            was_active = channel.is_active
+
+        assert was_active
+        assert hold_s == []
+
+    run(loop_name, main())
