@@ -90,6 +90,10 @@ class SourceStreamTask(StreamTask):
     def _ended_by_itself(self) -> bool:
         return self._stopped is None
 
+    def _process_events(self) -> InputStatus:
+        # Stopping without draining waits for no timer; anything else comes behind them.
+        return self._process_input() if self._stopped is StopMode.NO_DRAIN else InputStatus.MORE_AVAILABLE
+
     def _end_stopped(self, mode: StopMode) -> InputStatus:
         self._source.hold()  # before the end of data: what its function has emitted is in its state
         if mode is StopMode.NO_DRAIN:

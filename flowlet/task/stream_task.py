@@ -432,6 +432,10 @@ class StreamTask(ABC):
             # Operators may still have work in progress, such as asynchronous calls.  Its results stay in the operators, and in the
             # savepoint that follows.  Else each result would start one more call, and the mails would have no end.
             self._chain.stop_emitting()
+            for timers in self._timers:
+                timers.leave_rest()
+        else:
+            self._complete_watermark()  # each of its mails posts the next one
         self.mailbox_processor.run_all_mails()
         if mode is StopMode.DRAIN:
             self._advance_to_end_of_event_time()

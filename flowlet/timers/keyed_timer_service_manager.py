@@ -110,6 +110,11 @@ class KeyedTimerServiceManager:
         """Whether timers up to the last watermark are left, which a mail will fire."""
         return self._watermarks is not None and self._watermarks.is_interrupted
 
+    def leave_rest(self) -> None:
+        """Fire no more of the timers that mails have interrupted: they stay for the snapshot that follows."""
+        if self._watermarks is not None:
+            self._watermarks.leave_rest()
+
     def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
         """Pass a status on behind the watermarks that came before it."""
         if self._watermarks is None:
@@ -193,6 +198,7 @@ class MailboxWatermarkProcessor:
         self._target = MIN_TIMESTAMP
         self._emitted = MIN_TIMESTAMP
         self._is_mailed = False
+        self._has_left_rest = False
         self._is_idle_next = False  # whether the input became idle while timers were left
 
     def __repr__(self) -> str:
@@ -202,6 +208,10 @@ class MailboxWatermarkProcessor:
     def is_interrupted(self) -> bool:
         """Whether a mail has to fire the rest of the timers."""
         return self._is_mailed
+
+    def leave_rest(self) -> None:
+        """Fire no more timers."""
+        self._has_left_rest, self._is_mailed = True, False
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Fire the timers up to a watermark, then pass it on; if interrupted, a mail does the rest."""
@@ -241,8 +251,9 @@ class MailboxWatermarkProcessor:
             self._output.emit_watermark_status(IDLE)
 
     def _on_mail(self) -> None:
-        self._is_mailed = False
-        self._go_on()
+        if not self._has_left_rest:
+            self._is_mailed = False
+            self._go_on()
 
 
 def _do_nothing() -> None:

@@ -152,5 +152,8 @@ class InternalTimeServiceManager(Protocol):
     def is_interrupted(self) -> bool:
         """Whether timers up to the last watermark are left, which a mail will fire."""
 
+    def leave_rest(self) -> None:
+        """Fire no more of these: they stay for the snapshot that follows."""
+
     def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
         """Pass a status on behind the watermarks that came before it."""

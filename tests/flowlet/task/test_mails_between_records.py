@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
@@ -35,13 +36,14 @@ from flowlet.records import Chunk, Watermark
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.one_input_stream_task import OneInputStreamTask
+from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.task.task_environment import Checkpointing
 from flowlet.windows.window_operator import WindowOperator
 from netstack.config import NetstackConfig
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, StopMode
 from tests.flowlet.checkpoint.doubles import ManualTimers
-from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
+from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, ScriptedSource, Thread, edge
 from tests.flowlet.task.local_tasks import Clock, Tasks, chain, is_parked, send, step_until_idle
 from tests.waiting import PATIENCE_S, spin_until
 
@@ -461,3 +463,29 @@ def test_results_of_windows_do_not_wait_for_the_other_keys(network: LocalNetwork
     assert len(seen[0]) == 10
     assert sorted([*seen[0], *reader.read_values()], key=str) == sorted(range(50), key=str)
     reader.view.release()
+
+
+@pytest.mark.parametrize("mode", [StopMode.NO_DRAIN, StopMode.DRAIN])
+def test_a_source_that_stops_while_thousands_of_timers_fire_comes_to_its_end(network: LocalNetwork, tasks: Tasks, mode: StopMode) -> None:
+    """With draining behind all of them; without, the others are left for the savepoint."""
+    clock, fired = Clock(), list[int]()
+
+    class Timers(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+            ctx.timer_service().register_event_time_timer(value)
+
+        def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> None:
+            fired.append(timestamp)
+            clock.now_ns += 20_000_000  # one timer per mail
+            if len(fired) == 10:
+                task._stop(mode)
+
+    head = SourceOperator(ScriptedSource(list(range(1_500)), Watermark(2_000), list(range(1_500))))  # type: ignore[arg-type]  # as it comes
+    environment = network.environment("timers")
+    chained = [ChainedOperator(head), ChainedOperator(ProcessOperator(Timers(), lambda value: value), 0)]
+    task = SourceStreamTask(environment, chained, timings=TaskTimings(clock))
+
+    thread = Thread(task.invoke)
+    thread.result()
+
+    assert len(fired) == (10 if mode is StopMode.NO_DRAIN else 1_500)
