@@ -59,7 +59,7 @@ class RecordLoop:
         self._attention = attention
         self._write = write
         self._loop_ends = loop_ends
-        self._made: dict[tuple[bool, bool], tuple[list[Any], Callable[..., None]]] = {}  # by (has timestamps, has keys)
+        self._made: dict[tuple[bool, bool], tuple[list[Any], Callable[..., int]]] = {}  # by (has timestamps, has keys)
 
     def __repr__(self) -> str:
         return f"<RecordLoop {self._title}>"
@@ -115,14 +115,14 @@ class RecordLoop:
         for end in self._loop_ends:
             end.drain()
 
-    def _loop(self, *, has_timestamps: bool, has_keys: bool) -> Callable[..., None]:
+    def _loop(self, *, has_timestamps: bool, has_keys: bool) -> Callable[..., int]:
         texts = [end.text_key for end in self._loop_ends]
         made = self._made.get((has_timestamps, has_keys))
         if made is None or made[0] != texts:
             made = self._made[has_timestamps, has_keys] = texts, self._generate(has_timestamps=has_timestamps, has_keys=has_keys)
         return made[1]
 
-    def _generate(self, *, has_timestamps: bool, has_keys: bool) -> Callable[..., None]:
+    def _generate(self, *, has_timestamps: bool, has_keys: bool) -> Callable[..., int]:
         code = LoopCode(self._title, self._drain)
         record = code.variable("v")
         timestamp = code.variable("t") if has_timestamps else None

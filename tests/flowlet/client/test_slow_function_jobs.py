@@ -13,6 +13,7 @@ import pytest
 from flowlet.common import Configuration, Types, WatermarkStrategy
 from flowlet.datastream import (
     CheckpointedFunction,
+    CloseableIterator,
     DataStream,
     FunctionInitializationContext,
     FunctionSnapshotContext,
@@ -137,7 +138,9 @@ def test_a_job_goes_on_from_the_middle_of_a_chunk_exactly_once(
     environment.enable_checkpointing(20)
 
     totals = source(environment, tmp_path).map(FailsAfterCheckpoint(), Types.LONG()).key_by(lambda value: 0, Types.LONG())
-    with totals.reduce(lambda first, second: first + second).execute_and_collect() as results:
+    results = totals.reduce(lambda first, second: first + second).execute_and_collect()
+    assert isinstance(results, CloseableIterator)
+    with results:
         found = list(results)
 
     before, after = FailsAfterCheckpoint.num_calls
@@ -167,7 +170,9 @@ def test_results_of_a_generator_arrive_while_it_runs(environment: StreamExecutio
     Generates.has_arrived, Generates.num_yielded = threading.Event(), 0
     numbers = environment.from_collection([1_500], Types.LONG()).flat_map(Generates.flat_map, Types.LONG())
 
-    with numbers.execute_and_collect() as results:
+    results = numbers.execute_and_collect()
+    assert isinstance(results, CloseableIterator)
+    with results:
         first = next(results)
         num_yielded = Generates.num_yielded
         Generates.has_arrived.set()

@@ -70,6 +70,13 @@ class FakeTimers:
         self.advance_watermark(watermark.timestamp)
         output.emit_watermark(watermark)
 
+    @property
+    def is_interrupted(self) -> bool:
+        return False
+
+    def leave_rest(self) -> None:
+        pass
+
     def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
         output.emit_watermark_status(status)
 
