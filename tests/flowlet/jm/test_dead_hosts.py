@@ -27,7 +27,9 @@ async def test_the_kernels_of_both_ends_look_for_the_other_host(
 ) -> None:
     """Within 30 s."""
     task_manager = await connect(await start_job_manager())
-    runner = job_managers[0]._runner
+    web = job_managers[0]._web
+    assert web is not None
+    runner = web._runner
     assert runner is not None
     assert runner.server is not None
 

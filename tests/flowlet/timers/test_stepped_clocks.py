@@ -258,7 +258,7 @@ def step_wall_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def test_a_lease_of_a_client_does_not_follow_the_wall_clock(step_wall_clock: Callable[[int], None], step_ms: int) -> None:
     timers = ManualTimers()
     expired: list[float] = []
-    lease = ClientLease(30, timers, lambda: expired.append(timers.now_s))
+    lease = ClientLease(30, timers, lambda _has_left: expired.append(timers.now_s))
     timers.advance(20)
 
     step_wall_clock(step_ms)
@@ -273,7 +273,7 @@ def test_a_sleep_that_the_monotonic_clock_counts_ends_no_lease() -> None:
     """As on systems whose monotonic clock goes on, or when a virtual machine was paused: the client slept, too."""
     timers = ManualTimers()
     expired: list[float] = []
-    ClientLease(30, timers, lambda: expired.append(timers.now_s))
+    ClientLease(30, timers, lambda _has_left: expired.append(timers.now_s))
 
     timers.stall(SLEEP_MS / 1000)
     assert not expired
