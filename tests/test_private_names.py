@@ -38,6 +38,7 @@ KNOWN: Final[dict[str, tuple[int, str]]] = {
     "tests/flowlet/tm/latency/test_latency_policy.py": (2, "a policy is read as the command would apply it, without a process"),
     "tests/flowlet/watermarks/test_source_event_time.py": (1, _LEAK),
     "tests/integration/event_time_job.py": (1, "PyFlink's JobClient has no metrics"),
+    "tests/integration/test_held_interpreter.py": (1, "the graph of a job is deployed without the client that would run it"),
     "tests/integration/test_frozen_task_manager.py": (1, "the graph of a job is deployed without the client that would run it"),
     "tests/integration/test_restarts.py": (1, "as above"),
     "tests/integration/test_task_manager_leaks.py": (2, _LEAK),

@@ -59,7 +59,7 @@ class Finder(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_AsyncWith(self, node: ast.AsyncWith) -> None:
-        is_timeout = any(ast.unparse(item.context_expr).startswith("asyncio.timeout(") for item in node.items)
+        is_timeout = any(ast.unparse(item.context_expr).startswith(("asyncio.timeout(", "running_timeout(")) for item in node.items)
         self._num_timeouts += is_timeout
         self.generic_visit(node)
         self._num_timeouts -= is_timeout

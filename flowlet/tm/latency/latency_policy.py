@@ -107,6 +107,6 @@ class LatencyPolicy:
         if self.lowers_busy_tasks:
             return BusyTasks()
         # The switch interval grows when the loop does not get the interpreter's lock, and a polling loop must stop while tasks are busy.
-        if self.switch_interval_ms is not None or self.busy_poll_us:
+        if self.follows_load or self.switch_interval_ms is not None or self.busy_poll_us:
             return BusyTasks(set_niceness=lambda _native_id, _niceness: None)
         return None
