@@ -10,6 +10,7 @@ Source:     Flink ``ChainingOutput.collect``: one call per operator and record, 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from flowlet.chain.loop_code import MAX_BLOCKS, LoopCode, failure_of
@@ -88,6 +89,8 @@ class RecordLoop:
         loop_ends = self._loop_ends
         has_timestamps = timestamps is not None
         self._attention.check()
+        if interrupts:  # already: one record all the same, so that mails that never end do not stop the chain
+            records, num_records, interrupts = islice(records, 1), min(1, num_records), None
         for end in loop_ends:
             end.enter_loop()
         try:
@@ -133,12 +136,14 @@ class RecordLoop:
         sources = [items[name] for name in variables]
         source = sources[0] if len(sources) == 1 else f"zip({', '.join(sources)})"
         with code.block(f"for {', '.join(variables)} in {source}:"):
-            self._write(code, record, timestamp, key)
+            # In front of the record, which costs half as much as behind it (bench: words, 5 and 10 ns on a busy machine): no branch of the
+            # statements below has to jump to it.
             with code.block("if interrupts:"):
                 code.line(f"num_left = interrupts.leave(records, {code.bind(code.drain, 'drain')})")
                 with code.block("if num_left is not None:"):
-                    code.line("num_records -= num_left")
+                    code.line("num_records -= num_left + 1")
                     code.line("break")
+            self._write(code, record, timestamp, key)
         return code.define("records, timestamps, keys, num_records, interrupts", "num_records")
 
 

@@ -135,9 +135,9 @@ class CoFlatMapOperator(_CoOperator):
         blame = Blame(self.name, self.ctx.subtask, record)
         code.line(f"{results} = {code.bind(method, 'flat_map')}({record}) or ()", blame)
         with code.block(f"for {result} in {results}:", blame):
+            self.out.write_attention(code)
             self.out.write(code, result, timestamp)
             self.out.write_limit(code)
-            self.out.write_attention(code)
         code.line(f"{results} = {result} = None")
 
 

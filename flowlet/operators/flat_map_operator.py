@@ -59,8 +59,8 @@ def write_results(operator: RecordOperator, code: LoopCode, call: str, record: s
     with code.block("while True:"):
         code.line(f"{result} = {end}")
         with code.block(f"for {result} in {piece}:", blame):
-            write(result)
             operator.out.write_attention(code)
+            write(result)
         operator.out.write_limit(code)
         with code.block(f"if {rest} is None or {result} is {end}:"):
             code.line("break")

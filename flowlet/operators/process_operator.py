@@ -264,8 +264,8 @@ def write_results(operator: UserFunctionOperator, code: LoopCode, results: str, 
     blame = Blame(operator.name, operator.ctx.subtask, record, results, _advice)
     with code.block(f"if {results} is not None:"):
         with code.block(f"for {result} in {results}:", blame):
-            _write_result(operator, code, result, timestamp)
             operator.out.write_attention(code)
+            _write_result(operator, code, result, timestamp)
         code.line(f"{results} = {result} = None")
 
 

@@ -401,9 +401,9 @@ def test_results_of_a_generator_leave_the_task_when_their_time_is_over(network: 
 
     job.run(task, tasks)
 
-    assert seen == [list(range(11))]
+    assert seen == [list(range(10))]
     network.timer.fire()
-    assert reader.read_values() == list(range(11, 20))
+    assert reader.read_values() == list(range(10, 20))
     reader.view.release()
 
 
