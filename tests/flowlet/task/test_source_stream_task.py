@@ -16,6 +16,7 @@ from flowlet.datastream import CheckpointedFunction, FunctionInitializationConte
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
+from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.source_operator import KeptRecords, PositionWithRest, Source, SourceOperator, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
 from flowlet.splits.file_split import FileSet, FileSplit
@@ -138,7 +139,9 @@ class Given(Source):
 def stepped(tasks: Tasks, network: LocalNetwork, reader: Counting) -> tuple[StreamTask, SubpartitionReader]:
     """A task that took one step, and who reads its output."""
     partition = network.partition()
-    task = tasks.restored(tasks.source(SourceOperator(Given(reader)), outputs=[edge(partition, source=0)]))
+    environment = network.environment("source", outputs=[edge(partition, source=0)])
+    # With a clock that stands still: an action that takes long ends.
+    task = tasks.restored(SourceStreamTask(environment, chain(SourceOperator(Given(reader))), timings=TaskTimings(tasks.clock)))
     task.mailbox_processor.run_mailbox_step()
     return task, network.reader(partition)
 
