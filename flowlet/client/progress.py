@@ -45,10 +45,12 @@ def is_wanted(mode: ProgressMode) -> bool:
 
 
 @contextlib.contextmanager
-def shown(client: ClusterClient, job_id: str, name: str, *, takes_checkpoints: bool) -> Iterator[None]:
-    """Show the job while the block runs."""
+def shown(client: ClusterClient, job_id: str, name: str, *, takes_checkpoints: bool, is_announced: bool = False) -> Iterator[None]:
+    """Show the job while the block runs; where to look at it first, unless that was written (``announce``)."""
     progress = None
     try:
+        if not is_announced:
+            announce(client, job_id, name)
         progress = _Progress(client, job_id, name, takes_checkpoints=takes_checkpoints)
         progress.start()
     except Exception as error:  # noqa: BLE001 - the job goes on without
@@ -58,6 +60,11 @@ def shown(client: ClusterClient, job_id: str, name: str, *, takes_checkpoints: b
     finally:
         if progress is not None:
             progress.close()
+
+
+def announce(client: ClusterClient, job_id: str, name: str) -> None:
+    """Write where to look at a job."""
+    _write_line(f"job {name!r} {job_id}: {client.where_to_look(job_id)}")
 
 
 def describe(name: str, now: "Figures", before: "Figures | None") -> str:
@@ -144,8 +151,7 @@ class _Progress:
         self._thread = threading.Thread(target=self._run, name="flowlet-progress", daemon=True)
 
     def start(self) -> None:
-        """Say where to look at the job, and begin to ask."""
-        _write_line(f"job {self._name!r} {self._job_id}: {self._client.where_to_look(self._job_id)}")
+        """Begin to ask."""
         self._thread.start()
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from flowlet.client.collect import CollectedValues
 from flowlet.client.program.interrupts import DeferredSignals
-from flowlet.client.progress import is_wanted, shown
+from flowlet.client.progress import announce, is_wanted, shown
 from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError
 from flowlet.client.result_buffer import guarantee_of
 from flowlet.common.job_client import ProgressMode
@@ -59,6 +59,7 @@ class RunningJob:
         self._name = name
         settings = settings or JobSettings()
         self._guarantee = guarantee_of(settings)
+        self._is_announced = False
         self._takes_checkpoints = settings.takes_checkpoints
         self._lock = threading.Lock()
         self._collecting: list[CollectedValues] = []  # Guarded by _lock.
@@ -264,8 +265,14 @@ class RunningJob:
         for values in collecting:
             values.release(has_job_finished=has_job_finished)
 
+    def announce(self, progress: ProgressMode) -> None:
+        """Say where to look at the job before it is submitted, if it runs in this program: its functions may print at once."""
+        if is_wanted(progress) and not self._client.outlives_program:
+            announce(self._client, self._job_id, self._name)
+            self._is_announced = True
+
     def _progress(self) -> contextlib.AbstractContextManager[None]:
-        return shown(self._client, self._job_id, self._name, takes_checkpoints=self._takes_checkpoints)
+        return shown(self._client, self._job_id, self._name, takes_checkpoints=self._takes_checkpoints, is_announced=self._is_announced)
 
     def _wait_terminal(self, timeout_s: float | None) -> JobDocument | None:
         if self._last_document is None:

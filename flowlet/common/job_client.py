@@ -74,6 +74,9 @@ class RunningJob(Protocol):
     def finish_gate(self, name: str) -> None:
         """Request the end of a remote gate, once its open partitions have ended; does not wait for that."""
 
+    def announce(self, progress: ProgressMode) -> None:
+        """Say where to look at the job, before it is submitted, if ``progress`` wants it and the job runs in this program."""
+
     def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         """Wait up to ``timeout`` seconds until the job has finished; ``progress``: whether standard error shows it meanwhile.
 

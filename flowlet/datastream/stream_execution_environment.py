@@ -339,7 +339,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
             return self._execute_detached(job_name)
         try:
             progress = progress_mode(os.environ)
-            return self._start(lambda submitted: self._wait(submitted.job, progress), job_name, is_attached=True)
+            return self._start(lambda submitted: self._wait(submitted.job, progress), job_name, is_attached=True, progress=progress)
         except FlowletError as error:
             raise without_our_frames(error) from error.__cause__
 
@@ -447,11 +447,17 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         collect: CollectTransformation | None = None,
         *,
         is_attached: bool = False,
+        progress: ProgressMode = ProgressMode.OFF,
     ) -> _T:
         """Start the next job (see the class for what that is) and use it; if that raises, it is released, and after Ctrl-C cancelled."""
         jobs: list[RunningJob] = []
+
+        def keep(job: RunningJob) -> None:
+            jobs.append(job)
+            job.announce(progress)
+
         try:
-            return use(self._submit(job_name, collect, jobs.append, is_attached=is_attached))
+            return use(self._submit(job_name, collect, keep, is_attached=is_attached))
         except BaseException as error:
             for job in jobs:
                 if isinstance(error, KeyboardInterrupt):

@@ -53,6 +53,9 @@ class ScriptedJob:
         self.calls.append(f"wait {request_id}")
         return "/savepoints/savepoint-1"
 
+    def announce(self, progress: ProgressMode) -> None:
+        """It shows nothing."""
+
     def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         self.calls.append("wait")
         self.state = JobStatus.FINISHED

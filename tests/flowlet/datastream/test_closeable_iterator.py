@@ -66,6 +66,9 @@ class ScriptedJob:
     def wait_for_savepoint(self, request_id: str) -> str:
         raise AssertionError("not asked for")
 
+    def announce(self, progress: ProgressMode) -> None:
+        """It shows nothing."""
+
     def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         self.calls.append("wait")
         if self.failure is not None:

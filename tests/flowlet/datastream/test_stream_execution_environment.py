@@ -59,6 +59,9 @@ class ScriptedJob:
     def wait_for_savepoint(self, request_id: str) -> str:
         raise AssertionError("not asked for")
 
+    def announce(self, progress: ProgressMode) -> None:
+        """It shows nothing."""
+
     def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         self.calls.append("wait")
         if self.outcome is not None:
