@@ -29,6 +29,7 @@ from netstack.offering_network import OfferingNetwork
 T = TypeVar("T")
 _log = LogLines(__name__)
 
+_MAX_OVERDRAFT_BUFFERS: Final = 5  # Flink's, for the rest of a record: a producer waits inside its write
 # Half of a TaskManager's: a producer writes few partitions at a time.  The system allocates a page when it is first used.
 NETWORK_MEMORY_BYTES: Final = 32 * 1024 * 1024
 _CHECK_INTERVAL_S: Final = 1.0
@@ -57,7 +58,8 @@ class ProducerRuntime:
         self.pid = os.getpid()
         self.loop = EventLoopThread.start("flowlet-producer")
         try:
-            self.environment = NetworkEnvironment(NetstackConfig(network_memory_bytes=NETWORK_MEMORY_BYTES), self.loop)
+            config = NetstackConfig(network_memory_bytes=NETWORK_MEMORY_BYTES, max_overdraft_buffers_per_gate=_MAX_OVERDRAFT_BUFFERS)
+            self.environment = NetworkEnvironment(config, self.loop)
             self.offering = OfferingNetwork(self.environment, self.loop)
         except BaseException:
             self.loop.close()

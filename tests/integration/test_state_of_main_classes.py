@@ -21,9 +21,12 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from flowlet.common import Configuration, Types
 from flowlet.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from flowlet.tm.fork_server import PROCESS_NAME
 
 NUM_RECORDS = 12_000
 NUM_KEYS = 7
@@ -81,8 +84,8 @@ def paced(number):
 
 
 def task_managers():
-    children = [int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
-    return [pid for pid in children if b"flowlet.tm" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    children = psutil.Process().children(recursive=True)
+    return [child.pid for child in children if child.name() == PROCESS_NAME]
 
 
 if __name__ == "__main__":

@@ -221,6 +221,9 @@ class FailedJob:
     def collect(self, edge_id: str) -> Any:
         raise JobExecutionError("no such file")
 
+    def announce(self, progress: object) -> None:
+        """Nothing to look at."""
+
     def close(self) -> None:
         self.is_closed = True
 

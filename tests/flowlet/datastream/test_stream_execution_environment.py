@@ -155,7 +155,7 @@ def test_a_job_is_attached_as_its_start_and_the_options_say() -> None:
     environment.execute_async()
 
     heartbeats = [graph.settings.client_heartbeat for graph in cluster.graphs]
-    assert heartbeats == [ClientHeartbeat(10_000, 30_000), None, ClientHeartbeat(300, 900), None]
+    assert heartbeats == [ClientHeartbeat(10_000, 60_000), None, ClientHeartbeat(150, 900), None]
 
 
 def test_options_are_settings() -> None:
