@@ -5,13 +5,13 @@ Source: PyFlink ``pyflink.datastream.connectors.kafka``.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass  # not late: programs may ask for the parameters of its __init__
 from enum import Enum
 from typing import final
 
 from flowlet.common.checks import is_name
 from flowlet.errors import JobGraphError
 from flowlet.splits.kafka_split import OffsetKind, OffsetRule
-from netstack.late import dataclass
 
 __all__ = ["KafkaOffsetResetStrategy", "KafkaOffsetsInitializer", "KafkaTopicPartition"]
 

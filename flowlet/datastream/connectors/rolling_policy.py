@@ -5,11 +5,11 @@ Units:  sizes in bytes, times in milliseconds.
 Source: PyFlink ``RollingPolicy``, ``DefaultRollingPolicy``, ``OnCheckpointRollingPolicy``, ``OutputFileConfig``.
 """
 
+from dataclasses import dataclass  # not late: programs may ask for the parameters of its __init__
 from typing import Any, Final
 
 from flowlet.common.checks import is_whole_number
 from flowlet.errors import JobGraphError
-from netstack.late import dataclass
 
 __all__ = ["DefaultRollingPolicy", "OnCheckpointRollingPolicy", "OutputFileConfig", "RollingPolicy"]
 

@@ -8,9 +8,8 @@ Source: PyFlink ``pyflink.datastream.window``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass  # not late: programs may ask for the parameters of its __init__
 from typing import TYPE_CHECKING, Any, Final
-
-from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.datastream.window.window_assigners import MergingWindowAssigner
