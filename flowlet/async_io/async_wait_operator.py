@@ -48,7 +48,7 @@ class AsyncWaitOperator(StreamOperator):
     Args:
         function: an object with a coroutine method ``async_invoke(value)``, or a coroutine function; returns a list.
         timeout_ms: for all attempts of one record together; 0: none.
-        capacity: places for records and watermarks; while all are taken, what comes waits in the queue, and the task reads no input.
+        capacity: places for records and watermarks; while all are taken, further elements wait in the queue, and the task reads no input.
         is_ordered: whether results keep the order of the records.
         retry_strategy: PyFlink's ``AsyncRetryStrategy``; None: the first outcome counts.
         name: of the operator.

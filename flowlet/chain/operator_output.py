@@ -53,7 +53,7 @@ class ChainedConsumer:
         write_into(self.operator, self.loop_ends, code, record, timestamp, None)
 
     def write_apart(self, code: LoopCode, record: str, timestamp: str | None) -> None:
-        """The same for a record that other consumers get, too: a copy, unless it cannot change."""
+        """Generate these statements for a record that other consumers get, too: this one gets a copy, unless it cannot change."""
         own, unchanging = code.variable("v"), code.bind(UNCHANGING, "UNCHANGING")
         code.line(f"{own} = {record} if type({record}) in {unchanging} else {code.bind(apart, 'apart')}({record})")
         self.write(code, own, timestamp)

@@ -1,4 +1,4 @@
-"""What the commands of ``flowlet`` have in common: the JobManager that they ask, jobs by the first digits of their ids.
+"""Parts that the commands of ``flowlet`` share: the JobManager that they ask, jobs by the first digits of their ids.
 
 Side:   shared.
 """

@@ -212,7 +212,7 @@ class OutputForwarder:
 
 
 class ChildProcess(Protocol):
-    """What is known of one child: it was executed, or forked from a server."""
+    """The process of one child, which was executed, or forked from a server."""
 
     returncode: int | None
 
@@ -222,7 +222,7 @@ class ChildProcess(Protocol):
 
     @property
     def stdout(self) -> IO[bytes] | None:
-        """What it prints."""
+        """The pipe of its standard output; None: it has none."""
 
     def end_event_fd(self) -> int:
         """A new descriptor, the caller's, that can be read once the process has ended."""
@@ -259,11 +259,11 @@ class ExecutedProcess(subprocess.Popen[bytes]):
         )
 
     def end_event_fd(self) -> int:
-        """As ``ChildProcess``."""
+        """A new descriptor, the caller's, that can be read once the process has ended."""
         return os.pidfd_open(self.pid)
 
     def kill_group(self) -> None:
-        """As ``ChildProcess``."""
+        """Kill it, and what is of its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 

@@ -193,7 +193,7 @@ class EmbeddedCluster(ClusterClient):
         return [] if self._supervisor is None else self._supervisor.pids()
 
     def where_to_look(self, job_id: str) -> str:
-        """The command if a file has the secret; in one process alone nobody else knows it."""
+        """The command that shows the job, or "in this process": without a file with the cluster's secret no command can ask."""
         return "in this process" if self._folder is None else f"{super().where_to_look(job_id)} --secret-file {self._folder / 'secret'}"
 
     def after_job(self) -> None:

@@ -1,4 +1,4 @@
-"""What ``execute()`` shows on a terminal while a job runs: where to look at it, and a line of figures that is rewritten in place.
+"""The output of ``execute()`` on a terminal while a job runs: where to look at it, and a line of figures that is rewritten in place.
 
 Side:       shared.  A thread of its own asks the JobManager and writes; the thread that waits for the job begins and ends it.
 Rules:      ``FLOWLET_PROGRESS``: ``auto`` (also unset) shows it if standard error is a terminal, ``on`` always, ``off`` never.  Where it is
@@ -85,7 +85,7 @@ def describe(name: str, now: "Figures", before: "Figures | None") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one answer of the JobManager says."""
+    """The figures in one answer of the JobManager."""
 
     at_s: float  # on the monotonic clock
     state: str

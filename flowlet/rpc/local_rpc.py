@@ -3,7 +3,7 @@
 Side:       loop.
 Invariants: what is sent arrives as the same bytes as over HTTP: nothing is shared.  At most ``MAX_WAITING`` messages of a session wait
             to be received; then its sender waits.
-Rules:      nobody else has an end of a pair: it has no name, and it is closed in all processes but the two.  So nothing is signed, and
+Rules:      only two processes have the ends of a pair: it has no name, and all others close it.  So no message is signed, and
             neither side imports what speaks HTTP: 0.36 s of CPU in each process that does (``bench/startup.py``).
 Wire form:  of a pair: frames of 4 bytes (length) and a MessagePack array: kind, number, and what belongs to the kind: of a request method,
             target and body; of its answer status and body; of a session's message the content, of its end the reason.
