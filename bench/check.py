@@ -4,7 +4,7 @@ Side:    any.
 Way:     the revision is cloned beside this checkout, and both measure the same gauges (``bench/gauges.py``) in turns, each in a process of
          its own; who begins alternates.  Ratios are taken within a pair, since the machine's pace changes from pair to pair.
 Rule:    a figure is not slower if the median ratio of 9 pairs is at least 0.97.  Where it is below that, 25 pairs decide.
-Bench:   a revision is measured with its own bench, since bench follows the product's modules; one that has no gauges gets today's bench.
+Bench:   a revision is measured with its own bench, since bench follows the product's modules; it gets today's modules that it lacks.
 Result:  one object per figure, its ratios as runs (above 1: better than the revision); exit code 1 if a figure is slower.
 Absent:  a comparison with figures of a file: paces of two days differ by more than what is looked for.
 """
@@ -104,7 +104,7 @@ def add_pair(found: dict[str, Comparison], now: Sequence[Figure], before: Sequen
 
 
 def clone(revision: str, folder: Path) -> Path:
-    """A checkout of the revision; with today's bench if it has no gauges.
+    """A checkout of the revision; with those of today's modules of bench that it lacks, such as the gauges.
 
     Raises:
         CheckError: there is no such revision.
@@ -115,9 +115,11 @@ def clone(revision: str, folder: Path) -> Path:
     checkout = folder / "revision"
     _git("clone", "--quiet", "--shared", "--no-checkout", str(_ROOT), str(checkout), cwd=folder)
     _git("checkout", "--quiet", "--detach", commit, cwd=checkout)
-    if not (checkout / "bench" / "gauges.py").exists():
-        shutil.rmtree(checkout / "bench")
-        shutil.copytree(_ROOT / "bench", checkout / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    for module in (_ROOT / "bench").rglob("*.py"):
+        copy = checkout / module.relative_to(_ROOT)
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(module, copy)
     return checkout
 
 

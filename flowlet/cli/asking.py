@@ -3,22 +3,22 @@
 Side:   shared.
 """
 
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from flowlet.cli.quick_commands import JOBMANAGER_VARIABLE
 from flowlet.client.remote import JobManagerApi, RemoteTarget
 from flowlet.common.paths import absolute_url
-from flowlet.common.units.host_address import parse_address
+from flowlet.common.units.host_address import JOB_MANAGER_VARIABLE, parse_job_manager_option
 from flowlet.errors import FlowletError
 
 T = TypeVar("T")
 
 JobManagerOption = Annotated[
-    str, typer.Option("--jobmanager", "-m", envvar=JOBMANAGER_VARIABLE, help="Where the JobManager listens, host:port.")
+    str, typer.Option("--jobmanager", "-m", envvar=JOB_MANAGER_VARIABLE, help="Where the JobManager listens, host:port.")
 ]
 SecretFileOption = Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")]
 JobArgument = Annotated[str, typer.Argument(help="The job's id, or the first digits of it.")]
@@ -26,7 +26,7 @@ JobArgument = Annotated[str, typer.Argument(help="The job's id, or the first dig
 
 def ask(jobmanager: str, secret_file: Path | None, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> T:
     """The answer of a JobManager.  Raises FlowletError: there is none, or it says no."""
-    host, port = parse_address(jobmanager, "--jobmanager")
+    host, port = parse_job_manager_option(jobmanager, os.environ)
     client = RemoteTarget(host, port, secret_file).open(needed_slots=0)
     try:
         return client.call(request)

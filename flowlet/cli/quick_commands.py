@@ -16,13 +16,12 @@ from typing import Any, Final
 import msgspec
 
 from flowlet.common.job_status import JobStatus
-from flowlet.common.units.host_address import parse_address
+from flowlet.common.units.host_address import JOB_MANAGER_VARIABLE, parse_job_manager_option
 from flowlet.errors import FlowletError
 from flowlet.rpc.secret import secret_for
 from flowlet.rpc.signed_requests import ask_once
 
 DEFAULT_JOBMANAGER: Final = "127.0.0.1:8081"
-JOBMANAGER_VARIABLE: Final = "FLOWLET_JOBMANAGER"
 _CONFIGURATION_VARIABLE: Final = "FLOWLET_CONF_DIR"
 _EXIT_ERROR: Final = 2
 _GAP: Final = 2  # between columns, as rich has it
@@ -55,7 +54,7 @@ def run_quickly(arguments: Sequence[str]) -> int | None:
     options = None if known is None else _options(arguments[1:], known[1])
     if known is None or options is None or os.environ.get(_CONFIGURATION_VARIABLE, "").strip():
         return None
-    jobmanager = options.pop("jobmanager", os.environ.get(JOBMANAGER_VARIABLE) or DEFAULT_JOBMANAGER)
+    jobmanager = options.pop("jobmanager", os.environ.get(JOB_MANAGER_VARIABLE) or DEFAULT_JOBMANAGER)
     secret_file = options.pop("secret_file", None)
     try:
         known[0](jobmanager, None if secret_file is None else Path(secret_file), options)
@@ -94,7 +93,7 @@ def _print_with_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
 
 
 def _ask(jobmanager: str, secret_file: Path | None, path: str) -> Any:
-    host, port = parse_address(jobmanager, "--jobmanager")
+    host, port = parse_job_manager_option(jobmanager, os.environ)
     return msgspec.json.decode(ask_once(host, port, secret_for(host, port, secret_file), path).raise_for_status().body)
 
 

@@ -19,8 +19,7 @@ from flowlet.common.configuration import Configuration
 from flowlet.common.options import known_options as known
 from flowlet.common.options.check_options import check_options
 from flowlet.common.options.run_options import DETACHED_VARIABLE, OPTIONS_VARIABLE
-from flowlet.common.units.host_address import parse_address
-from flowlet.datastream.environment.job_manager_address import JOB_MANAGER_VARIABLE
+from flowlet.common.units.host_address import JOB_MANAGER_VARIABLE, parse_address
 from flowlet.errors import ConfigError, FlowletError
 
 RUN_SETTINGS: Final = {"allow_interspersed_args": False}  # options behind the program are the program's

@@ -115,6 +115,7 @@ def program_start(python: str | None) -> ProgramStart:
         own=sorted(name for name, module in modules.items() if _entry_of(module) in program_folders),
         loggers=program_loggers(),
         disabled=logging.root.manager.disable,
+        has_output=sys.stdout is not None,
     )
 
 

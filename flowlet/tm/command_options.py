@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
+from flowlet.common.units.host_address import JOB_MANAGER_VARIABLE
 from flowlet.tm.latency.latency_policy import LATENCY_BUSY_POLL_US, TaskDriver
 from flowlet.tm.latency.switch_interval import CROWDED_SWITCH_INTERVAL_MS, DEFAULT_SWITCH_INTERVAL_MS, LATENCY_SWITCH_INTERVAL_MS
 from flowlet.tm.process.process_model import TaskScheduling
 
 # The cluster.
-JobManagerAddress = Annotated[str, typer.Option(envvar="FLOWLET_JOBMANAGER", help="Where the JobManager listens, host:port.")]
+JobManagerAddress = Annotated[str, typer.Option(envvar=JOB_MANAGER_VARIABLE, help="Where the JobManager listens, host:port.")]
 SecretFile = Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")]
 Slots = Annotated[int, typer.Option(min=1, help="How many subtasks of one slot sharing group may run here.")]
 

@@ -8,6 +8,7 @@ Rules:      imports no typer: a process that a program forks has its settings fr
 
 import asyncio
 import faulthandler
+import os
 import secrets
 import signal
 import socket
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
-from flowlet.common.units.host_address import parse_address
+from flowlet.common.units.host_address import parse_address, parse_job_manager_option
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging, configure_program_logging
 from flowlet.rpc.early_signals import STOP_SIGNALS
@@ -133,7 +134,7 @@ def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | 
         switch_interval_ms=settings.switch_interval_ms,
     )
     switch_interval = policy.begin()
-    jm_host, jm_port = parse_address(settings.jobmanager, "--jobmanager")
+    jm_host, jm_port = parse_job_manager_option(settings.jobmanager, os.environ)
     secret = load_or_create_secret(settings.secret_file)
     advertised = None if settings.advertise is None else parse_address(settings.advertise, "--advertise")
     process = ProcessOptions(

@@ -94,6 +94,14 @@ def test_without_a_standard_output_a_job_that_prints_fails_and_says_so(paralleli
     assert b"to standard output: it is closed; start the program with one, such as >/dev/null, or use another sink" in done.stderr
 
 
+@pytest.mark.parametrize("parallelism", [IN_PROCESS, CHILDREN])
+def test_without_a_standard_output_functions_print_nothing_as_python_has_it(parallelism: int, tmp_path: Path) -> None:
+    """Wherever they run."""
+    done = subprocess.run(program(COLLECTING, parallelism, 10, ">&-"), stderr=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S)
+
+    assert (done.returncode, done.stderr) == (0, b"10\n")
+
+
 def test_what_functions_print_while_results_are_collected_is_not_lost_in_silence_either(full: IO[bytes], tmp_path: Path) -> None:
     done = subprocess.run(
         program(COLLECTING, CHILDREN, 100), stdout=full, stderr=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S

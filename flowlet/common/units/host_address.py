@@ -5,11 +5,13 @@ Rules:  ``http://`` in front and ``/`` at the end are allowed, because a browser
         are signed: an address with ``https://`` is a mistake, or that of a proxy that would break the signatures.
 """
 
+from collections.abc import Mapping
 from ipaddress import IPv6Address
 from typing import Final
 
 from flowlet.errors import ConfigError
 
+JOB_MANAGER_VARIABLE: Final = "FLOWLET_JOBMANAGER"  # host:port
 _REFUSED_IN_HOSTS: Final = frozenset("/\\@?#[]\"'<>,;")
 
 
@@ -28,6 +30,16 @@ def parse_address(text: str, where: str, default_port: int = 8081) -> tuple[str,
     if not colon or not port.isascii() or not port.isdecimal() or len(port) > len("65535"):
         raise ConfigError(f"{where} is {text!r}; it must be host:port, such as 127.0.0.1:{default_port}")
     return checked_address(host, int(port), f"{where} is {text!r}")
+
+
+def parse_job_manager_option(text: str, variables: Mapping[str, str]) -> tuple[str, int]:
+    """Host and port of the option ``--jobmanager``, which takes its default from an environment variable.
+
+    Raises:
+        ConfigError: it is something else; names the variable if the text is that of the variable.
+    """
+    is_of_variable = text == variables.get(JOB_MANAGER_VARIABLE)
+    return parse_address(text, f"environment variable {JOB_MANAGER_VARIABLE}" if is_of_variable else "--jobmanager")
 
 
 def checked_address(host: str, port: int, where: str) -> tuple[str, int]:

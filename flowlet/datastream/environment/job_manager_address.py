@@ -8,10 +8,9 @@ from collections.abc import Mapping
 
 from flowlet.common.configuration import Configuration
 from flowlet.common.options.known_options import JOB_MANAGER, REST_ADDRESS, REST_PORT
-from flowlet.common.units.host_address import checked_address, parse_address
+from flowlet.common.units.host_address import JOB_MANAGER_VARIABLE, checked_address, parse_address
 from flowlet.errors import ConfigError
 
-JOB_MANAGER_VARIABLE = "FLOWLET_JOBMANAGER"  # host:port
 LOCAL_VARIABLE = "FLOWLET_LOCAL"  # "inprocess": no child processes
 
 

@@ -56,6 +56,7 @@ class ProgramStart:
         own: those of them that it has loaded from an entry that is none of ``libraries``.
         loggers: by name: level, the least level that its handlers take (None: it has none), whether it hands lines on.
         disabled: the level up to which ``logging.disable`` forbids lines.
+        has_output: whether the program was started with a standard output; without one its functions have none, too.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ProgramStart:
         own: Iterable[str] = (),
         loggers: dict[str, tuple[int, int | None, bool]] | None = None,
         disabled: int = 0,
+        has_output: bool = True,
     ) -> None:
         self.import_path = list(import_path)
         self.libraries = list(libraries)
@@ -78,6 +80,7 @@ class ProgramStart:
         self.own = list(own)
         self.loggers = loggers or {}
         self.disabled = disabled
+        self.has_output = has_output
 
     def __repr__(self) -> str:
         return f"<ProgramStart {self.import_path}>"
@@ -190,9 +193,11 @@ def started_by() -> ProgramStart | None:
 
 
 def enter_program() -> None:
-    """Give import path and arguments of the program to its functions; once everything of ours is imported."""
+    """Give import path, arguments and output of the program to its functions; once everything of ours is imported."""
     if _started is None:
         return
+    if not _started.has_output:
+        sys.stdout = None  # type: ignore[assignment]  # as Python has it, whose print() then does nothing
     sys.argv[:] = _started.arguments
     sys.path[:] = _started.last_path(_initial_path)
     for name in _started.shadowed(sys.modules, sys.path):

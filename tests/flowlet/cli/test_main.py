@@ -186,6 +186,13 @@ def test_errors_are_one_line_and_exit_code_2(
     assert len(err.splitlines()) == 1
 
 
+def test_a_wrong_address_of_the_variable_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FLOWLET_JOBMANAGER", "nowhere")
+
+    assert run_command(["cancel", "ab"]) == 2
+    assert capsys.readouterr().err.startswith("flowlet: environment variable FLOWLET_JOBMANAGER is 'nowhere'; it must be host:port")
+
+
 def test_a_command_that_asks_a_cluster_makes_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = run_command(["list", "--jobmanager", "127.0.0.1:1", "--secret-file", str(tmp_path / "misspelled")])
 

@@ -66,6 +66,14 @@ def test_a_configured_address_is_left_to_the_whole_command(monkeypatch: pytest.M
     assert run_quickly(["list"]) is None
 
 
+def test_a_wrong_address_of_the_variable_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FLOWLET_JOBMANAGER", "nowhere")
+
+    assert run_quickly(["list"]) == 2
+    expected = "flowlet: environment variable FLOWLET_JOBMANAGER is 'nowhere'; it must be host:port, such as 127.0.0.1:8081\n"
+    assert capsys.readouterr().err == expected
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
