@@ -20,6 +20,7 @@ Origin = TypeVar("Origin")
 
 BUDGET_NS: Final = 10_000_000  # a tenth of what a checkpoint under back pressure may take; not measured otherwise
 _FIRST_RECORDS: Final = 1  # of the first slice, before anything is known; a function may take a second for each
+_RECORDS_AFTER_ONE: Final = 64  # once records have come one by one and were not measured
 _MAX_GROWTH: Final = 8
 _MAX_RECORDS: Final = 1 << 20
 
@@ -44,6 +45,17 @@ class RecordSlices(Generic[Origin]):
 
     def __iter__(self) -> Iterator[tuple[Origin, StreamElement]]:
         return iter(self._waiting)
+
+    def is_needless_for(self, element: StreamElement) -> bool:
+        """Whether the element can be processed without being kept here: it is one record, and nothing waits in front of it.
+
+        Nobody measures what it takes, so the next slice is a short one.
+        """
+        if self._waiting or type(element) is not Chunk or len(element) != 1:
+            return False
+        if self._cuts and self._num_records > _RECORDS_AFTER_ONE:
+            self._num_records = _RECORDS_AFTER_ONE
+        return True
 
     def add(self, origin: Origin, elements: Sequence[StreamElement]) -> None:
         """Elements of an origin, behind all others."""

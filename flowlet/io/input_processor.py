@@ -15,7 +15,7 @@ Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput`
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol, assert_never
+from typing import Final, Protocol, assert_never, cast
 
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.errors import SerdeError
@@ -455,8 +455,12 @@ class InputProcessor:
             buffer.recycle()
 
     def _process_elements(self, channel: int, elements: list[StreamElement]) -> None:
-        if self._slices is not None:
-            self._slices.add(channel, elements)
+        slices = self._slices
+        if slices is not None:
+            if len(elements) == 1 and slices.is_needless_for(elements[0]):
+                self._head.process_chunk(cast(Chunk, elements[0]))
+            else:
+                slices.add(channel, elements)
             return
         process_chunk = self._head.process_chunk
         for element in elements:

@@ -8,14 +8,15 @@ Source:     Flink ``OutputFlusher``, ``RecordWriter.checkErroneous``.  Flink flu
             the first write arms the timer: it flushes as early and costs an idle task nothing.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from netstack.timers import Cancellable, ScheduleTimer
 
 
-def _do_nothing() -> None:
-    return
+def _is_over() -> bool:
+    return False
 
 
 class Flushable(Protocol):
@@ -35,7 +36,8 @@ class OutputFlusher:
         timeout_ms: milliseconds.
         schedule_timer: calls a function on the loop thread after a delay in seconds; may be called from any thread.
         on_error: gets the error of a failed flush, on the loop thread.
-        on_time: called with each flush, on the loop thread: results that were not written yet are due, too.
+        on_time: called with each flush, on the loop thread: results that were not written yet are due, too.  Returns whether more may
+            come before the task arms the timer again, which then fires again.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class OutputFlusher:
         timeout_ms: int,
         schedule_timer: ScheduleTimer,
         on_error: Callable[[Exception], None],
-        on_time: Callable[[], None] = _do_nothing,
+        on_time: Callable[[], bool] = _is_over,
     ) -> None:
         if timeout_ms <= 0:
             raise ValueError(f"a flusher needs a timeout above 0 ms, got {timeout_ms}")
@@ -53,9 +55,10 @@ class OutputFlusher:
         self._schedule_timer = schedule_timer
         self._on_error = on_error
         self._on_time = on_time
-        self._is_armed = False  # Set by the task thread, cleared by the loop thread before it flushes.
+        self._arming = threading.Lock()
+        self._is_armed = False  # Set under _arming, cleared by the loop thread before it flushes.
         self._is_closed = False  # Written by the task thread; a timer that misses it flushes once more, which is harmless.
-        self._timer: Cancellable | None = None  # Written by the task thread.
+        self._timer: Cancellable | None = None  # Written by whoever has armed it.
         self._error: Exception | None = None  # Written by the loop thread, once; read by the task thread.
 
     def __repr__(self) -> str:
@@ -65,9 +68,14 @@ class OutputFlusher:
         """Schedule a flush, because bytes were written; raises the error of an earlier flush."""
         if self._error is not None:
             raise self._error
-        if self._is_armed or self._is_closed:
-            return
-        self._is_armed = True
+        if not self._is_armed:
+            self._start()
+
+    def _start(self) -> None:
+        with self._arming:
+            if self._is_armed or self._is_closed:
+                return
+            self._is_armed = True
         self._timer = self._schedule_timer(self._timeout_s, self._fire)
 
     def close(self) -> None:
@@ -82,9 +90,11 @@ class OutputFlusher:
         if self._is_closed:
             return
         try:
-            self._on_time()
+            is_over = not self._on_time()
             for target in self._targets:
                 target.flush_all()
+            if not is_over:
+                self._start()
         except Exception as error:  # noqa: BLE001 - top of the loop: the task that owns the output fails, the loop goes on
             if self._error is None:
                 self._error = error
@@ -103,7 +113,7 @@ class OutputFlushers:
         outputs: Iterable[tuple[Flushable, int]],
         schedule_timer: ScheduleTimer,
         on_error: Callable[[Exception], None],
-        on_time: Callable[[], None] = _do_nothing,
+        on_time: Callable[[], bool] = _is_over,
         alarm_ms: int | None = None,
     ) -> None:
         targets: dict[int, list[Flushable]] = {}
@@ -114,15 +124,12 @@ class OutputFlushers:
             targets.setdefault(alarm_ms, [])
         shortest_ms = min(targets, default=0)
         self._flushers = {
-            timeout_ms: OutputFlusher(each, timeout_ms, schedule_timer, on_error, on_time if timeout_ms == shortest_ms else _do_nothing)
+            timeout_ms: OutputFlusher(each, timeout_ms, schedule_timer, on_error, on_time if timeout_ms == shortest_ms else _is_over)
             for timeout_ms, each in sorted(targets.items())
         }
-        self._alarm = self._flushers.get(shortest_ms)
-
-    def arm_alarm(self) -> None:
-        """Have ``on_time`` called after the shortest timeout, unless that is due before; raises the error of an earlier flush."""
-        if self._alarm is not None:
-            self._alarm.arm()
+        alarm = self._flushers.get(shortest_ms)
+        self.arm_alarm: Callable[[], object] = _is_over if alarm is None else alarm.arm
+        """Has ``on_time`` called after the shortest timeout, unless that is due before; raises the error of an earlier flush."""
 
     def __repr__(self) -> str:
         return f"<OutputFlushers {list(self._flushers.values())!r}>"

@@ -157,10 +157,12 @@ class MailboxProcessor:
             MailboxClosedError: the mailbox is not open.
         """
         self._enter()
+        interrupts = self._mailbox.interrupts
         while self._state is LoopState.RUNNING:
             self._process_mails()
             if self._state is LoopState.RUNNING:
-                self._mailbox.clear_interrupts()
+                if interrupts:
+                    self._mailbox.clear_interrupts()
                 self._default_action(self._controller)
                 end_stranded_child()
 

@@ -94,7 +94,8 @@ class Attention(Interrupts):
 
     def call_for_results(self) -> None:
         """Let the loop that runs pass on its results now."""
-        self.append(True)
+        if not self:
+            self.append(True)
 
     def leave(self, records: Iterable[Any], drain: Callable[[], None]) -> int | None:
         """None, after the results so far were passed on.  Raises TaskCancelled if the task is cancelled."""

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from flowlet.chain.operator_output import output_for
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
@@ -420,8 +420,13 @@ class SourceOperator(StreamOperator):
         self._has_nothing = isinstance(element, Chunk) and not len(element)
         if not self._has_nothing:
             split = event_time.current_split if event_time is not None and isinstance(element, Chunk) else None
-            self._slices.add(split, (element,))
-            self._emit_waiting(should_stop)
+            if self._slices.is_needless_for(element):
+                self._emit_some(split, cast(Chunk, element))
+                if event_time is not None:
+                    event_time.end_chunk()
+            else:
+                self._slices.add(split, (element,))
+                self._emit_waiting(should_stop)
         return True
 
     def _emit_waiting(self, should_stop: Callable[[], bool]) -> None:

@@ -15,7 +15,6 @@ from enum import Enum, auto
 from typing import NoReturn
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
-from flowlet.chain.record_slices import BUDGET_NS
 from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.recovered_stream import RecoveredStream
@@ -96,6 +95,7 @@ class StreamTask(ABC):
         )
         self._may_hold_results = False  # Task thread only: whether results may wait for the end of a default action.
         self._is_acting = False  # Written by the task thread; read by the loop: whether the default action processes input.
+        self._is_called_for_results = False  # Set by the loop, cleared by the task thread: whether the mail for them waits.
         self._writers = [self._create_writer(output, chain[output.source_operator].operator.name) for output in environment.outputs]
         self._attention = Attention()
         self._services = OperatorServices(
@@ -111,7 +111,6 @@ class StreamTask(ABC):
         self._drain: tuple[StreamOperator, AvailabilityFuture] | None = None  # the wait of the phase DRAINING
         self._suspension_for_operators: Suspension | None = None  # the last wait for operators
         self._phase = _Phase.PROCESSING  # Written by the task thread.
-        self._end_ns = 0  # Task thread only: when the default action should end, so that its results leave the task.
         self._has_reported_end = False  # Written by the task thread.
         self._recovery: InputRecovery | None = None  # Task thread only; what is left of the data in flight to begin with.
         self._inner_inputs: dict[int, Callable[[Chunk], int]] = {}  # Task thread only; of operators with data in flight to begin with.
@@ -308,7 +307,6 @@ class StreamTask(ABC):
         assert self._recovery is not None, "of this phase"
         if self._wait_for_output(controller):
             return
-        self._end_ns = self._timings.now_ns() + BUDGET_NS
         has_more = self._recovery.process(_MAX_RECOVERED_PIECES, self._should_stop)
         self._flush_pending()
         if not has_more:
@@ -334,10 +332,9 @@ class StreamTask(ABC):
     def _process(self, controller: MailboxController) -> None:
         if self._wait_for_output(controller) or (self._holders and self._wait_for_room(controller)):
             return
-        self._end_ns = self._timings.now_ns() + BUDGET_NS
+        self._is_acting = True  # before the alarm is armed: an alarm that goes off now finds the task at work, and goes on
         if self._may_hold_results:
             self._flushers.arm_alarm()
-        self._is_acting = True
         status = self._process_events() if self._has_interrupted_timers() else self._process_input()
         self._is_acting = False
         self._flush_pending()
@@ -464,7 +461,10 @@ class StreamTask(ABC):
             executor.yield_()
 
     def _has_interrupted_timers(self) -> bool:
-        return any(timers.is_interrupted for timers in self._timers)
+        for timers in self._timers:  # noqa: SIM110 - any() takes four times as long, and each default action asks
+            if timers.is_interrupted:
+                return True
+        return False
 
     def _before_finish(self, index: int) -> None:
         # A timer that has just fired may be about to put its mail; that mail still runs (Flink quiesceTimeServiceAndFinishOperator).
@@ -524,9 +524,9 @@ class StreamTask(ABC):
     def _should_stop(self) -> bool:
         """Whether the default action should return between two pieces of work.
 
-        A mail waits, the outputs have no buffers, or the results so far have waited long enough for the end of the action.
+        A mail waits, such as one that calls for the results so far, or the outputs have no buffers.
         """
-        if self.mailbox.has_mail or self._timings.now_ns() >= self._end_ns:
+        if self.mailbox.has_mail:
             return True
         return any(not partition.is_available for partition in self._partitions)
 
@@ -541,11 +541,19 @@ class StreamTask(ABC):
         for writer in self._writers:
             writer.flush_now()
 
-    def _call_for_results(self) -> None:
-        """On the loop: results of the default action in progress have waited long enough."""
-        if self._is_acting:
-            self._attention.call_for_results()
-            self.mailbox_processor.send_control_mail(self._flush_results, "pass on results")
+    def _call_for_results(self) -> bool:
+        """On the loop: results of the default action in progress have waited long enough; returns whether there may be more."""
+        if not self._is_acting:
+            return False
+        self._attention.call_for_results()
+        if not self._is_called_for_results:
+            self._is_called_for_results = True
+            self.mailbox_processor.send_control_mail(self._flush_results_by_mail, "pass on results")
+        return True
+
+    def _flush_results_by_mail(self) -> None:
+        self._is_called_for_results = False
+        self._flush_results()
 
     def _report_flush_error(self, error: Exception) -> None:
         def raise_error() -> None:

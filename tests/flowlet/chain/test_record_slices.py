@@ -84,3 +84,39 @@ def test_a_function_of_batches_gets_chunks_as_they_came() -> None:
     chain.process(slices)
 
     assert chain.sizes == [100, 50]
+
+
+def test_a_single_record_needs_no_place_and_the_next_slice_is_short() -> None:
+    """What it takes is not measured, so the function may have become slow."""
+    chain = Chain(1)
+    slices = RecordSlices[int](lambda: chain.now_ns)
+    slices.add(0, [Chunk(list(range(5000)))])
+    chain.process(slices)
+    chain.sizes = []
+
+    assert slices.is_needless_for(Chunk([1]))
+    slices.add(0, [Chunk(list(range(1000)))])
+    chain.process(slices)
+
+    assert chain.sizes == [64, 512, 424]
+
+
+def test_what_is_no_single_record_or_has_something_in_front_of_it_needs_a_place() -> None:
+    slices = RecordSlices[int](lambda: 0)
+
+    assert not slices.is_needless_for(Chunk([1, 2]))
+    assert not slices.is_needless_for(Chunk([]))
+    assert not slices.is_needless_for(Watermark(1))
+    slices.add(0, [Watermark(1)])
+    assert not slices.is_needless_for(Chunk([1]))
+
+
+def test_single_records_do_not_cut_the_chunks_of_a_function_of_batches() -> None:
+    chain = Chain(5_000_000)
+    slices = RecordSlices[int](lambda: chain.now_ns, cuts=False)
+
+    assert slices.is_needless_for(Chunk([1]))
+    slices.add(0, [Chunk(list(range(500)))])
+    chain.process(slices)
+
+    assert chain.sizes == [500]

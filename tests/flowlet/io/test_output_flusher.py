@@ -168,6 +168,46 @@ class TestSeveralTimeouts:
         assert [target.num_flushes for target in targets] == [0, 0]
 
 
+class TestTheAlarm:
+    def test_goes_off_again_and_again_while_the_task_is_at_work(self) -> None:
+        """Also if the task arms nothing meanwhile, because one call of a function lasts long."""
+        timer, is_at_work = ManualTimer(), [True, True, False]
+        flushers = OutputFlushers([(Target(), 100)], timer.schedule, lambda error: None, lambda: is_at_work.pop(0), 10)
+        flushers.arm_alarm()
+
+        for num_left in (2, 1, 0):
+            assert [delay_s for delay_s, _ in timer.armed] == [0.01]
+            timer.fire()
+            assert len(is_at_work) == num_left
+        assert timer.armed == []
+
+    def test_is_armed_once_if_the_task_arms_it_while_it_goes_off(self) -> None:
+        timer = ManualTimer()
+
+        def on_time() -> bool:
+            flushers.arm_alarm()
+            return True
+
+        flushers = OutputFlushers([], timer.schedule, lambda error: None, on_time, 10)
+        flushers.arm_alarm()
+        timer.fire()
+
+        assert len(timer.armed) == 1
+
+    def test_after_the_end_it_goes_off_no_more(self) -> None:
+        timer = ManualTimer()
+
+        def on_time() -> bool:
+            flushers.close()
+            return True
+
+        flushers = OutputFlushers([], timer.schedule, lambda error: None, on_time, 10)
+        flushers.arm_alarm()
+        timer.fire()
+
+        assert timer.armed == []
+
+
 def test_after_the_end_nothing_is_armed_or_flushed(rig: Rig) -> None:
     """Also not by a timer that was on its way."""
     rig.flusher.arm()

@@ -125,7 +125,10 @@ def test_what_is_no_memory_size_names_the_option(text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("options", "named"), [((), "environment variable FLOWLET_JOBMANAGER is 'nowhere'"), (("--jobmanager", "elsewhere"), "--jobmanager is 'elsewhere'")])
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [((), "environment variable FLOWLET_JOBMANAGER is 'nowhere'"), (("--jobmanager", "elsewhere"), "--jobmanager is 'elsewhere'")],
+)
 def test_the_jobmanager_can_be_named_by_the_variable(tmp_path: Path, options: tuple[str, ...], named: str) -> None:
     """As for all other commands; the option comes before it."""
     command = [sys.executable, "-m", "flowlet.tm", "--secret-file", str(tmp_path / "secret"), *options]
