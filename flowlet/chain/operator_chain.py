@@ -250,6 +250,7 @@ class OperatorChain:
         accepted, including deferrable ones (FLINK-39481).
         """
         for index, operator in enumerate(self.operators):
+            operator.ctx.attention.check()  # the finish() before may have taken a minute
             if index > 0 or operator.holds_records:  # of a head that holds records, the task has drained the input before
                 operator.end_input(1)
             if before_finish is not None:

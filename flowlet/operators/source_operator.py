@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from flowlet.chain.operator_output import output_for
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
-from flowlet.chain.record_slices import RecordSlices
+from flowlet.chain.record_slices import Caution, RecordSlices
 from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, Output, StreamOperator
 from flowlet.common.watermark_strategy import WatermarkStrategy
@@ -219,9 +219,9 @@ class SourceOperator(StreamOperator):
         self.out = output_for(output, self.name, ctx.counters)
         self.output = self.out
 
-    def cut_chunks(self, clock_ns: Callable[[], int], *, cuts: bool) -> None:
-        """Take the task's clock for ``RecordSlices``; before ``initialize_state``."""
-        self._slices = RecordSlices(clock_ns, cuts=cuts)
+    def cut_chunks(self, clock_ns: Callable[[], int], caution: Caution, *, cuts: bool) -> None:
+        """Take what the task gives to ``RecordSlices``; before ``initialize_state``."""
+        self._slices = RecordSlices(clock_ns, cuts=cuts, caution=caution)
 
     def initialize_state(self, state: object | None) -> None:
         """Keep the position for the reader, and what was read before it."""

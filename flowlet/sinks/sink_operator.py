@@ -68,7 +68,7 @@ class SinkOperator(StreamOperator):
 
     def open(self) -> None:
         """Commit what the checkpoint holds, then make the writer."""
-        self._calls = SinkCalls(self.name, self.ctx.subtask)
+        self._calls = SinkCalls(self.name, self.ctx.subtask, self.ctx.attention)
         self._context = RecordContext()
         init, sink = InitContext(self.ctx), self.sink
         self._runner = runner = self._made_runner(init)
@@ -127,7 +127,7 @@ class SinkOperator(StreamOperator):
         runner, self._runner = self._runner, None
         try:
             if writer is not None:
-                self._calls.call("close()", writer.close)
+                self._calls.last_call("close()", writer.close)
         finally:
             if runner is not None:
                 runner.close()
