@@ -52,8 +52,8 @@ class SinkCalls:
                 )
         return made
 
-    def fail(self, error: BaseException, what: str, record: str | None = None) -> NoReturn:
-        """Raise the error of a method.
+    def fail(self, error: BaseException, what: str, record: str | None = None, num_processed: int = 0) -> NoReturn:
+        """Raise the error of a method; ``num_processed``: so many records of the slice came before.
 
         Raises:
             UserFunctionError: from the error of a user; with the preview of the record, if it is known.
@@ -67,4 +67,6 @@ class SinkCalls:
         if isinstance(error, FlowletError):
             raise FlowletError(f"operator {self._operator!r} (subtask {self._subtask}): {error}") from error
         error.add_note(f"raised by {what}")
-        raise UserFunctionError(self._operator, self._subtask, record) from error
+        failure = UserFunctionError(self._operator, self._subtask, record)
+        failure.num_processed = num_processed
+        raise failure from error

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from flowlet.chain.preview import preview
+from flowlet.chain.record_loop import num_processed
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream.connectors.base import Sink, SupportsCommitter, SupportsGlobalCommitter, SupportsWriterState
 from flowlet.datastream.connectors.committer import Committer
@@ -203,7 +204,7 @@ class SinkOperator(StreamOperator):
         except TaskCancelled:
             raise
         except BaseException as error:  # noqa: BLE001 - also SystemExit: it is the writer's error, not the end of the process
-            self._calls.fail(error, "write()", preview(value))
+            self._calls.fail(error, "write()", preview(value), num_processed(records, len(chunk)))
 
     # -- checkpoints
 

@@ -25,7 +25,7 @@ from flowlet.datastream.connectors.sink_writer import SinkWriter
 from flowlet.datastream.functions import ReduceFunction, WindowFunction
 from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
-from flowlet.errors import TaskCancelled
+from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups, Partitioner
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
@@ -452,6 +452,37 @@ def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalN
     assert before + behind == list(range(50)), "the others follow the barrier"
     assert len(before) == num_fired[0]
     reader.view.release()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("is_source", [False, True])
+def test_records_before_one_that_fails_are_in_the_counters(network: LocalNetwork, tasks: Tasks, name: str, *, is_source: bool) -> None:
+    """The others of its slice are not."""
+    job, upstream = Job(), network.partition()
+
+    def call(value: Any) -> Any:
+        if value == 19:
+            raise ValueError("the twentieth")
+        return value
+
+    operators = OPERATORS[name](call)
+    if is_source:
+        task = tasks.source(SourceOperator(CollectionSource(range(NUM_RECORDS))), *operators)
+    else:
+        task = tasks.sink(*operators, producers=[upstream])
+        send(upstream, Chunk(list(range(NUM_RECORDS))))
+
+    with pytest.raises(UserFunctionError):
+        job.run(task, tasks)
+
+    metrics = task.metrics().operators
+    expected = 19
+    if name == "a sink" and is_source:
+        expected = 73  # slices of 1, 8 and 64 have left the source
+    elif name == "timestamps" and not is_source:
+        expected = 9  # columns leave when all timestamps of their slice are known
+    assert (metrics[0].num_records_out if is_source else metrics[0].num_records_in) == expected
+    assert metrics[-1].num_records_in == expected
 
 
 @pytest.mark.parametrize("name", OPERATORS)
