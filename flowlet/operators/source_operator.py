@@ -79,8 +79,8 @@ class MarkedReader(Protocol):
 class PositionListener(Protocol):
     """A reader that wants to know which of its positions a complete checkpoint holds."""
 
-    def position_taken(self, checkpoint_id: int) -> None:
-        """The checkpoint has what ``snapshot_position`` just gave."""
+    def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
+        """The checkpoint has what ``snapshot_position`` just gave, and the last ``num_waiting`` records, which wait to be processed."""
 
     def position_kept(self, checkpoint_id: int) -> None:
         """The checkpoint is complete.  Must not block."""
@@ -275,7 +275,8 @@ class SourceOperator(StreamOperator):
         with self._reader_errors():
             found: object = position()
             if isinstance(self._reader, PositionListener):
-                self._reader.position_taken(checkpoint_id)
+                num_waiting = sum(len(element) for _, element in self._slices if isinstance(element, Chunk))
+                self._reader.position_taken(checkpoint_id, num_waiting)
         keeps_rest = found is not None or (isinstance(self._reader, CheckpointedReader) and self._reader.keeps_function_state)
         rest = self._kept_rest() if keeps_rest else ()  # else the reader gives it again
         return PositionWithRest(found, rest) if rest else found

@@ -35,7 +35,7 @@ from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import ProcessOperator
-from flowlet.operators.source_operator import CollectionSource, SourceOperator
+from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.sink_operator import SinkOperator
@@ -385,6 +385,49 @@ def test_a_checkpoint_of_a_source_is_taken_between_two_records(
     assert num_calls == 10
     assert after.num_calls == NUM_RECORDS - 10
     assert summing.total == sum(range(NUM_RECORDS))
+
+
+class Listening:
+    """A reader that is told how many of its records wait when a checkpoint has its position."""
+
+    def __init__(self) -> None:
+        self.num_waiting: list[int] = []
+        self._reader = CollectionSource(range(NUM_RECORDS)).create_reader(0, 1)
+
+    def poll_chunk(self) -> Any:
+        return self._reader.poll_chunk()
+
+    def snapshot_position(self) -> object:
+        return 1
+
+    def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
+        self.num_waiting.append(num_waiting)
+
+    def position_kept(self, checkpoint_id: int) -> None:
+        pass
+
+    position_lost = position_kept
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class ListeningSource(Source):
+    def __init__(self, reader: Listening) -> None:
+        self._reader = reader
+
+    def create_reader(self, subtask: int, parallelism: int) -> Any:
+        return self._reader
+
+
+def test_a_reader_is_told_how_many_of_its_records_wait_when_a_checkpoint_is_taken(network: LocalNetwork, tasks: Tasks) -> None:
+    """So a source with offsets of its own outside, as Kafka's groups have, does not count them."""
+    rig, job, reader = Checkpointed(network), Job(), Listening()
+    job.on_tenth = lambda: trigger(job.task, 1)
+
+    job.run(rig.task(SourceOperator(ListeningSource(reader)), MapOperator(job.call)), tasks)
+
+    assert reader.num_waiting == [NUM_RECORDS - 10]
 
 
 def test_a_restored_rest_is_kept_by_the_next_checkpoint(network: LocalNetwork, tasks: Tasks) -> None:
