@@ -2,9 +2,11 @@
 
 Side:     any.
 Job:      one subtask per operator on one TaskManager process; ``bench/jobs/slow_functions.py`` has the functions, one kind per row.
-Figures:  in ms, the longest of each: ``barrier``: from the trigger of a savepoint to its end, some in a row; ``result``: from a record's
-          emission by the function to the program that iterates over ``execute_and_collect``; ``last call``: from ``cancel()`` to the start
-          of the last call of the function; ``end``: from ``cancel()`` to the end of the job; ``restarts``: how often the job restarted.
+Figures:  in ms, the longest of each: ``barrier``: from the trigger of a savepoint to its end, some in a row, or of unaligned checkpoints
+          where the input is full: an aligned barrier waits for the records in front of it, too, as in Flink, and what is owed counts from
+          the moment when the barrier is the next element of every input; ``result``: from a record's emission by the function to the
+          program that iterates over ``execute_and_collect``; ``last call``: from ``cancel()`` to the start of the last call of the
+          function; ``end``: from ``cancel()`` to the end of the job; ``restarts``: how often the job restarted.
 Owed:     a barrier and the end of a job wait for one record of the chain's head, with all that becomes of it, and 10 ms; a result for the
           buffer timeout (100 ms) and 10 ms; no call starts later than 10 ms after ``cancel()``; no job restarts because of a slow function.
 Noise:    a job whose function does nothing runs first; its figures are what the client, the JobManager and the files of a savepoint cost
@@ -46,6 +48,7 @@ RESULTS_S: Final = 1.5  # so long results are watched before the first barrier
 NUM_BARRIERS: Final = 3
 QUICK_RESULTS_S: Final = 0.3
 QUICK_BARRIERS: Final = 1
+CHECKPOINT_INTERVAL_MS: Final = 200
 OVERHEAD_MS: Final = 10.0
 BUFFER_TIMEOUT_MS: Final = 100.0
 FACTOR: Final = 3.0  # over so many times what is owed, a wait is a fault
@@ -215,6 +218,9 @@ class Clusters:
             "restart-strategy.fixed-delay.attempts": "3",
             "restart-strategy.fixed-delay.delay": "100 ms",
         }
+        if kind.has_full_input:
+            settings["execution.checkpointing.interval"] = f"{CHECKPOINT_INTERVAL_MS} ms"
+            settings["execution.checkpointing.unaligned.enabled"] = "true"
         environment.configure(Configuration.from_dict(settings))
         results = kind.build(environment, beats).execute_and_collect(f"slow {kind.name}")
         assert isinstance(results, CloseableIterator), "no limit was given"
@@ -253,7 +259,7 @@ def measure(results: CloseableIterator, job: "WatchedJob", kind: Kind, beats: Be
     time.sleep(QUICK_RESULTS_S if is_quick else RESULTS_S)
     barriers: list[float] = []
     for _ in range(QUICK_BARRIERS if is_quick else NUM_BARRIERS):
-        barriers.append(barrier_ms(job, kind.limit_s))
+        barriers.append(overtaking_ms(job, kind.limit_s) if kind.has_full_input else barrier_ms(job, kind.limit_s))
         if math.isinf(barriers[-1]):
             break
     waits.barrier = max(barriers)
@@ -278,6 +284,19 @@ def barrier_ms(job: "WatchedJob", limit_s: float) -> float:
             return 1000 * (time.monotonic() - start)
         time.sleep(0.02)
     return math.inf
+
+
+def overtaking_ms(job: "WatchedJob", limit_s: float) -> float:
+    """The duration of the next unaligned checkpoint, from its trigger to the last acknowledgement."""
+    last_id = max((each["id"] for each in job.checkpoints()), default=0)
+    found: list[float] = []
+
+    def is_complete() -> bool:
+        newer = [each for each in job.checkpoints() if each["id"] > last_id and each["status"] == "COMPLETED"]
+        found.extend(float(each["end_to_end_duration"]) for each in newer)
+        return bool(found)
+
+    return found[-1] if wait_until(is_complete, limit_s) else math.inf
 
 
 def result_ms(received: "Received", beats: Beats, limit_s: float) -> float:
@@ -320,6 +339,11 @@ class WatchedJob:
         """How often it has restarted."""
         number: int = self._document()["numRestarts"]
         return number
+
+    def checkpoints(self) -> list[JobDocument]:
+        """The last ones, newest first."""
+        history: list[JobDocument] = self.client.call(lambda api: api.checkpoints(self.job_id))["history"]
+        return history
 
     def savepoint(self) -> "concurrent.futures.Future[str]":
         """Ask for one; its directory."""

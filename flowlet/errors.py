@@ -86,7 +86,10 @@ class UserFunctionError(FlowletError):
     """A user's function raised.
 
     Raised ``from`` the user's own exception.  ``record_preview`` is the shortened ``repr`` of the record being processed.
+    ``num_processed``: so many records of its slice were processed before.
     """
+
+    num_processed: int = 0
 
     def __init__(self, operator: str, subtask: int, record_preview: str | None) -> None:
         record = "" if record_preview is None else f" while processing the record {record_preview}"

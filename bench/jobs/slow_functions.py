@@ -124,6 +124,7 @@ class Kind:
     limit_s: float = 10.0
     settle_s: float = 0.0  # so long after the first call it is known whether the job restarts
     stops_threads: bool = False  # whether no other thread of the process runs meanwhile
+    has_full_input: bool = False  # whether seconds of records lie in front of each barrier, so that barriers have to overtake them
 
 
 def numbers(env: StreamExecutionEnvironment) -> DataStream:
@@ -385,7 +386,7 @@ KINDS: Final = {
         Kind("slow-later", partial(mapped, spend=sleep, ms=100, num_quick=5000), 100),
         Kind("generator", generated, 500),
         Kind("source", partial(from_slow_source, ms=100), 100),
-        Kind("key-by", behind_key_by, 10),
+        Kind("key-by", behind_key_by, 10, has_full_input=True),
         Kind("windows", fired_windows, 10),
         Kind("timers", fired_timers, 10),
         Kind("async", asked, 0),

@@ -115,13 +115,14 @@ class LoopCode:
         """Append a statement that runs after the loop, even if the loop raises."""
         self._ends.append("        " + text)
 
-    def define(self, parameters: str, result: str | None = None) -> Callable[..., Any]:
-        """Compile the function; ``result``: the expression that it returns."""
+    def define(self, parameters: str, result: str | None = None, on_error: str | None = None) -> Callable[..., Any]:
+        """Compile the function; ``result``: the expression that it returns; ``on_error``: a statement that runs if the loop raises."""
         ends = self._ends or ["        pass"]
         # Bound values become default arguments, hence local variables: each access costs 1 ns less, and there are dozens per record.
         bound = [f"{name}={name}" for name in ("type", "len", *self._values)]
         head = [f"# {self._title!a}", f"def run({', '.join([parameters, *bound] if parameters else bound)}):", *self._starts, "    try:"]
-        lines = [*head, *(self._body or ["        pass"]), "    finally:", *ends]
+        handler = [] if on_error is None else ["    except BaseException:", f"        {on_error}", "        raise"]
+        lines = [*head, *(self._body or ["        pass"]), *handler, "    finally:", *ends]
         if result is not None:
             lines.append(f"    return {result}")
         # Line numbers count from 1.

@@ -17,6 +17,7 @@ from flowlet.chain.mark_valve import MarkValve
 from flowlet.chain.operator_output import ChainedConsumer, Consumer, OperatorOutput, input_of
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
+from flowlet.errors import UserFunctionError
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.typed.record_conversion import RecordConversion
 from netstack.late import dataclass
@@ -70,8 +71,12 @@ class HeadInput:
         self._process(chunk)
 
     def process_some(self, chunk: Chunk) -> int:
-        """Process and count records until a mail waits, at least one; returns how many."""
-        num_done = self._process_some(chunk)
+        """Process and count records until a mail waits, at least one; returns how many.  Those before one that fails count, too."""
+        try:
+            num_done = self._process_some(chunk)
+        except UserFunctionError as error:
+            self._counters.num_records_in += error.num_processed
+            raise
         self._counters.num_records_in += num_done
         return num_done
 
@@ -250,6 +255,7 @@ class OperatorChain:
         accepted, including deferrable ones (FLINK-39481).
         """
         for index, operator in enumerate(self.operators):
+            operator.ctx.attention.check()  # the finish() before may have taken a minute
             if index > 0 or operator.holds_records:  # of a head that holds records, the task has drained the input before
                 operator.end_input(1)
             if before_finish is not None:

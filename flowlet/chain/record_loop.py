@@ -9,13 +9,14 @@ Left early: while its ``interrupts`` are not empty, a loop ends after the record
 Source:     Flink ``ChainingOutput.collect``: one call per operator and record, of which its JIT compiler makes one loop.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import length_hint
 from typing import Any, Final, Protocol
 
 from flowlet.chain.loop_code import MAX_BLOCKS, LoopCode, failure_of
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.errors import TaskCancelled
+from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.typed.record_conversion import RecordConversion
 from netstack.forks import end_stranded_child
@@ -93,15 +94,18 @@ class RecordLoop:
             records, num_records, interrupts = islice(records, 1), min(1, num_records), None
         for end in loop_ends:
             end.enter_loop()
+        records = iter(records)
         try:
             loop = self._loop(has_timestamps=has_timestamps, has_keys=keys is not None)
             try:
-                num_done: int = loop(iter(records), timestamps, keys, num_records, self._attention if interrupts is None else interrupts)
+                num_done: int = loop(records, timestamps, keys, num_records, self._attention if interrupts is None else interrupts)
             except TaskCancelled:
                 raise
             except BaseException as error:  # also SystemExit: it is the function's error, not the end of the process
                 end_stranded_child()
                 failure = failure_of(error)
+                if isinstance(failure, UserFunctionError):
+                    failure.num_processed = num_processed(records, num_records)
                 self._drain()
                 if failure is error:
                     raise
@@ -144,7 +148,15 @@ class RecordLoop:
                     code.line("num_records -= num_left + 1")
                     code.line("break")
             self._write(code, record, timestamp, key)
-        return code.define("records, timestamps, keys, num_records, interrupts", "num_records")
+        # So the counters have the records before the one that failed.
+        on_error = f"num_records = {code.bind(num_processed, 'num_processed')}(records, num_records)"
+        return code.define("records, timestamps, keys, num_records, interrupts", "num_records", on_error)
+
+
+def num_processed(records: Iterator[Any], num_records: int) -> int:
+    """How many of so many records came before the one that an iterator gave last; 0 if it cannot tell."""
+    num_left = length_hint(records, num_records)
+    return max(0, num_records - num_left - 1)
 
 
 def write_into(

@@ -3,8 +3,9 @@
 Side:       task.
 Why:        a chunk may hold thousands of records.  If each takes a function 10 ms, a mail or a barrier would wait for the whole chunk.
             Flink looks for mails after every record.  Here the loop of a chain is left between two records when a mail comes, and the
-            rest of the chunk waits here.  An operator that takes whole chunks cannot be left: it gets as many records as took 10 ms last
-            time.
+            rest of the chunk waits here.  An operator that takes whole chunks cannot be left, nor what is behind it in its chain: it gets
+            as many records as took 10 ms last time.  Where a function turned slow in the middle of a slice, it may do so again: for long
+            the slices are of at most 100 records (``Caution``).
 Invariants: elements come out in the order in which they went in.  What waits here counts as in front of the chain: no barrier passes it,
             a snapshot of what is behind does not hold its effects, and nothing is read before it has gone in.
 Units:      nanoseconds of a clock that stands still while the task waits for room in its outputs.
@@ -23,19 +24,79 @@ _FIRST_RECORDS: Final = 1  # of the first slice, before anything is known; a fun
 _RECORDS_AFTER_ONE: Final = 64  # once records have come one by one and were not measured
 _MAX_GROWTH: Final = 8
 _MAX_RECORDS: Final = 1 << 20
+MAX_RECORDS_IF_CAUTIOUS: Final = 100
+# What takes ten times the budget was cut for another function, or for another consumer, than it met; or the machine stood still.  After
+# 100,000 quick records, which small slices make some 20 ms slower altogether, the task counts as quick again.
+SLOW_NS: Final = 10 * BUDGET_NS
+_NUM_QUICK: Final = 100_000
+# At the start nothing is known of the consumers: so many records fill the buffers between two tasks.
+_NUM_QUICK_AT_START: Final = 20_000
+
+
+class Caution:
+    """How long a task still takes small slices, because a slice, or a wait for room in an output, was long; task thread only.
+
+    A cautious task leaves its default action after ``max_records``, of one or several: so what they have made is written, and it is known
+    whether there is room.
+
+    ``num_quick``: so many quick records must come first.
+    """
+
+    __slots__ = ("_limit", "max_records", "num_left", "num_left_now")
+
+    def __init__(self, num_quick: int = 0) -> None:
+        self.num_left = num_quick
+        self._limit = MAX_RECORDS_IF_CAUTIOUS
+        self.max_records = MAX_RECORDS_IF_CAUTIOUS  # of a slice, while it lasts
+        self.num_left_now = 0  # before the outputs have to be looked at
+
+    def __repr__(self) -> str:
+        return f"<Caution for {self.num_left} records, {self.max_records} at once>"
+
+    @classmethod
+    def at_start(cls) -> "Caution":
+        """That of a task with outputs."""
+        return cls(_NUM_QUICK_AT_START)
+
+    def begin(self, *, is_too_much: bool = False) -> None:
+        """Something was slow; ``is_too_much``: the task had to wait in the middle of writing what a default action had made."""
+        if is_too_much and self.num_left:
+            self._limit = max(1, self._limit // _MAX_GROWTH)
+        self.num_left, self.num_left_now = _NUM_QUICK, 0
+
+    def look_at_room(self, num_fitting: int) -> None:
+        """The outputs have room for the results of so many records."""
+        self.max_records = self.num_left_now = max(1, min(self._limit, num_fitting))
+
+    @property
+    def must_look(self) -> bool:
+        """Whether the outputs have to be looked at before the next record, so that the default action has to end."""
+        return self.num_left > 0 >= self.num_left_now
+
+    def records_were_processed(self, num_records: int, taken_ns: int) -> None:
+        """A slice has ended."""
+        self.num_left_now -= num_records
+        if taken_ns > SLOW_NS:
+            self.begin()
+        elif self.num_left:
+            self.num_left = max(0, self.num_left - num_records)
+            if not self.num_left:
+                self._limit = self.max_records = MAX_RECORDS_IF_CAUTIOUS
 
 
 class RecordSlices(Generic[Origin]):
     """The elements that were read and not processed, each with its origin: a channel, or a split; task thread only.
 
     ``clock_ns`` is read twice per slice.  ``cuts``: whether chunks may be cut at all; a function of batches gets them as they came.
+    ``caution``: the task's.
     """
 
-    def __init__(self, clock_ns: Callable[[], int], *, cuts: bool = True) -> None:
+    def __init__(self, clock_ns: Callable[[], int], *, cuts: bool = True, caution: Caution | None = None) -> None:
         self._clock_ns = clock_ns
         self._cuts = cuts
         self._waiting: deque[tuple[Origin, StreamElement]] = deque()
         self._num_records = _FIRST_RECORDS if cuts else _MAX_RECORDS  # of the next slice
+        self._caution = Caution() if caution is None else caution
 
     def __repr__(self) -> str:
         return f"<RecordSlices of {self._num_records} records, {len(self._waiting)} elements waiting>"
@@ -55,6 +116,10 @@ class RecordSlices(Generic[Origin]):
             return False
         if self._cuts and self._num_records > _RECORDS_AFTER_ONE:
             self._num_records = _RECORDS_AFTER_ONE
+        caution = self._caution
+        if caution.num_left > 1:
+            caution.num_left -= 1
+            caution.num_left_now -= 1
         return True
 
     def add(self, origin: Origin, elements: Sequence[StreamElement]) -> None:
@@ -92,8 +157,10 @@ class RecordSlices(Generic[Origin]):
         return True
 
     def _process_slice(self, origin: Origin, chunk: Chunk, process_some: Callable[[Origin, Chunk], int]) -> None:
-        whole, size = chunk, len(chunk)
+        whole, size, caution = chunk, len(chunk), self._caution
         num_records = min(size, self._num_records)
+        if caution.num_left and self._cuts:
+            num_records = min(num_records, caution.num_left_now if caution.num_left_now > 0 else caution.max_records)
         if num_records < size:
             # Before the call: an operator that waits in it may run the mail of a checkpoint, which must find the rest here.
             self._waiting.appendleft((origin, whole.slice(num_records, size)))
@@ -108,3 +175,5 @@ class RecordSlices(Generic[Origin]):
             taken_ns = max(1, self._clock_ns() - started_ns)
             fitting = max(1, num_done * BUDGET_NS // taken_ns)
             self._num_records = min(fitting, self._num_records * _MAX_GROWTH, _MAX_RECORDS)
+            if caution.num_left or taken_ns > SLOW_NS:
+                caution.records_were_processed(num_done, taken_ns)

@@ -36,12 +36,22 @@ class SnapshotOperator:
     operator_state: OperatorStateBackend | None = None
 
 
-class OperatorSnapshots:
-    """A chain of operators, head first; implements ``CheckpointableChain``."""
+def _do_nothing() -> None:
+    return
 
-    def __init__(self, operators: Sequence[SnapshotOperator], is_closed: Callable[[], bool]) -> None:
+
+class OperatorSnapshots:
+    """A chain of operators, head first; implements ``CheckpointableChain``.
+
+    ``check_cancelled``: raises TaskCancelled if the task was cancelled, so that no other function of the chain is called then.
+    """
+
+    def __init__(
+        self, operators: Sequence[SnapshotOperator], is_closed: Callable[[], bool], check_cancelled: Callable[[], None] = _do_nothing
+    ) -> None:
         self._operators = tuple(operators)
         self._is_closed = is_closed
+        self._check_cancelled = check_cancelled
 
     @property
     def is_closed(self) -> bool:
@@ -51,6 +61,7 @@ class OperatorSnapshots:
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Let every operator emit records that belong before the barrier."""
         for each in self._operators:
+            self._check_cancelled()
             each.operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def snapshot_state(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> Mapping[str, OperatorSnapshot]:
@@ -63,6 +74,7 @@ class OperatorSnapshots:
         snapshots = {}
         is_full = options.type.is_savepoint  # it names no file that a checkpoint of the job may remove, and every back end reads it
         for each in reversed(self._operators):
+            self._check_cancelled()
             each.operator.snapshot_functions(metadata.checkpoint_id, metadata.timestamp_ms)
             own = each.operator.snapshot_state(metadata.checkpoint_id)
             timers = {} if each.timers is None else each.timers.snapshot()
@@ -100,6 +112,7 @@ class OperatorSnapshots:
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Tell every operator."""
         for each in self._operators:
+            self._check_cancelled()
             if each.keyed_state is not None:
                 each.keyed_state.notify_checkpoint_complete(checkpoint_id)
             each.operator.notify_checkpoint_complete(checkpoint_id)
@@ -107,6 +120,7 @@ class OperatorSnapshots:
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Tell every operator."""
         for each in self._operators:
+            self._check_cancelled()
             each.operator.notify_checkpoint_aborted(checkpoint_id)
 
     def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:

@@ -188,7 +188,7 @@ class LimitedNumberReader(NumberReader):
         """Done when the rate allows another record, or when there are numbers again."""
         return self._available.future if self._next < self._end else super().available_future()
 
-    def position_taken(self, checkpoint_id: int) -> None:
+    def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
         """Nothing depends on it."""
 
     def position_kept(self, checkpoint_id: int) -> None:

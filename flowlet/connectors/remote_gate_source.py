@@ -196,7 +196,7 @@ class RemoteGateReader:
         self._ledger = PartitionLedger(self._retries, _held_in(position, self._gate.shape.name))
         self._report_ended(self._ledger.ended())
 
-    def position_taken(self, checkpoint_id: int) -> None:
+    def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
         """A checkpoint holds what was given out so far."""
         if self._ledger is not None:
             self._ledger.take(checkpoint_id)

@@ -224,10 +224,10 @@ class ReaderInTurn:
         """Go on there.  Raises StateRestoreError: the position is of another source."""
         self._source, self._restored = _checked(position).source, position.position
 
-    def position_taken(self, checkpoint_id: int) -> None:
+    def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
         """Tell the present source, if it wants to know; as the next two."""
         if isinstance(self._present, PositionListener):
-            self._present.position_taken(checkpoint_id)
+            self._present.position_taken(checkpoint_id, num_waiting)
 
     def position_kept(self, checkpoint_id: int) -> None:
         """The checkpoint is complete."""

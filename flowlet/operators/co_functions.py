@@ -134,11 +134,12 @@ class CoFlatMapOperator(_CoOperator):
         results, result = code.variable("results"), code.variable("v")
         blame = Blame(self.name, self.ctx.subtask, record)
         code.line(f"{results} = {code.bind(method, 'flat_map')}({record}) or ()", blame)
-        with code.block(f"for {result} in {results}:", blame):
-            self.out.write_attention(code)
+
+        def write() -> None:
             self.out.write(code, result, timestamp)
             self.out.write_limit(code)
-        code.line(f"{results} = {result} = None")
+
+        self.out.write_items(code, result, results, blame, write)
 
 
 _KEYED_KINDS: Final = (

@@ -48,7 +48,7 @@ def write_results(operator: RecordOperator, code: LoopCode, call: str, record: s
     never end.
     """
     results, rest, piece, result = (code.variable(prefix) for prefix in ("results", "rest", "piece", "v"))
-    end, cut = code.bind(_END, "END"), code.bind(islice, "islice")
+    end_of_piece, cut = code.bind(_END, "END"), code.bind(islice, "islice")
     blame = Blame(operator.name, operator.ctx.subtask, record, results, advice)
     code.line(f"{results} = {call}", Blame(operator.name, operator.ctx.subtask, record))
     with code.block(f"if type({results}) is list:"):
@@ -56,17 +56,18 @@ def write_results(operator: RecordOperator, code: LoopCode, call: str, record: s
     with code.block("else:"):
         code.line(f"{rest} = iter({results})", blame)
         code.line(f"{piece} = {cut}({rest}, {MAX_WAITING})")
-    with code.block("while True:"):
-        code.line(f"{result} = {end}")
-        with code.block(f"for {result} in {piece}:", blame):
-            operator.out.write_attention(code)
-            write(result)
+
+    def end() -> None:
         operator.out.write_limit(code)
-        with code.block(f"if {rest} is None or {result} is {end}:"):
+        with code.block(f"if {rest} is None or {result} is {end_of_piece}:"):
             code.line("break")
-        code.line(f"{piece} = {cut}({rest}, {MAX_WAITING})")
-    # Nothing holds what was emitted any more.
-    code.line(f"{results} = {rest} = {piece} = {result} = None")
+        code.line(f"{result} = {end_of_piece}")
+
+    code.line(f"{result} = {end_of_piece}")
+    operator.out.write_each(
+        code, result, piece, (f"{rest} is not None", f"{cut}({rest}, {MAX_WAITING})"), blame, lambda: write(result), end
+    )
+    code.line(f"{results} = {rest} = None")
 
 
 def advice(result: Any) -> TypeError:

@@ -214,8 +214,9 @@ class ProcessFunctionOperator(UserFunctionOperator):
     def _emit_each(self, results: Iterator[Any], timer: InternalTimer, timestamp: int | None) -> None:
         stamps = None if timestamp is None else (timestamp,)
         attention = self.ctx.attention
+        is_due = False
         while True:
-            if attention:
+            if is_due or attention:
                 attention.attend(self.out.drain)
             try:
                 result = next(results)
@@ -223,6 +224,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
                 return
             except Exception as error:
                 raise self._timer_failure(timer, error) from error
+            is_due = bool(attention)  # the loop behind attends to it before this result
             if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
                 self.out.emit_side(result[0].tag_id, result[1], timestamp)
             else:
@@ -263,10 +265,7 @@ def write_results(operator: UserFunctionOperator, code: LoopCode, results: str, 
     result = code.variable("v")
     blame = Blame(operator.name, operator.ctx.subtask, record, results, _advice)
     with code.block(f"if {results} is not None:"):
-        with code.block(f"for {result} in {results}:", blame):
-            operator.out.write_attention(code)
-            _write_result(operator, code, result, timestamp)
-        code.line(f"{results} = {result} = None")
+        operator.out.write_items(code, result, results, blame, lambda: _write_result(operator, code, result, timestamp))
 
 
 def _write_result(operator: UserFunctionOperator, code: LoopCode, result: str, timestamp: str | None) -> None:

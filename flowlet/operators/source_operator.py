@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from flowlet.chain.operator_output import output_for
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
-from flowlet.chain.record_slices import RecordSlices
+from flowlet.chain.record_slices import Caution, RecordSlices
 from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, Output, StreamOperator
 from flowlet.common.watermark_strategy import WatermarkStrategy
@@ -79,8 +79,8 @@ class MarkedReader(Protocol):
 class PositionListener(Protocol):
     """A reader that wants to know which of its positions a complete checkpoint holds."""
 
-    def position_taken(self, checkpoint_id: int) -> None:
-        """The checkpoint has what ``snapshot_position`` just gave."""
+    def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
+        """The checkpoint has what ``snapshot_position`` just gave, and the last ``num_waiting`` records, which wait to be processed."""
 
     def position_kept(self, checkpoint_id: int) -> None:
         """The checkpoint is complete.  Must not block."""
@@ -219,9 +219,9 @@ class SourceOperator(StreamOperator):
         self.out = output_for(output, self.name, ctx.counters)
         self.output = self.out
 
-    def cut_chunks(self, clock_ns: Callable[[], int], *, cuts: bool) -> None:
-        """Take the task's clock for ``RecordSlices``; before ``initialize_state``."""
-        self._slices = RecordSlices(clock_ns, cuts=cuts)
+    def cut_chunks(self, clock_ns: Callable[[], int], caution: Caution, *, cuts: bool) -> None:
+        """Take what the task gives to ``RecordSlices``; before ``initialize_state``."""
+        self._slices = RecordSlices(clock_ns, cuts=cuts, caution=caution)
 
     def initialize_state(self, state: object | None) -> None:
         """Keep the position for the reader, and what was read before it."""
@@ -275,7 +275,8 @@ class SourceOperator(StreamOperator):
         with self._reader_errors():
             found: object = position()
             if isinstance(self._reader, PositionListener):
-                self._reader.position_taken(checkpoint_id)
+                num_waiting = sum(len(element) for _, element in self._slices if isinstance(element, Chunk))
+                self._reader.position_taken(checkpoint_id, num_waiting)
         keeps_rest = found is not None or (isinstance(self._reader, CheckpointedReader) and self._reader.keeps_function_state)
         rest = self._kept_rest() if keeps_rest else ()  # else the reader gives it again
         return PositionWithRest(found, rest) if rest else found

@@ -316,6 +316,7 @@ class UserFunctionOperator(StreamOperator):
     def open(self) -> None:
         """Open the functions."""
         for function in self._functions:
+            self.ctx.attention.check()
             # Counted first: what a failing open() took must be given back too.
             self._num_open += 1
             function.open(self.ctx, self.state_refusal)
@@ -331,16 +332,19 @@ class UserFunctionOperator(StreamOperator):
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
         """Let the functions put what they keep into their states."""
         for function in self._functions:
+            self.ctx.attention.check()
             function.checkpoints.snapshot(self.ctx, checkpoint_id, timestamp_ms)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Tell the functions that want to know."""
         for function in self._functions:
+            self.ctx.attention.check()
             function.checkpoints.completed(self.ctx, checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Tell the functions that want to know."""
         for function in self._functions:
+            self.ctx.attention.check()
             function.checkpoints.aborted(self.ctx, checkpoint_id)
 
     def _add(self, function: Any, method: str, *more: str) -> UserFunction:

@@ -72,7 +72,7 @@ class CommitRunner:
         committer, self._committer = self._committer, None
         self._stop_timer()
         if committer is not None:
-            self._calls.call("close()", committer.close)
+            self._calls.last_call("close()", committer.close)
 
     def _retry(self, _: int) -> None:
         self._timer = None

@@ -54,7 +54,7 @@ class GlobalCommitOperator(StreamOperator):
 
     def open(self) -> None:
         """Make the committer, and take back what was not committed."""
-        self._calls = SinkCalls(self.name, self.ctx.subtask)
+        self._calls = SinkCalls(self.name, self.ctx.subtask, self.ctx.attention)
         made = self._calls.call("create_global_committer()", self.sink.create_global_committer, InitContext(self.ctx))
         committer = self._calls.checked(self.sink, "create_global_committer()", made, Committer)
         self._runner = CommitRunner(self.ctx, self._calls, committer)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 from flowlet.chain.preview import preview
 from flowlet.errors import FlowletError, TaskCancelled, UserFunctionError
+from flowlet.mailbox.task_mailbox import Attention
 from flowlet.sinks.bad_record import BadRecordError
 from netstack.forks import end_stranded_child
 
@@ -17,12 +18,23 @@ T = TypeVar("T")
 class SinkCalls:
     """The calls of one operator of a subtask."""
 
-    def __init__(self, operator: str, subtask: int) -> None:
+    def __init__(self, operator: str, subtask: int, attention: Attention) -> None:
         self._operator = operator
         self._subtask = subtask
+        self._attention = attention
 
     def call(self, what: str, method: Callable[..., T], *args: Any) -> T:
-        """What the method returns; ``what`` names it in an error.  Raises as ``fail``."""
+        """What the method returns; ``what`` names it in an error.
+
+        Raises:
+            TaskCancelled: the task was cancelled before the call.
+            UserFunctionError, FlowletError: as ``fail``.
+        """
+        self._attention.check()  # the call before may have taken a minute
+        return self.last_call(what, method, *args)
+
+    def last_call(self, what: str, method: Callable[..., T], *args: Any) -> T:
+        """As ``call``, also when the task was cancelled: for ``close()``."""
         try:
             result = method(*args)
         except BaseException as error:  # noqa: BLE001 - raised again, as the error of the sink
@@ -40,8 +52,8 @@ class SinkCalls:
                 )
         return made
 
-    def fail(self, error: BaseException, what: str, record: str | None = None) -> NoReturn:
-        """Raise the error of a method.
+    def fail(self, error: BaseException, what: str, record: str | None = None, num_processed: int = 0) -> NoReturn:
+        """Raise the error of a method; ``num_processed``: so many records of the slice came before.
 
         Raises:
             UserFunctionError: from the error of a user; with the preview of the record, if it is known.
@@ -55,4 +67,6 @@ class SinkCalls:
         if isinstance(error, FlowletError):
             raise FlowletError(f"operator {self._operator!r} (subtask {self._subtask}): {error}") from error
         error.add_note(f"raised by {what}")
-        raise UserFunctionError(self._operator, self._subtask, record) from error
+        failure = UserFunctionError(self._operator, self._subtask, record)
+        failure.num_processed = num_processed
+        raise failure from error

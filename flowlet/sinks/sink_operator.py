@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from flowlet.chain.preview import preview
+from flowlet.chain.record_loop import num_processed
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream.connectors.base import Sink, SupportsCommitter, SupportsGlobalCommitter, SupportsWriterState
 from flowlet.datastream.connectors.committer import Committer
@@ -68,7 +69,7 @@ class SinkOperator(StreamOperator):
 
     def open(self) -> None:
         """Commit what the checkpoint holds, then make the writer."""
-        self._calls = SinkCalls(self.name, self.ctx.subtask)
+        self._calls = SinkCalls(self.name, self.ctx.subtask, self.ctx.attention)
         self._context = RecordContext()
         init, sink = InitContext(self.ctx), self.sink
         self._runner = runner = self._made_runner(init)
@@ -127,7 +128,7 @@ class SinkOperator(StreamOperator):
         runner, self._runner = self._runner, None
         try:
             if writer is not None:
-                self._calls.call("close()", writer.close)
+                self._calls.last_call("close()", writer.close)
         finally:
             if runner is not None:
                 runner.close()
@@ -203,7 +204,7 @@ class SinkOperator(StreamOperator):
         except TaskCancelled:
             raise
         except BaseException as error:  # noqa: BLE001 - also SystemExit: it is the writer's error, not the end of the process
-            self._calls.fail(error, "write()", preview(value))
+            self._calls.fail(error, "write()", preview(value), num_processed(records, len(chunk)))
 
     # -- checkpoints
 

@@ -31,13 +31,13 @@ from netstack.wire.messages import DataType
 _NS_PER_MS = 1_000_000
 
 
-def operator_snapshots(chain: OperatorChain, is_closed: Callable[[], bool]) -> OperatorSnapshots:
+def operator_snapshots(chain: OperatorChain, is_closed: Callable[[], bool], check_cancelled: Callable[[], None]) -> OperatorSnapshots:
     """The operators of a chain for checkpoints, by their ids in hex."""
     members = [
         SnapshotOperator(ctx.operator_id.hex(), operator, ctx.timers, ctx.keyed_state, ctx.operator_state)
         for ctx, operator in zip(chain.contexts, chain.operators, strict=True)
     ]
-    return OperatorSnapshots(members, is_closed)
+    return OperatorSnapshots(members, is_closed, check_cancelled)
 
 
 def task_checkpoints(

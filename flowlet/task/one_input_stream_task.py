@@ -72,10 +72,11 @@ class GateFedStreamTask(StreamTask):
             collected, end = None, partial(self._end_input, index + 1)
             if selector is not None:
                 sorter = ExternalSorter(budget_bytes, limits=self.environment.limits, name=self.name)
-                collected = SortedInput(sorter, selector, head_input)
+                collected = SortedInput(sorter, selector, head_input, self._attention)
             processor = self._input_processor(index + 1, gates[index], head_input, collected=collected)
             inputs.append(TaskInput(processor, head_input, end, collected, is_last=index in head.inputs_read_last))
-        return SortingInputProcessor(inputs, head.end_keys if batch.ends_keys else None, partial(_must_end_singly, head))
+        slices = RecordSlices[int](self._timings.working_ns, cuts=self._chain.cuts_chunks)
+        return SortingInputProcessor(inputs, head.end_keys if batch.ends_keys else None, partial(_must_end_singly, head), slices)
 
     def _input_processor(
         self,
@@ -98,7 +99,7 @@ class GateFedStreamTask(StreamTask):
             limits=self.environment.limits,
             by_record=by_record,
             takes_late_data=self._chain.head.takes_late_data,
-            slices=RecordSlices(self._timings.working_ns, cuts=self._chain.cuts_chunks) if collected is None else None,
+            slices=None if collected is not None else self._slices(),
         )
         self._num_mark_channels += sum(gate.num_channels for gate in gates)
         for position, gate in enumerate(gates):
@@ -107,6 +108,9 @@ class GateFedStreamTask(StreamTask):
         self._readers.append((processor, gates))
         self._watch(lambda channel: f"input {number}, channel {channel}", processor.valve)
         return processor
+
+    def _slices(self) -> RecordSlices[int]:
+        return RecordSlices(self._timings.working_ns, cuts=self._chain.cuts_chunks, caution=self._caution)
 
     @property
     def _may_be_overtaken(self) -> bool:

@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import NoReturn
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
+from flowlet.chain.record_slices import MAX_RECORDS_IF_CAUTIOUS, SLOW_NS, Caution
 from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.recovered_stream import RecoveredStream
@@ -41,11 +42,13 @@ from flowlet.task.task_lifecycle import TaskLifecycle
 from netstack.availability import AvailabilityFuture
 from netstack.errors import ProducerFailedError
 from netstack.forks import end_stranded_child
+from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import StopMode
 
 _NS_PER_MS = 1_000_000
 _ALARM_MS = 10  # where results are flushed at the end of each default action, which may take long
 _PRINT_MS = 100  # of a task without outputs, which may print; the usual buffer timeout
+_LEAST_ROOM = 8  # buffers for the bytes of a small slice, besides one that each channel may begin; not measured
 _MAX_RECOVERED_PIECES = 8  # a mail waits for at most as many, of 32 KiB mostly; as for buffers, not measured
 
 
@@ -86,6 +89,9 @@ class StreamTask(ABC):
         self._partitions = [output.partition for output in environment.outputs]
         for partition in self._partitions:
             partition.observe_blocking(self._timings.hard_back_pressure)
+        self._caution = Caution.at_start() if self._partitions else Caution()
+        self._waits_since_ns = 0  # Task thread only: since when the task waits for room in an output; 0: it does not.
+        self._hard_waits_ns = 0  # Task thread only: how long it had waited in the middle of writes when the last default action ended.
         self._flushers = OutputFlushers(
             [(output.partition, output.buffer_timeout_ms) for output in environment.outputs],
             environment.schedule_timer,
@@ -115,7 +121,7 @@ class StreamTask(ABC):
         self._recovery: InputRecovery | None = None  # Task thread only; what is left of the data in flight to begin with.
         self._inner_inputs: dict[int, Callable[[Chunk], int]] = {}  # Task thread only; of operators with data in flight to begin with.
         self._is_closed = False  # Written by the task thread: whether operators were, or are being, closed.
-        self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed)
+        self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed, self._attention.check)
         self.checkpoints = self._create_checkpoints()  # None: the job has no checkpoints
 
     def __repr__(self) -> str:
@@ -307,6 +313,8 @@ class StreamTask(ABC):
         assert self._recovery is not None, "of this phase"
         if self._wait_for_output(controller):
             return
+        if self._partitions:
+            self._look_at_room()
         has_more = self._recovery.process(_MAX_RECOVERED_PIECES, self._should_stop)
         self._flush_pending()
         if not has_more:
@@ -332,6 +340,8 @@ class StreamTask(ABC):
     def _process(self, controller: MailboxController) -> None:
         if self._wait_for_output(controller) or (self._holders and self._wait_for_room(controller)):
             return
+        if self._partitions:
+            self._look_at_room()
         self._is_acting = True  # before the alarm is armed: an alarm that goes off now finds the task at work, and goes on
         if self._may_hold_results:
             self._flushers.arm_alarm()
@@ -349,6 +359,17 @@ class StreamTask(ABC):
                 self._end_data(StopMode.DRAIN)
             case InputStatus.STOPPED:
                 self._end_data(StopMode.NO_DRAIN)
+
+    def _look_at_room(self) -> None:
+        """Make no more, before mails have their turn, than the outputs have room for; so much is known where consumers were slow before."""
+        caution, hard_waits_ns = self._caution, self._timings.hard_back_pressure.ended_ns
+        if hard_waits_ns - self._hard_waits_ns > SLOW_NS:
+            caution.begin(is_too_much=True)
+        elif self._waits_since_ns and self._timings.now_ns() - self._waits_since_ns > SLOW_NS:
+            caution.begin()
+        self._hard_waits_ns, self._waits_since_ns = hard_waits_ns, 0
+        if caution.must_look:
+            caution.look_at_room(min(map(_num_fitting, self._partitions)))
 
     @property
     def _is_full(self) -> bool:
@@ -513,6 +534,7 @@ class StreamTask(ABC):
             future = partition.available_future()
             # The future of a released partition is done, although it never becomes available: writing raises the reason.
             if not future.is_done:
+                self._waits_since_ns = self._waits_since_ns or self._timings.now_ns()
                 self._wait(controller, future, WaitKind.BACK_PRESSURED, f"a free buffer for partition {partition.partition_id}")
                 return True
         return False
@@ -524,9 +546,9 @@ class StreamTask(ABC):
     def _should_stop(self) -> bool:
         """Whether the default action should return between two pieces of work.
 
-        A mail waits, such as one that calls for the results so far, or the outputs have no buffers.
+        A mail waits, such as one that calls for the results so far, or the outputs have no buffers or may have none.
         """
-        if self.mailbox.has_mail:
+        if self.mailbox.has_mail or self._caution.must_look:
             return True
         return any(not partition.is_available for partition in self._partitions)
 
@@ -650,6 +672,12 @@ class StreamTask(ABC):
 
     def _current_input_watermark(self) -> int:
         return TaskMetrics().current_input_watermark
+
+
+def _num_fitting(partition: ResultPartition) -> int:
+    """How many small records may be emitted without a wait for room, wherever each of them goes."""
+    num_buffers = partition.num_obtainable - _LEAST_ROOM  # in the worst case, each record begins the buffer of another channel
+    return MAX_RECORDS_IF_CAUTIOUS if num_buffers > partition.num_subpartitions else num_buffers
 
 
 def _alarm_ms(outputs: Sequence[OutputEdge]) -> int | None:

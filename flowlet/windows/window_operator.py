@@ -338,8 +338,9 @@ class WindowOperator(UserFunctionOperator):
             return
         iterator = self._called(window, lambda: iter(results))
         emit, texts, attention = self._results.emit, self._texts, self.ctx.attention
+        is_due = False
         while True:
-            if attention:
+            if is_due or attention:
                 attention.attend(self._results.drain)
             try:
                 result = next(iterator)
@@ -347,6 +348,7 @@ class WindowOperator(UserFunctionOperator):
                 return
             except Exception as error:
                 raise self._window_failure(window, error) from error
+            is_due = bool(attention)  # the loop behind attends to it before this result
             if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
                 self._results.emit_side(result[0].tag_id, result[1], timestamp)
             else:

@@ -166,6 +166,13 @@ class LocalBufferPool:
         """Whether a request would be served at once, and no subpartition has its maximum."""
         return bool(self._free) and not self._num_full
 
+    @property
+    def num_obtainable(self) -> int:
+        """How many requests would be served at once, overdraft included; a guess while others request and recycle."""
+        account = self._account
+        num_missing = account.num_buffers + self.max_overdraft_buffers - account.num_requested
+        return len(self._free) + max(0, min(num_missing, self._parent.num_unpromised))
+
     def available_future(self) -> AvailabilityFuture:
         """Done while the pool is available (or destroyed), else completed when it becomes so."""
         with self._lock:

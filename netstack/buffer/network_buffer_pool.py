@@ -223,6 +223,11 @@ class NetworkBufferPool:
                 self._waiting.append(account)
             return None
 
+    @property
+    def num_unpromised(self) -> int:
+        """How many free segments no pool was promised; a guess while others request and recycle."""
+        return max(0, len(self._free) - self._num_owed)
+
     def take_overdraft(self, account: PoolAccount, max_overdraft_buffers: int) -> MemorySegment | None:
         """For ``LocalBufferPool``: one segment beyond its size, if nobody was promised it."""
         with self._lock:

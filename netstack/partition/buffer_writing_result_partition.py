@@ -113,6 +113,11 @@ class BufferWritingResultPartition:
         """Whether a buffer is free, so that emitting does not block at once."""
         return self._pool.is_available
 
+    @property
+    def num_obtainable(self) -> int:
+        """How many buffers emits would find without a wait, overdraft included; a guess while others request and recycle."""
+        return self._pool.num_obtainable
+
     def available_future(self) -> AvailabilityFuture:
         """Done while a buffer is free (or the pool is gone), else completed when one comes."""
         return self._pool.available_future()

@@ -113,6 +113,7 @@ class KafkaReader:
         self._taken: dict[int, tuple[KafkaSplit, ...]] = {}  # offsets by checkpoint that is under way
         self._over: dict[str, KafkaSplit] = {}  # ended, and not in a complete checkpoint: the group does not know their ends
         self._position: tuple[KafkaSplit, ...] = ()  # the last one that was asked for
+        self._given: tuple[str, list[Any]] = "", []  # the partition of the last chunk, and the message of each of its records
         self.current_split = ""
         self.open_splits = OpenSplits()
 
@@ -261,7 +262,11 @@ class KafkaReader:
             self._counters.num_unparsable_records_dropped += num_unparsable
             pairs = [(value, time) for value, time in zip(values, timestamps, strict=True) if value is not None]
             self._counters.num_schema_records_dropped += len(values) - len(pairs) - num_unparsable
+            if self._commits_offsets:
+                with_value = [message for message, value in zip(with_value, values, strict=True) if value is not None]
             values, timestamps = [value for value, _ in pairs], [time for _, time in pairs]
+        if self._commits_offsets:
+            self._given = split.split_id, with_value
         return Chunk(values, None if timestamps and min(timestamps) < 0 else timestamps)
 
     def _end_splits(self) -> None:
@@ -310,12 +315,22 @@ class KafkaReader:
         """Go on there; before ``start``."""
         self._splits = {split.split_id: split for split in position}
 
-    def position_taken(self, checkpoint_id: int) -> None:
-        """Keep the offsets until the checkpoint is complete."""
+    def position_taken(self, checkpoint_id: int, num_waiting: int = 0) -> None:
+        """Keep the offsets until the checkpoint is complete; those of records that wait are the checkpoint's alone, not the group's."""
         if self._commits_offsets:
-            self._taken[checkpoint_id] = (*self._position, *self._over.values())
+            self._taken[checkpoint_id] = self._processed((*self._position, *self._over.values()), num_waiting)
             for old in sorted(self._taken)[:-_MAX_OPEN_CHECKPOINTS]:
                 del self._taken[old]
+
+    def _processed(self, splits: tuple[KafkaSplit, ...], num_waiting: int) -> tuple[KafkaSplit, ...]:
+        """The partitions at the first messages that were not processed: of a partition at most, which was read last."""
+        if not num_waiting:
+            return splits
+        split_id, messages = self._given
+        if num_waiting > len(messages):
+            return ()  # they were restored: the group has what it had when they were read
+        offset = messages[-num_waiting].offset()
+        return tuple(KafkaSplit(each.topic, each.partition, offset, each.stop) if each.split_id == split_id else each for each in splits)
 
     def position_kept(self, checkpoint_id: int) -> None:
         """Commit its offsets to the group; a failure is only logged, because nothing depends on them."""
@@ -324,7 +339,8 @@ class KafkaReader:
             del self._taken[old]
         if splits:
             for split in splits:
-                self._over.pop(split.split_id, None)
+                if self._over.get(split.split_id) == split:
+                    del self._over[split.split_id]
             try:
                 self._consumer.commit(offsets=[self._partition(split) for split in splits], asynchronous=True)
             except self._kafka.KafkaException as error:

@@ -1,6 +1,6 @@
 """What waits is processed in order, and in pieces that fit the speed of the chain."""
 
-from flowlet.chain.record_slices import RecordSlices
+from flowlet.chain.record_slices import Caution, RecordSlices
 from flowlet.records import Chunk, StreamElement, Watermark
 
 
@@ -120,3 +120,51 @@ def test_single_records_do_not_cut_the_chunks_of_a_function_of_batches() -> None
     chain.process(slices)
 
     assert chain.sizes == [500]
+
+
+def test_a_function_that_was_slow_gets_at_most_a_hundred_records_until_it_was_quick_for_long() -> None:
+    """It cost a whole slice once, where it turned slow, and may do so again only after 100,000 quick records."""
+    chain = Chain(1)
+    slices = RecordSlices[int](lambda: chain.now_ns)
+
+    def sizes(num_records: int) -> list[int]:
+        chain.sizes = []
+        slices.add(0, [Chunk(list(range(num_records)))])
+        chain.process(slices)
+        return chain.sizes
+
+    quick = sizes(10_000)
+    chain.ns_per_record = 1_000_000
+    turned = sizes(2_000)
+    chain.ns_per_record = 1
+    after = sizes(1_000)
+    sizes(98_900)
+    late = sizes(10_000)
+
+    assert max(quick) > 1_000
+    assert turned == [2_000]
+    assert max(after) == 100
+    assert max(late) > 1_000, "it counts as quick again"
+
+
+def test_a_task_that_waited_for_room_in_the_middle_of_a_write_takes_fewer_records_at_once() -> None:
+    """Until 100,000 records have found room; before the first wait it does not know that its records are large."""
+    caution = Caution.at_start()
+    sizes = []
+
+    for _ in range(4):
+        caution.begin(is_too_much=True)
+        caution.look_at_room(1_000)
+        sizes.append(caution.max_records)
+    caution.begin()
+    caution.look_at_room(-3)
+    without_room = caution.max_records
+    caution.records_were_processed(99_999, 1)
+    still = caution.num_left
+    caution.records_were_processed(100, 1)
+
+    assert sizes == [12, 1, 1, 1]
+    assert without_room == 1
+    assert still == 1
+    assert (caution.num_left, caution.max_records) == (0, 100)
+    assert repr(caution) == "<Caution for 0 records, 100 at once>"

@@ -9,6 +9,7 @@ import pytest
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.common.types import Row
 from flowlet.keys.column_key import ColumnKey, ColumnValue
+from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import Chunk
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.sorting_input_processor import SortedInput
@@ -34,8 +35,8 @@ def in_columns(values: list[Any]) -> Chunk:
 def test_a_key_of_a_column_is_one_key_however_its_rows_travel(values: list[Any]) -> None:
     """In columns, in a list with the keys of the sender, or without keys; and as the key of a function."""
     sorter = ExternalSorter(1 << 27)
-    collected = SortedInput(sorter, ColumnValue("k"), Harness(operator()).operator)
-    by_function = SortedInput(sorter, lambda row: row["k"], Harness(operator()).operator)
+    collected = SortedInput(sorter, ColumnValue("k"), Harness(operator()).operator, Attention())
+    by_function = SortedInput(sorter, lambda row: row["k"], Harness(operator()).operator, Attention())
 
     for chunk in (in_columns(values), in_a_list(values), Chunk([Row(k=value) for value in values])):
         collected.process_chunk(chunk)

@@ -5,8 +5,10 @@ A function sends a mail, or begins a checkpoint, in its tenth call; so the numbe
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowlet.chain.operator_chain import ChainedOperator
@@ -14,23 +16,26 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Duration
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream import CoMapFunction, KeyedProcessFunction
 from flowlet.datastream.connectors import Sink
 from flowlet.datastream.connectors.sink_writer import SinkWriter
-from flowlet.datastream.functions import WindowFunction
+from flowlet.datastream.functions import ReduceFunction, WindowFunction
 from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
-from flowlet.errors import TaskCancelled
+from flowlet.errors import TaskCancelled, UserFunctionError
+from flowlet.graph.partitioner import Custom, KeyGroups, Partitioner
 from flowlet.mailbox.task_timings import TaskTimings
-from flowlet.operators.co_functions import CoMapOperator
+from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
 from flowlet.operators.filter_operator import FilterOperator
 from flowlet.operators.flat_map_operator import FlatMapOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import ProcessOperator
-from flowlet.operators.source_operator import CollectionSource, SourceOperator
+from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.sink_operator import SinkOperator
@@ -41,7 +46,7 @@ from flowlet.task.task_environment import Checkpointing
 from flowlet.windows.window_operator import WindowOperator
 from netstack.config import NetstackConfig
 from netstack.partition.result_partition import ResultPartition
-from netstack.wire.events import CheckpointBarrier, CheckpointOptions, StopMode
+from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, StopMode
 from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, ScriptedSource, Thread, edge
 from tests.flowlet.task.local_tasks import Clock, Tasks, chain, is_parked, send, step_until_idle
@@ -185,6 +190,103 @@ def test_a_mail_waits_for_one_record_behind_a_source(network: LocalNetwork, task
     assert job.num_calls == NUM_RECORDS
 
 
+INNER: dict[str, Callable[[Callable[[Any], Any]], StreamOperator]] = {
+    "map": MapOperator,
+    "flat_map": lambda call: FlatMapOperator(lambda value: [call(value)]),
+    "process": lambda call: ProcessOperator(Process(call), lambda value: value % 7),
+    "reduce": lambda call: KeyedReduceOperator(lambda value: 0, lambda first, second: call(first + second)),
+    "window": lambda call: WindowOperator(
+        WindowSpec(TumblingEventTimeWindows.of(Duration.of_seconds(1)), EventTimeTrigger.create(), combine=Reducing(call)),
+        lambda value: 0,
+    ),
+}
+
+
+class Reducing(ReduceFunction):
+    def __init__(self, call: Callable[[Any], Any]) -> None:
+        self.call = call
+
+    def reduce(self, first: Any, second: Any) -> Any:
+        return self.call(first + second)
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_a_mail_waits_for_one_record_of_a_function_behind_a_key_by_inside_a_chain(network: LocalNetwork, tasks: Tasks, name: str) -> None:
+    """With parallelism 1 both sides of a ``key_by`` are one task."""
+    job = Job()
+    head = SourceOperator(CollectionSource(range(NUM_RECORDS)), strategy=timestamps(lambda value: 5), emits_watermarks=False)
+    chained = [ChainedOperator(head), ChainedOperator(INNER[name](job.call), 0, key_selector=lambda value: 0)]
+    task = create_stream_task(network.environment("inner"), chained)
+
+    job.run(task, tasks)
+
+    assert job.at_mail == [10]
+    assert job.num_calls == NUM_RECORDS - (name in ("reduce", "window"))
+
+
+@pytest.mark.parametrize("name", ["a sink", "map behind a sum"])
+def test_a_mail_waits_for_at_most_a_hundred_records_where_a_chain_cannot_be_left(network: LocalNetwork, tasks: Tasks, name: str) -> None:
+    """What is behind an operator that takes whole chunks gets so few once it was slow; before it was, a mail waits for a slice once."""
+    job, clock = Job(), Clock()
+
+    def call(value: Any) -> Any:
+        job.num_calls += 1
+        if 2_000 <= job.num_calls < 2_500 or job.num_calls >= 5_010:
+            clock.now_ns += 20_000_000
+        if job.num_calls == 5_010:
+            job.send_mail()
+        return value
+
+    head = SourceOperator(CollectionSource([("key", 1)] * 6_000))
+    chained = [ChainedOperator(head), ChainedOperator(SinkOperator(Writing(call)), 0)]
+    if name == "map behind a sum":
+        chained = [
+            ChainedOperator(head),
+            ChainedOperator(KeyedSumOperator(itemgetter(0), 1), 0, key_selector=itemgetter(0)),
+            ChainedOperator(MapOperator(call), 1),
+        ]
+    task = SourceStreamTask(network.environment("slow"), chained, timings=TaskTimings(clock))
+
+    job.run(task, tasks)
+
+    assert 5_010 <= job.at_mail[0] <= 5_110
+    assert job.num_calls == 6_000
+
+
+SELECTORS: dict[str, Callable[[Callable[[Any], Any]], Partitioner]] = {
+    "key_by": KeyGroups,
+    "the key of partition_custom": lambda call: Custom(lambda key, num_channels: 0, call),
+    "partition_custom": lambda call: Custom(lambda key, num_channels: call(0), lambda value: value),
+}
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("name", SELECTORS)
+def test_a_selector_that_is_called_for_columns_holds_nothing_up(
+    network: LocalNetwork, tasks: Tasks, name: str, *, is_cancelled: bool
+) -> None:
+    """No function sees a single record there, so all of a slice go to the selector at once."""
+    job, clock, partition = Job(), Clock(), network.partition(max_buffers=40)
+    job.on_tenth = (lambda: task.cancel()) if is_cancelled else job.send_mail
+
+    def call(value: Any) -> Any:
+        clock.now_ns += 20_000_000
+        return job.call(value)
+
+    columns = Chunk.of_columns(Columns(NUM_RECORDS, (ArrayColumn(np.arange(NUM_RECORDS)),), Shape.SCALAR), None)
+    environment = network.environment("slow", outputs=[edge(partition, SELECTORS[name](call))])
+    task = SourceStreamTask(environment, chain(SourceOperator(ScriptedSource(columns))), timings=TaskTimings(clock))
+
+    if is_cancelled:
+        thread = Thread(task.invoke)
+        with pytest.raises(TaskCancelled):
+            thread.result()
+        assert job.num_calls == 10
+    else:
+        job.run(task, tasks)
+        assert (job.at_mail, job.num_calls) == ([10], NUM_RECORDS)
+
+
 def test_a_mail_waits_for_one_timer(network: LocalNetwork, tasks: Tasks) -> None:
     """The next record waits for all timers, as if no mail had come."""
     job, upstream = Job(), network.partition()
@@ -285,6 +387,49 @@ def test_a_checkpoint_of_a_source_is_taken_between_two_records(
     assert summing.total == sum(range(NUM_RECORDS))
 
 
+class Listening:
+    """A reader that is told how many of its records wait when a checkpoint has its position."""
+
+    def __init__(self) -> None:
+        self.num_waiting: list[int] = []
+        self._reader = CollectionSource(range(NUM_RECORDS)).create_reader(0, 1)
+
+    def poll_chunk(self) -> Any:
+        return self._reader.poll_chunk()
+
+    def snapshot_position(self) -> object:
+        return 1
+
+    def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
+        self.num_waiting.append(num_waiting)
+
+    def position_kept(self, checkpoint_id: int) -> None:
+        pass
+
+    position_lost = position_kept
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class ListeningSource(Source):
+    def __init__(self, reader: Listening) -> None:
+        self._reader = reader
+
+    def create_reader(self, subtask: int, parallelism: int) -> Any:
+        return self._reader
+
+
+def test_a_reader_is_told_how_many_of_its_records_wait_when_a_checkpoint_is_taken(network: LocalNetwork, tasks: Tasks) -> None:
+    """So a source with offsets of its own outside, as Kafka's groups have, does not count them."""
+    rig, job, reader = Checkpointed(network), Job(), Listening()
+    job.on_tenth = lambda: trigger(job.task, 1)
+
+    job.run(rig.task(SourceOperator(ListeningSource(reader)), MapOperator(job.call)), tasks)
+
+    assert reader.num_waiting == [NUM_RECORDS - 10]
+
+
 def test_a_restored_rest_is_kept_by_the_next_checkpoint(network: LocalNetwork, tasks: Tasks) -> None:
     """Records that can change are in it as they were given."""
     rig, totals = Checkpointed(network), []
@@ -353,6 +498,37 @@ def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalN
 
 
 @pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("is_source", [False, True])
+def test_records_before_one_that_fails_are_in_the_counters(network: LocalNetwork, tasks: Tasks, name: str, *, is_source: bool) -> None:
+    """The others of its slice are not."""
+    job, upstream = Job(), network.partition()
+
+    def call(value: Any) -> Any:
+        if value == 19:
+            raise ValueError("the twentieth")
+        return value
+
+    operators = OPERATORS[name](call)
+    if is_source:
+        task = tasks.source(SourceOperator(CollectionSource(range(NUM_RECORDS))), *operators)
+    else:
+        task = tasks.sink(*operators, producers=[upstream])
+        send(upstream, Chunk(list(range(NUM_RECORDS))))
+
+    with pytest.raises(UserFunctionError):
+        job.run(task, tasks)
+
+    metrics = task.metrics().operators
+    expected = 19
+    if name == "a sink" and is_source:
+        expected = 73  # slices of 1, 8 and 64 have left the source
+    elif name == "timestamps" and not is_source:
+        expected = 9  # columns leave when all timestamps of their slice are known
+    assert (metrics[0].num_records_out if is_source else metrics[0].num_records_in) == expected
+    assert metrics[-1].num_records_in == expected
+
+
+@pytest.mark.parametrize("name", OPERATORS)
 def test_a_cancelled_chain_calls_its_function_for_no_other_record(network: LocalNetwork, tasks: Tasks, name: str) -> None:
     job, upstream = Job(), network.partition()
     task = tasks.sink(*OPERATORS[name](job.call), producers=[upstream])
@@ -401,10 +577,90 @@ def test_results_of_a_generator_leave_the_task_when_their_time_is_over(network: 
 
     job.run(task, tasks)
 
-    assert seen == [list(range(10))]
+    assert seen == [list(range(11))]
     network.timer.fire()
-    assert reader.read_values() == list(range(10, 20))
+    assert reader.read_values() == list(range(11, 20))
     reader.view.release()
+
+
+class SlowItems:
+    """A generator whose third item takes long: meanwhile the time of results is over.  Notes what has left the task at each item."""
+
+    def __init__(self, network: LocalNetwork, partition: ResultPartition) -> None:
+        self._network = network
+        self._reader = network.reader(partition)
+        self.left: list[list[object]] = []
+
+    def items(self, *_: object) -> Iterator[int]:
+        for number in range(6):
+            if number in (0, 3):
+                self._network.timer.fire()  # at 0 nothing is there that could leave
+            self.left.append(self._reader.read_values())
+            yield number
+
+    flat_map1 = flat_map2 = items
+
+    def release(self) -> None:
+        self._reader.view.release()
+
+
+class SlowItemsOfProcess(KeyedProcessFunction):
+    def __init__(self, items: Callable[..., Iterator[int]], *, by_timer: bool) -> None:
+        self._items = items
+        self._by_timer = by_timer
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[int] | None:
+        if not self._by_timer:
+            return self._items()
+        ctx.timer_service().register_event_time_timer(1)
+        return None
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[int]:
+        return self._items()
+
+
+class SlowItemsOfWindow(WindowFunction):
+    def __init__(self, slow: SlowItems) -> None:
+        self._slow = slow
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterator[int]:
+        return self._slow.items()
+
+
+def window_of(function: WindowFunction) -> StreamOperator:
+    spec = WindowSpec(TumblingEventTimeWindows.of(Duration.of_millis(5)), EventTimeTrigger.create(), function=function)
+    return WindowOperator(spec, lambda value: value)
+
+
+SLOW_ITEMS: dict[str, Callable[[SlowItems], list[StreamOperator]]] = {
+    "flat_map": lambda slow: [FlatMapOperator(slow.items)],
+    "flat_map behind flat_map": lambda slow: [FlatMapOperator(lambda value: iter([value])), FlatMapOperator(slow.items)],
+    "flat_map of two streams": lambda slow: [CoFlatMapOperator(slow)],
+    "process": lambda slow: [ProcessOperator(SlowItemsOfProcess(slow.items, by_timer=False), lambda value: value)],
+    "window": lambda slow: [window_of(SlowItemsOfWindow(slow))],
+    "window before map": lambda slow: [window_of(SlowItemsOfWindow(slow)), MapOperator(lambda value: value)],
+    "timer": lambda slow: [ProcessOperator(SlowItemsOfProcess(slow.items, by_timer=True), lambda value: value)],
+}
+
+
+@pytest.mark.parametrize("name", SLOW_ITEMS)
+def test_an_item_of_a_generator_that_took_long_leaves_before_the_next_one_is_asked_for(
+    network: LocalNetwork, tasks: Tasks, name: str
+) -> None:
+    """Also if there was nothing to pass on when the time of results was over for the first time."""
+    upstream, partition = network.partition(), network.partition()
+    slow = SlowItems(network, partition)
+    operators = SLOW_ITEMS[name](slow)
+    gates = [network.gate(upstream), network.gate(network.partition())][: 2 if "two" in name else 1]
+    environment = network.environment("slow", gates=gates, outputs=[edge(partition, source=len(operators) - 1, buffer_timeout_ms=100)])
+    if len(gates) == 2:
+        environment.gate_inputs = [1, 2]
+    send(upstream, Chunk([1], [1]), Watermark(10))
+
+    step_until_idle(tasks.restored(create_stream_task(environment, chain(*operators))))
+
+    assert slow.left == [[], [0], [], [], [1, 2, 3], []]
+    slow.release()
 
 
 def test_a_stopped_source_hands_its_rest_to_the_savepoint(network: LocalNetwork, tasks: Tasks) -> None:
@@ -441,6 +697,70 @@ def test_a_task_without_room_for_its_output_takes_mails(network: LocalNetwork, t
 
     assert is_taken
     assert full.statistics().hard_blocked_ns == 0
+
+
+class FullOutput:
+    """A source whose consumers, behind a ``key_by``, read nothing; network memory is so small that none is left to overdraw."""
+
+    def __init__(self, network: LocalNetwork, *operators: StreamOperator, num_channels: int = 4) -> None:
+        self._rig = Checkpointed(network)
+        pool = network.pool.create_buffer_pool(
+            owner="full", num_required=num_channels + 1, max_buffers=num_channels + 2, max_overdraft_buffers=0
+        )
+        self.partition = ResultPartition(network.partition().partition_id, num_channels, pool, "full")
+        environment = network.environment("full", outputs=[edge(self.partition, KeyGroups(lambda value: value), source=len(operators) - 1)])
+        environment.checkpointing = Checkpointing(
+            self._rig.store.responder_of(VERTEX, 0), self._rig.pool.append, ManualTimers(), InMemoryChannelStateWriter()
+        )
+        self.task = create_stream_task(environment, chain(*operators))
+
+    def trigger(self, checkpoint_id: int, alignment: Alignment) -> None:
+        assert self.task.checkpoints is not None
+        options = CheckpointOptions(alignment=alignment)
+        self.task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(checkpoint_id, 0, 0), options)
+
+    def acknowledged(self) -> int:
+        while self._rig.pool:
+            self._rig.pool.pop(0)()
+        assert self.task.checkpoints is not None
+        return self.task.checkpoints.statistics.num_acknowledged
+
+    @property
+    def blocks(self) -> bool:
+        return self.partition.statistics().hard_blocked_ns > 0
+
+
+@pytest.mark.parametrize("alignment", [Alignment.ALIGNED, Alignment.UNALIGNED])
+def test_a_task_whose_slow_consumers_leave_no_network_memory_takes_checkpoints(network: LocalNetwork, alignment: Alignment) -> None:
+    """It waits between two records of its head, in its mailbox; and it can be cancelled there."""
+    full = FullOutput(network, SourceOperator(CollectionSource(range(10_000))))
+
+    thread = Thread(full.task.invoke)
+    spin_until(lambda: is_parked(full.task) or full.blocks)
+    full.trigger(1, alignment)
+    spin_until(lambda: full.acknowledged() == 1 or full.blocks)
+    blocks = full.blocks
+    full.task.cancel()
+    with pytest.raises(TaskCancelled):
+        thread.result()
+
+    assert not blocks
+
+
+def test_a_task_that_waits_for_room_in_the_middle_of_one_record_can_be_cancelled(network: LocalNetwork) -> None:
+    """As in Flink a mail waits for a record with all that it makes, however much that is; a cancellation does not."""
+    job = Job()
+    flat_map = FlatMapOperator(lambda value: (job.call(each) for each in range(1_000_000)))
+    full = FullOutput(network, SourceOperator(CollectionSource([1])), flat_map)
+    job.on_tenth = lambda: None
+
+    thread = Thread(full.task.invoke)
+    spin_until(lambda: full.blocks)
+    full.task.cancel()
+    with pytest.raises(TaskCancelled):
+        thread.result()
+
+    assert job.num_calls < 1_000_000
 
 
 def test_results_of_windows_do_not_wait_for_the_other_keys(network: LocalNetwork, tasks: Tasks) -> None:

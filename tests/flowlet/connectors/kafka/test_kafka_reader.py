@@ -278,6 +278,41 @@ def test_the_end_of_a_partition_is_committed_once(driven: Any) -> None:
     assert [each for name, each in driver.consumer.log if name == "commit"] == [[(1, 3), (0, 1)], [(1, 3)]]
 
 
+def test_offsets_of_records_that_wait_to_be_processed_are_not_committed(driven: Any) -> None:
+    """They are in the checkpoint; a job that begins at the group's offsets reads them again.  Messages without a record are no records."""
+    driver = driven(KafkaSplit("t", 0, 5), KafkaSplit("t", 1, 3), **{"group.id": "g"})
+    driver.consumer.put(Message(0, 5), Message(0, 7), Message(0, 8, None), Message(0, 9))
+    driver.poll()
+    for checkpoint_id, num_waiting in enumerate([3, 2, 1, 0], start=1):
+        driver.reader.snapshot_position()
+        driver.reader.position_taken(checkpoint_id, num_waiting)
+        driver.reader.position_kept(checkpoint_id)
+
+    assert [each for name, each in driver.consumer.log if name == "commit"] == [[(0, at), (1, 3)] for at in (5, 7, 9, 10)]
+
+
+def test_a_partition_whose_last_records_wait_is_committed_again_when_they_are_processed(driven: Any) -> None:
+    driver = driven(KafkaSplit("t", 0, 0, 2), **{"group.id": "g"})
+    driver.consumer.put(Message(0, 0), Message(0, 1))
+    driver.poll()
+    for checkpoint_id, num_waiting in enumerate([1, 0, 0], start=1):
+        driver.reader.snapshot_position()
+        driver.reader.position_taken(checkpoint_id, num_waiting)
+        driver.reader.position_kept(checkpoint_id)
+
+    assert [each for name, each in driver.consumer.log if name == "commit"] == [[(0, 1)], [(0, 2)]]
+
+
+def test_nothing_is_committed_while_records_of_a_checkpoint_before_wait(driven: Any) -> None:
+    """Their offsets are not known any more."""
+    driver = driven(KafkaSplit("t", 0, 5), **{"group.id": "g"})
+    driver.reader.snapshot_position()
+    driver.reader.position_taken(1, 4)
+    driver.reader.position_kept(1)
+
+    assert [each for name, each in driver.consumer.log if name == "commit"] == []
+
+
 def test_without_a_group_nothing_is_committed(driven: Any) -> None:
     driver = driven(KafkaSplit("t", 0, 0), commits=False)
     driver.reader.snapshot_position()
