@@ -13,7 +13,7 @@ Units:      nanoseconds of a clock that stands still while the task waits for ro
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeGuard, TypeVar
 
 from flowlet.records import Chunk, StreamElement
 
@@ -107,7 +107,7 @@ class RecordSlices(Generic[Origin]):
     def __iter__(self) -> Iterator[tuple[Origin, StreamElement]]:
         return iter(self._waiting)
 
-    def is_needless_for(self, element: StreamElement) -> bool:
+    def is_needless_for(self, element: StreamElement) -> TypeGuard[Chunk]:
         """Whether the element can be processed without being kept here: it is one record, and nothing waits in front of it.
 
         Nobody measures what it takes, so the next slice is a short one.

@@ -15,7 +15,7 @@ Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput`
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol, assert_never, cast
+from typing import Final, Protocol, assert_never
 
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.errors import SerdeError
@@ -457,8 +457,8 @@ class InputProcessor:
     def _process_elements(self, channel: int, elements: list[StreamElement]) -> None:
         slices = self._slices
         if slices is not None:
-            if len(elements) == 1 and slices.is_needless_for(elements[0]):
-                self._head.process_chunk(cast(Chunk, elements[0]))
+            if len(elements) == 1 and slices.is_needless_for(element := elements[0]):
+                self._head.process_chunk(element)
             else:
                 slices.add(channel, elements)
             return

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from flowlet.chain.operator_output import output_for
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
@@ -422,7 +422,7 @@ class SourceOperator(StreamOperator):
         if not self._has_nothing:
             split = event_time.current_split if event_time is not None and isinstance(element, Chunk) else None
             if self._slices.is_needless_for(element):
-                self._emit_some(split, cast(Chunk, element))
+                self._emit_some(split, element)
                 if event_time is not None:
                     event_time.end_chunk()
             else:
