@@ -197,7 +197,7 @@ def enter_program() -> None:
     if _started is None:
         return
     if not _started.has_output:
-        sys.stdout = None  # type: ignore[assignment]  # as Python has it, whose print() then does nothing
+        sys.stdout = None  # as Python has it, whose print() then does nothing
     sys.argv[:] = _started.arguments
     sys.path[:] = _started.last_path(_initial_path)
     for name in _started.shadowed(sys.modules, sys.path):
