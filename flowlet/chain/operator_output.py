@@ -163,11 +163,12 @@ class OperatorOutput:
             with code.block("else:"):
                 with code.block(f"if {piece} is {late}:"):
                     code.line(f"{attention}.attend({drain})")
+                    code.line(f"{late} = None")
                 with code.block("else:"):
                     end()
                 code.line(f"{piece} = {next_piece}")
         # Nothing holds what was emitted any more.
-        code.line(f"{piece} = {late} = {result} = None")
+        code.line(f"{piece} = {result} = None")
 
     def write_items(self, code: LoopCode, result: str, results: str, blame: Blame, write: Callable[[], None]) -> None:
         """Generate the inner loop over all items of the variable ``results``, which is None afterwards; see ``write_each``."""

@@ -76,7 +76,9 @@ class SortedInput:
             return ListColumn(chunk.keys)
         key_of, attention = self._key_of, self._attention
         # A cancelled task calls a slow selector for no other record; 4 ns per record.
-        return ListColumn([key_of(record) for record in chunk.records() if not attention or attention.check() is None])
+        keys = [key_of(record) for record in chunk.records() if not (attention and attention.is_cancelled)]
+        attention.check()
+        return ListColumn(keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ class WindowOperator(UserFunctionOperator):
 
     def _open_functions(self) -> None:
         for function in self._functions:
+            self.ctx.attention.check()
             # Counted first: what a failing open() took must be given back too.
             self._num_open += 1
             function.open(self.ctx, _NO_STATE if function is self._combining else None)

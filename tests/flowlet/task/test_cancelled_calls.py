@@ -44,7 +44,7 @@ class Calls:
 
 class Noting(MapFunction, CheckpointedFunction, CheckpointListener):
     def __init__(self, calls: Calls, name: str) -> None:
-        self._note = lambda call: calls.note(f"{name} {call}")
+        self._note: Callable[[str], None] = lambda call: calls.note(f"{name} {call}")
 
     def open(self, runtime_context: object) -> None:
         self._note("open")
