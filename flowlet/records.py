@@ -6,17 +6,22 @@ Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkSta
         control elements.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Iterator
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.columns import Column, Columns
 from netstack.late import dataclass
+from netstack.late import numpy as np
 
-Int64Array = NDArray[np.int64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Int64Array = NDArray[np.int64]
+else:
+    Int64Array = Any  # for annotations: numpy is imported late
 
 MIN_TIMESTAMP = -(2**63)
 MAX_TIMESTAMP = 2**63 - 1
@@ -56,7 +61,7 @@ class Chunk:
         self._timestamp_array: Int64Array | None = None
 
     @classmethod
-    def of_columns(cls, columns: Columns, timestamps: Int64Array | list[int] | None = None) -> "Chunk":
+    def of_columns(cls, columns: Columns, timestamps: Int64Array | list[int] | None = None) -> Chunk:
         """A chunk whose records are the rows of columns."""
         assert timestamps is None or len(timestamps) == columns.num_rows, "one timestamp per record"
         chunk = cls.__new__(cls)
@@ -126,14 +131,14 @@ class Chunk:
         assert self._timestamps, "a chunk of records with timestamps"
         return min(self._timestamps), max(self._timestamps)
 
-    def copy(self) -> "Chunk":
+    def copy(self) -> Chunk:
         """A chunk with the same records; columns are shared."""
         if self.columns is not None:
             return Chunk.of_columns(self.columns, self._timestamps if self._timestamp_array is None else self._timestamp_array)
         timestamps = None if self._timestamps is None else self._timestamps.copy()
         return self._in_list(self.values.copy(), timestamps)
 
-    def with_timestamps(self, timestamps: Int64Array | list[int] | None) -> "Chunk":
+    def with_timestamps(self, timestamps: Int64Array | list[int] | None) -> Chunk:
         """The same records with these timestamps, in the same representation.  Gives this chunk away."""
         if self.columns is None:
             return self._in_list(self.values, timestamps.tolist() if isinstance(timestamps, np.ndarray) else timestamps)
@@ -141,7 +146,7 @@ class Chunk:
         chunk._values = self._values
         return chunk
 
-    def without_keys(self) -> "Chunk":
+    def without_keys(self) -> Chunk:
         """The same records without keys, which are valid for one ``key_by`` only.  Gives this chunk away."""
         if self.columns is None:
             return Chunk(self.values, self.timestamps)
@@ -150,11 +155,11 @@ class Chunk:
         timestamps = self._timestamps if self._timestamp_array is None else self._timestamp_array
         return Chunk.of_columns(self.columns.with_key_position(None), timestamps)
 
-    def with_values(self, values: list[Any]) -> "Chunk":
+    def with_values(self, values: list[Any]) -> Chunk:
         """Other records, in a list, with these timestamps and keys.  Gives this chunk away."""
         return self if values is self._values else self._in_list(values, self.timestamps)
 
-    def parts(self, max_records: int) -> Iterator["Chunk"]:
+    def parts(self, max_records: int) -> Iterator[Chunk]:
         """The records in order, in chunks of at most ``max_records``.  Gives this chunk away."""
         if len(self) <= max_records:
             yield self
@@ -162,7 +167,7 @@ class Chunk:
         for start in range(0, len(self), max_records):
             yield self.slice(start, start + max_records)
 
-    def slice(self, start: int, stop: int) -> "Chunk":
+    def slice(self, start: int, stop: int) -> Chunk:
         """The records from ``start`` to before ``stop``, in the same representation."""
         if self.columns is None:
             part = Chunk(self.values[start:stop], None if self._timestamps is None else self._timestamps[start:stop])
@@ -173,7 +178,7 @@ class Chunk:
         timestamps = self._timestamps if self._timestamp_array is None else self._timestamp_array
         return Chunk.of_columns(self.columns.slice(start, stop), None if timestamps is None else timestamps[start:stop])
 
-    def _in_list(self, values: list[Any], timestamps: list[int] | None) -> "Chunk":
+    def _in_list(self, values: list[Any], timestamps: list[int] | None) -> Chunk:
         chunk = Chunk(values, timestamps)
         chunk._keys, chunk.key_column, chunk.key_field = self._keys, self.key_column, self.key_field
         return chunk

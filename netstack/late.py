@@ -1,9 +1,10 @@
-"""What makes our modules quick to import: ``dataclass`` whose methods are made late, and packages whose names are imported late.
+"""What makes our modules quick to import: ``dataclass`` whose methods are made late, and names and numpy that are imported late.
 
 Side:       pure.
 Invariants: a class has the fields, parameters, methods and pickles that ``dataclasses.dataclass`` would give it.  Each method is
             made at its first call.  A package has the names, and the ``dir()``, that it would have with plain imports.
-Rules:      ``dataclass`` is for our own classes; late names are for packages that no program needs as a whole.
+Rules:      ``dataclass`` is for our own classes; late names are for packages that no program needs as a whole; the late ``numpy`` is for
+            modules that each program loads, and may not be used while such a module is imported.
 Figure:     the standard library compiles up to six methods per class, 0.8 ms on Python 3.11.  A local job imports 390 classes of ours
             and calls a quarter of them: 0.3 s of CPU, of the 1.4 s to its first result (``bench/startup.py``).  Late: 0.1 ms per class.
 Delete it:  when the oldest supported Python makes a class in 0.1 ms.
@@ -20,15 +21,44 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 _COMPARISONS: Final = {"__eq__": "==", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
+_OURS: Final = frozenset({"flowlet", "netstack"})
 _FACTORY: Final = object()  # no argument was given: the field's factory makes the value
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
+
+    import numpy as numpy
 else:
 
     def dataclass(cls: type | None = None, /, **parameters: bool) -> Any:
         """The class with fields for its annotations; ``parameters`` are those of ``dataclasses.dataclass``."""
         return (lambda each: _with_fields(each, parameters)) if cls is None else _with_fields(cls, parameters)
+
+
+class _LateModule(ModuleType):
+    """A module of others that is imported when an attribute of it is first asked for.
+
+    From then on our modules have the real one under the names under which they imported this one, so that hot paths pay nothing.
+    """
+
+    def __getattr__(self, attribute: str) -> Any:
+        real = importlib.import_module(self.__name__)
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] in _OURS:
+                for key, value in list(vars(module).items()):
+                    if value is self:
+                        setattr(module, key, real)
+        return getattr(real, attribute)
+
+
+if not TYPE_CHECKING:
+    numpy = _LateModule("numpy")  # for modules of which a job of plain records runs no line that needs it
+
+
+def is_instance_of_late(value: object, module: str, name: str) -> bool:
+    """Whether a value is an instance of a class whose module need not be loaded: while it is not, there is no instance."""
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(value, getattr(loaded, name))
 
 
 def import_many(module: str) -> ModuleType:
@@ -47,6 +77,18 @@ def import_many(module: str) -> ModuleType:
             gc.freeze()
             gc.unfreeze()
         gc.enable()
+
+
+def make_constructors(places: Mapping[str, str]) -> None:
+    """Make the ``__init__`` of classes now, so that the processes that are forked from this one share them.
+
+    ``places``: the modules, which are loaded, and the names of classes in them with spaces between.  Raises AttributeError: one is missing.
+    """
+    for module, names in places.items():
+        for name in names.split():
+            make = getattr(vars(getattr(sys.modules[module], name))["__init__"], "make", None)
+            if make is not None:  # else it is made
+                make()
 
 
 def late_names(package: str, places: Mapping[str, str], otherwise: Callable[[str], Any] | None = None) -> tuple[Any, Any]:
@@ -143,6 +185,7 @@ class _LateMethods:
         def first_call(*arguments: Any, **named: Any) -> Any:
             return self.make(name)(*arguments, **named)
 
+        first_call.__dict__["make"] = lambda: self.make(name)
         first_call.__name__ = name
         first_call.__qualname__ = f"{self._class.__qualname__}.{name}"
         first_call.__module__ = self._class.__module__

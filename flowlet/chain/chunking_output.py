@@ -9,11 +9,11 @@ Invariants: the consumer gets everything in the order in which it was emitted, w
 Source:     Flink ``RecordWriterOutput``, ``ChannelSelectorRecordWriter.emit``.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Sequence
 from typing import Any, Final
-
-import numpy as np
 
 from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.chain.loop_code import LoopCode
@@ -26,6 +26,7 @@ from flowlet.columns.inspection import is_constant
 from flowlet.columns.unchanging import UNCHANGING, are_unchanging, is_unchanging
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, PickledRecord, Watermark, WatermarkStatus
 from flowlet.typed.record_conversion import RecordConversion
+from netstack.late import numpy as np
 
 # Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements).  It is also the most that one generator may give
 # before the consumers have their turn.

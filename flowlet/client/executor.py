@@ -5,7 +5,7 @@ Source: Flink ``PipelineExecutor``, ``EmbeddedExecutor``.
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
@@ -16,7 +16,6 @@ from flowlet.client.program_code import NeededCode, ProgramCode, program_code
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.common.settings.dependency_settings import DependencySettings
-from flowlet.connectors.remote_gate_source import RemoteGateSource
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
@@ -29,6 +28,10 @@ from flowlet.shipping.part_sources import PackedFiles, pack
 from flowlet.splits.enumerators import split_set_of
 from flowlet.splits.split_kinds import SplitSet
 from flowlet.task.operator_services import operator_id_of
+from netstack.late import is_instance_of_late
+
+if TYPE_CHECKING:
+    from flowlet.connectors.remote_gate_source import RemoteGateSource
 
 __all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
 
@@ -191,8 +194,9 @@ def _split_set(vertex: JobVertex) -> SplitSet | None:
 def _remote_gate(vertex: JobVertex) -> RemoteGateMessage | None:
     head = vertex.chain[0].operator
     source = head.source if isinstance(head, SourceOperator) else None
-    if not isinstance(source, RemoteGateSource):
+    if not is_instance_of_late(source, "flowlet.connectors.remote_gate_source", "RemoteGateSource"):
         return None
+    source = cast("RemoteGateSource", source)
     key_blob = b"" if source.key_groups is None else dump_partitioner(source.key_groups, f"gate {source.name}")
     return RemoteGateMessage(source.name, source.type_name, source.fingerprint, dump_type(source.type_info), key_blob, source.producers)
 

@@ -9,9 +9,8 @@ import contextlib
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from flowlet.client.collect import CollectedValues
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.client.progress import announce, is_wanted, shown
 from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError
@@ -26,6 +25,9 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
 from flowlet.rpc.converters import converter_to
 from flowlet.rpc.requests import RpcConnectError
+
+if TYPE_CHECKING:
+    from flowlet.client.collect import CollectedValues
 
 # After Ctrl-C: how long the cancelled job may take before the user's program goes on.
 _INTERRUPT_GRACE_S: Final = 2.0
@@ -184,7 +186,7 @@ class RunningJob:
         self.release_readers(has_job_finished=True)  # it was read to its end
         return JobExecutionResult(JobID(self._job_id), max(0, int(document["duration"])))
 
-    def collect(self, edge_id: str) -> CollectedValues:
+    def collect(self, edge_id: str) -> "CollectedValues":
         """The values on an external edge in the order of their arrival, until its end; an edge can be read once.
 
         Blocks until the tasks are deployed.  Only what is read is sent: a reader that pauses makes the job pause.  Closing the
@@ -206,6 +208,8 @@ class RunningJob:
             self.cancel_after_interrupt()
             raise
         with DeferredSignals():
+            from flowlet.client.collect import CollectedValues  # here, as most jobs have sinks
+
             values = CollectedValues(self._client, edge_id, run, self, self._guarantee)
             with self._lock:
                 self._collecting.append(values)

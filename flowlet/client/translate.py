@@ -10,13 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, Target, execute
 from flowlet.client.running_job import RunningJob
-from flowlet.client.translation.built_in_sources import runtime_source
 from flowlet.client.translation.declared_outputs import declared_outputs_of, is_fused
 from flowlet.client.translation.gate_routing import routed_at_producers
 from flowlet.client.translation.source_positions import warn_of_sources_without_position
@@ -25,11 +23,8 @@ from flowlet.common.options.known_options import AFTER_TASKS_FINISH
 from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.connectors.blocking_source import BlockingSource
-from flowlet.connectors.files.running_file_sink import RunningFileSink
-from flowlet.connectors.remote_gate_source import RemoteGateSource
 from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.datastream.connectors.base import BuiltInSource, DiscardingSink, Sink
-from flowlet.datastream.connectors.file_system import FileSink, FileSource
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.errors import JobGraphError
@@ -73,15 +68,10 @@ from flowlet.graph.transformation import (
     TwoInputTransformation,
     WindowTransformation,
 )
-from flowlet.ingest.event_time import EventTimeColumn
-from flowlet.joins.interval_join_operator import IntervalJoinOperator
 from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.filter_operator import FilterOperator
 from flowlet.operators.flat_map_operator import FlatMapOperator
-from flowlet.operators.keyed_count_operator import KeyedCountOperator
-from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
@@ -90,7 +80,7 @@ from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.global_commit_operator import GlobalCommitOperator
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.typed.value_conversion import changes_values
-from flowlet.windows.window_operator import WindowOperator
+from netstack.late import is_instance_of_late
 
 
 def submit(
@@ -195,6 +185,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case FilterTransformation():
             return FilterOperator(step.function, step.key_selector, name=node.name)
         case AsyncWaitTransformation():
+            from flowlet.async_io.async_wait_operator import AsyncWaitOperator  # here and below, as most jobs have none
+
             return AsyncWaitOperator(
                 step.function,
                 timeout_ms=step.timeout_ms,
@@ -215,6 +207,8 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case ProcessTransformation():
             return ProcessOperator(step.function, step.key_selector, is_batch=is_batch, name=node.name)
         case WindowTransformation():
+            from flowlet.windows.window_operator import WindowOperator
+
             return WindowOperator(step.spec, step.key_selector, is_batch=is_batch, name=node.name)
         case CoMapTransformation():
             return CoMapOperator(step.function, _key_selectors(step), name=node.name)
@@ -248,13 +242,19 @@ def _aggregation_of(step: ReduceTransformation | SumTransformation | CountTransf
     emitted = {"emit_on_finish": is_batch, "emits_batches": step.emits_batches and not is_batch}
     match step:
         case ReduceTransformation():
+            from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+
             reduce = KeyedReduceOperator(step.key_selector, step.function, name=name, **emitted)
             # As in PyFlink the result so far is kept in its declared type: the function sees its names, for example.
             reduce.result_type = step.output_type if changes_values(step.output_type) and not step.is_declared else None
             return reduce
         case SumTransformation():
+            from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+
             return KeyedSumOperator(step.key_selector, step.position, name=name, **emitted)
         case CountTransformation():
+            from flowlet.operators.keyed_count_operator import KeyedCountOperator
+
             return KeyedCountOperator(step.key_selector, field_names=step.field_names, name=name, **emitted)
 
 
@@ -264,8 +264,10 @@ def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> Strea
             return PrintSink(step.identifier, step.output_type, name=name)
         case SinkTransformation(sink=DiscardingSink()):
             return DiscardSink(name=name)
-        case SinkTransformation(sink=FileSink() as sink):
-            return SinkOperator(RunningFileSink(sink, step.output_type), name=name)
+        case SinkTransformation() if is_instance_of_late(step.sink, "flowlet.datastream.connectors.file_sink", "FileSink"):
+            from flowlet.connectors.files.running_file_sink import RunningFileSink
+
+            return SinkOperator(RunningFileSink(step.sink, step.output_type), name=name)
         case _:
             if type(step.sink).create_writer is not Sink.create_writer:
                 return SinkOperator(step.sink, name=name)
@@ -335,7 +337,9 @@ def _key_selectors(step: TwoInputTransformation) -> tuple[Any, Any] | None:
     return None if None in selectors else selectors
 
 
-def _interval_join_of(step: IntervalJoinTransformation, name: str, *, is_batch: bool) -> IntervalJoinOperator:
+def _interval_join_of(step: IntervalJoinTransformation, name: str, *, is_batch: bool) -> StreamOperator:
+    from flowlet.joins.interval_join_operator import IntervalJoinOperator
+
     selectors = _key_selectors(step)
     assert selectors is not None, "the streams of an interval join are keyed"
     return IntervalJoinOperator(step.function, selectors, step.bounds, late_tags=step.late_tags, is_batch=is_batch, name=name)
@@ -354,8 +358,13 @@ def _reading(step: SourceTransformation) -> Source:
 
         return ArrowSource(step.source, step.schema) if callable(step.source) else ArrowTableSource(step.source)
     if isinstance(step.source, BuiltInSource):
+        from flowlet.client.translation.built_in_sources import runtime_source
+
         return runtime_source(step.source, step.name, step.parallelism)
     if isinstance(step.source, RemoteGate):
+        from flowlet.connectors.remote_gate_source import RemoteGateSource
+        from flowlet.ingest.event_time import EventTimeColumn
+
         gate = step.source
         event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)
         return RemoteGateSource(gate.name, gate.type_info, gate.producers, gate.key_groups, event_time)
@@ -370,4 +379,5 @@ def _needed(step: SourceTransformation) -> WatermarkStrategy | None:
     strategy = step.strategy
     if strategy is None or strategy.is_refined:
         return strategy
-    return strategy if strategy.reads_timestamps and not isinstance(step.source, FileSource) else None
+    has_lines = is_instance_of_late(step.source, "flowlet.datastream.connectors.file_system", "FileSource")
+    return strategy if strategy.reads_timestamps and not has_lines else None

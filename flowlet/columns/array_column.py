@@ -3,19 +3,27 @@
 Side: pure.
 """
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from flowlet.columns.column import Column, ColumnVisitor, IndexArray
 from flowlet.columns.numbers import INSTANT, NumberKind, Numbers, wide
+from netstack.late import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _T = TypeVar("_T")
 
 # What ``tolist`` turns into int, float and bool; and instants in microseconds, which become datetimes (NaT: None).  Native byte order.
-_ARRAY_TYPES: Final = frozenset(map(np.dtype, ["bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "datetime64[us]"]))
+_ORDER: Final = "<" if sys.byteorder == "little" else ">"
+# As ``dtype.str`` has them.
+_ARRAY_TYPES: Final = frozenset(
+    ["|b1", "|i1", "|u1", *(_ORDER + each for each in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "M8[us]"))]
+)
 
 
 class ArrayColumn(Column):
@@ -29,7 +37,7 @@ class ArrayColumn(Column):
 
     def __init__(self, array: NDArray[Any]) -> None:
         assert array.ndim == 1, f"a column has one dimension, got shape {array.shape}"
-        assert array.dtype in _ARRAY_TYPES, f"an array column of {array.dtype}"
+        assert array.dtype.str in _ARRAY_TYPES, f"an array column of {array.dtype}"
         self.array = array
 
     def __repr__(self) -> str:
@@ -43,11 +51,11 @@ class ArrayColumn(Column):
         values: list[Any] = self.array.tolist()
         return values
 
-    def take(self, indices: IndexArray) -> "ArrayColumn":
+    def take(self, indices: IndexArray) -> ArrayColumn:
         """The values at these positions."""
         return ArrayColumn(self.array.take(indices))
 
-    def slice(self, start: int, stop: int) -> "ArrayColumn":
+    def slice(self, start: int, stop: int) -> ArrayColumn:
         """A part, in the same memory."""
         return ArrayColumn(self.array[start:stop])
 
@@ -64,7 +72,7 @@ class ArrayColumn(Column):
         """All types are."""
         return True
 
-    def as_array(self, dtype: "np.dtype[Any]") -> NDArray[Any] | None:
+    def as_array(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """The array, if it has this type."""
         return self.array if self.array.dtype == dtype else None
 
@@ -82,7 +90,7 @@ class ArrayColumn(Column):
 
         return pa.array(self.array, from_pandas=False)
 
-    def concatenate(self, columns: Sequence[Column]) -> "ArrayColumn | None":
+    def concatenate(self, columns: Sequence[Column]) -> ArrayColumn | None:
         """See ``Column``."""
         arrays = [column.as_array(self.array.dtype) for column in columns]
         known = [array for array in arrays if array is not None]

@@ -3,16 +3,19 @@
 Side: pure.
 """
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowlet.columns.column import Column, ColumnVisitor, IndexArray
 from flowlet.columns.list_column import ListColumn
 from flowlet.columns.name_table import NameTable
 from flowlet.columns.unchanging import UNCHANGING
+from netstack.late import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _T = TypeVar("_T")
 
@@ -42,11 +45,11 @@ class CodedColumn(Column):
         """The table's objects."""
         return self.names.values_of(self.codes)
 
-    def take(self, indices: IndexArray) -> "CodedColumn":
+    def take(self, indices: IndexArray) -> CodedColumn:
         """The values at these positions, in the same table."""
         return CodedColumn(self.codes.take(indices), self.names)
 
-    def slice(self, start: int, stop: int) -> "CodedColumn":
+    def slice(self, start: int, stop: int) -> CodedColumn:
         """A part, in the same memory and table."""
         return CodedColumn(self.codes[start:stop], self.names)
 
@@ -58,7 +61,7 @@ class CodedColumn(Column):
         """By the types of all values of the table."""
         return self.names.types <= UNCHANGING
 
-    def concatenate(self, columns: Sequence[Column]) -> "CodedColumn | None":
+    def concatenate(self, columns: Sequence[Column]) -> CodedColumn | None:
         """Of one table only."""
         coded = [column for column in columns if isinstance(column, CodedColumn) and column.names is self.names]
         return CodedColumn(np.concatenate([column.codes for column in coded]), self.names) if len(coded) == len(columns) else None

@@ -8,14 +8,17 @@ Invariants: ``to_list`` gives the exact Python values that the column stands for
 Units:      positions count from 0.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from netstack.late import numpy as np
 
-if TYPE_CHECKING:  # these are columns, and need this module
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from flowlet.columns.array_column import ArrayColumn
     from flowlet.columns.arrow_column import ArrowColumn
     from flowlet.columns.coded_column import CodedColumn
@@ -25,8 +28,11 @@ if TYPE_CHECKING:  # these are columns, and need this module
     from flowlet.columns.offset_column import OffsetColumn
     from flowlet.columns.short_text_column import ShortTextColumn
 
-IndexArray = NDArray[np.intp]
-MaskArray = NDArray[np.bool_]
+    IndexArray = NDArray[np.intp]
+    MaskArray = NDArray[np.bool_]
+else:
+    IndexArray = MaskArray = Any  # for annotations: numpy is imported late
+
 _T = TypeVar("_T")
 
 
@@ -55,15 +61,15 @@ class Column(ABC):
         """The values as Python objects, in a list of the caller's own."""
 
     @abstractmethod
-    def take(self, indices: IndexArray) -> "Column":
+    def take(self, indices: IndexArray) -> Column:
         """The values at these positions, in this order."""
 
     @abstractmethod
-    def slice(self, start: int, stop: int) -> "Column":
+    def slice(self, start: int, stop: int) -> Column:
         """The values from ``start`` up to ``stop``; what is beyond the end is left out."""
 
     @abstractmethod
-    def accept(self, visitor: "ColumnVisitor[_T]") -> _T:
+    def accept(self, visitor: ColumnVisitor[_T]) -> _T:
         """Call the visitor's method for this representation."""
 
     @abstractmethod
@@ -79,11 +85,11 @@ class Column(ABC):
         """The values in a list that nobody changes."""
         return self.to_list()
 
-    def as_array(self, dtype: "np.dtype[Any]") -> NDArray[Any] | None:
+    def as_array(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """The values in an array of this type that nobody changes; None if that is not what they are."""
         return None
 
-    def numbers(self) -> "Numbers | None":
+    def numbers(self) -> Numbers | None:
         """The ints, floats or instants, for arithmetic; None where there is anything else."""
         return None
 
@@ -91,7 +97,7 @@ class Column(ABC):
         """The values as a ``pyarrow.Array`` without a look at each; None if that is not possible."""
         return None
 
-    def concatenate(self, columns: Sequence["Column"]) -> "Column | None":
+    def concatenate(self, columns: Sequence[Column]) -> Column | None:
         """All values of these columns as one of this representation; None if they do not fit, or are not quicker together.
 
         Args:
@@ -99,11 +105,11 @@ class Column(ABC):
         """
         return None
 
-    def detached(self) -> "Column":
+    def detached(self) -> Column:
         """The same values without a table that grows on."""
         return self
 
-    def widened(self) -> "Column":
+    def widened(self) -> Column:
         """The same values, narrow integers with 64 bits again."""
         return self
 
@@ -120,30 +126,30 @@ class ColumnVisitor(ABC, Generic[_T]):
     def visit_any(self, column: Column) -> _T:
         """What works with every column, by its values."""
 
-    def visit_array(self, column: "ArrayColumn") -> _T:
+    def visit_array(self, column: ArrayColumn) -> _T:
         """Numbers, truth values or instants in a numpy array."""
         return self.visit_any(column)
 
-    def visit_list(self, column: "ListColumn") -> _T:
+    def visit_list(self, column: ListColumn) -> _T:
         """Python objects in a list."""
         return self.visit_any(column)
 
-    def visit_constant(self, column: "ConstantColumn") -> _T:
+    def visit_constant(self, column: ConstantColumn) -> _T:
         """One value many times."""
         return self.visit_any(column)
 
-    def visit_coded(self, column: "CodedColumn") -> _T:
+    def visit_coded(self, column: CodedColumn) -> _T:
         """Codes of a dictionary."""
         return self.visit_any(column)
 
-    def visit_arrow(self, column: "ArrowColumn") -> _T:
+    def visit_arrow(self, column: ArrowColumn) -> _T:
         """An Arrow array."""
         return self.visit_any(column)
 
-    def visit_short_texts(self, column: "ShortTextColumn") -> _T:
+    def visit_short_texts(self, column: ShortTextColumn) -> _T:
         """Texts in 16 bytes each."""
         return self.visit_any(column)
 
-    def visit_offsets(self, column: "OffsetColumn") -> _T:
+    def visit_offsets(self, column: OffsetColumn) -> _T:
         """Integers above a base."""
         return self.visit_any(column)

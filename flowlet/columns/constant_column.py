@@ -3,20 +3,23 @@
 Side: pure.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any, ClassVar, Final, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from flowlet.columns.column import Column, ColumnVisitor, IndexArray
 from flowlet.columns.list_column import joined
 from flowlet.columns.numbers import INT64_MAX, INT64_MIN, Numbers
 from flowlet.columns.unchanging import is_unchanging
+from netstack.late import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _T = TypeVar("_T")
-_ARRAY_TYPE_OF: Final[dict[type, "np.dtype[Any]"]] = {int: np.dtype(np.int64), bool: np.dtype(np.bool_)}
+_ARRAY_TYPE_OF: Final[dict[type, str]] = {int: "int64", bool: "bool"}
 
 
 class ConstantColumn(Column):
@@ -48,11 +51,11 @@ class ConstantColumn(Column):
     def __iter__(self) -> Iterator[Any]:
         return repeat(self.value, self._num_values)
 
-    def take(self, indices: IndexArray) -> "ConstantColumn":
+    def take(self, indices: IndexArray) -> ConstantColumn:
         """As many times as there are positions."""
         return ConstantColumn(self.value, len(indices))
 
-    def slice(self, start: int, stop: int) -> "ConstantColumn":
+    def slice(self, start: int, stop: int) -> ConstantColumn:
         """A part."""
         return ConstantColumn(self.value, len(range(self._num_values)[start:stop]))
 
@@ -64,7 +67,7 @@ class ConstantColumn(Column):
         """Whether the value is."""
         return is_unchanging(self.value)
 
-    def as_array(self, dtype: "np.dtype[Any]") -> NDArray[Any] | None:
+    def as_array(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """Of ints within 64 bits, and of truth values."""
         kind = type(self.value)
         # Not one comparison: numpy takes None for a name of float64.

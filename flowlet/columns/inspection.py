@@ -7,22 +7,23 @@ Invariants: the columns stand for exactly the values of the list; nothing is con
 Rules:      bool is not int; a subclass is not its base; ints beyond 64 bits and mixed types stay in lists; floats go through their bits.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
+from typing import Any, Final
 
 from flowlet.columns.array_column import ArrayColumn
 from flowlet.columns.column import Column
 from flowlet.columns.constant_column import ConstantColumn
 from flowlet.columns.list_column import ListColumn
-from flowlet.columns.number_tuples import MIN_NUMBER_TUPLES, try_number_columns
 from flowlet.columns.table import Columns, Shape
+from netstack.late import numpy as np
 
 # In values of these types, equal means the same; so one that all equal stands for all.
 _CONSTANT_TYPES = frozenset({int, str, bool, bytes})
 _SCALARS = frozenset({int, str, float, bool})
+_MIN_NUMBER_TUPLES: Final = 256  # fewer are quicker without numpy, whose calls take 15 us
 
 
 def columns_of(values: list[Any]) -> Columns | None:
@@ -33,7 +34,11 @@ def columns_of(values: list[Any]) -> Columns | None:
     """
     kind = exact_type(values)
     if kind is tuple:
-        numbers = try_number_columns(values) if len(values) >= MIN_NUMBER_TUPLES else None
+        numbers = None
+        if len(values) >= _MIN_NUMBER_TUPLES:
+            from flowlet.columns.number_tuples import try_number_columns  # here: it makes tables at its import
+
+            numbers = try_number_columns(values)
         if numbers is not None:
             return Columns(len(values), tuple(numbers), Shape.TUPLE)
         fields = try_transpose(values)

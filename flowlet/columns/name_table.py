@@ -3,10 +3,14 @@
 Side: pure.
 """
 
-from typing import Any
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
+
+from netstack.late import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class NameTable:

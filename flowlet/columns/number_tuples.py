@@ -24,7 +24,6 @@ from flowlet.columns.array_column import ArrayColumn
 from flowlet.columns.column import Column
 from flowlet.columns.constant_column import ConstantColumn
 
-MIN_NUMBER_TUPLES: Final = 256  # fewer are quicker the other way: numpy's calls take 15 us
 _VERSION: Final = 2
 _HEAD_BYTES: Final = 5  # a tag and a length, of the list and of each tuple
 _MAX_FIELDS: Final = 16  # of more the fields are mostly of several types

@@ -6,18 +6,20 @@ Side:       pure.
 Invariants: the numbers are exactly the column's; what cannot be one such array (bool, ints beyond 64 bits, mixed types) is refused.
 """
 
-from typing import Any, Final
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Final
 
 from netstack.late import dataclass
+from netstack.late import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
-INSTANT: Final = np.dtype("datetime64[us]")
-_WIDE_INT: Final = np.dtype(np.int64)
-_WIDE_FLOAT: Final = np.dtype(np.float64)
+INSTANT: Final = "datetime64[us]"  # the name of its type
+_WIDE_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,8 @@ class Numbers:
 def wide(array: NDArray[Any]) -> NDArray[Any] | None:
     """The array as int64 or float64, without change; None where that is not possible."""
     kind, size = array.dtype.kind, array.dtype.itemsize
-    if kind == "i" or (kind == "u" and (size < _WIDE_INT.itemsize or array.max(initial=0) <= INT64_MAX)):
-        return array.astype(_WIDE_INT, copy=False)
-    if kind == "f" and size <= _WIDE_FLOAT.itemsize:
-        return array.astype(_WIDE_FLOAT, copy=False)
+    if kind == "i" or (kind == "u" and (size < _WIDE_BYTES or array.max(initial=0) <= INT64_MAX)):
+        return array.astype(np.int64, copy=False)
+    if kind == "f" and size <= _WIDE_BYTES:
+        return array.astype(np.float64, copy=False)
     return None

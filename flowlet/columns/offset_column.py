@@ -8,20 +8,23 @@ Source:     frame of reference (Goldstein, Ramakrishnan, Shaft: Compressing Rela
             counts upwards, instants above all, has small offsets from its smallest value.
 """
 
-from typing import Any, ClassVar, Final, TypeVar
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from flowlet.columns.array_column import ArrayColumn
 from flowlet.columns.column import Column, ColumnVisitor, IndexArray
 from flowlet.columns.constant_column import ConstantColumn
+from netstack.late import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _T = TypeVar("_T")
 
 # With fewer values a base costs more bytes than it saves.
 MIN_BASED: Final = 16
-_INT64: Final = np.dtype(np.int64)
+_INT64_BYTES: Final = 8
 _BITS_PER_BYTE: Final = 8
 
 
@@ -58,11 +61,11 @@ class OffsetColumn(Column):
         values: list[int] = self.to_array().tolist()
         return values
 
-    def take(self, indices: IndexArray) -> "OffsetColumn":
+    def take(self, indices: IndexArray) -> OffsetColumn:
         """The values at these positions."""
         return OffsetColumn(self.base, self.offsets.take(indices))
 
-    def slice(self, start: int, stop: int) -> "OffsetColumn":
+    def slice(self, start: int, stop: int) -> OffsetColumn:
         """A part, in the same memory."""
         return OffsetColumn(self.base, self.offsets[start:stop])
 
@@ -88,7 +91,7 @@ def narrowed(array: NDArray[np.int64]) -> ArrayColumn | ConstantColumn | OffsetC
     based_size = _bytes_for((high - low).bit_length())
     if based_size < size and len(array) >= MIN_BASED:
         return _above(low, array, based_size)
-    return ArrayColumn(array) if size == _INT64.itemsize else OffsetColumn(0, array.astype(f"i{size}"))
+    return ArrayColumn(array) if size == _INT64_BYTES else OffsetColumn(0, array.astype(f"i{size}"))
 
 
 def _above(base: int, array: NDArray[np.int64], size: int) -> OffsetColumn:

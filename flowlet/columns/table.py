@@ -6,16 +6,17 @@ Side:       pure.
 Invariants: every field has ``num_rows`` values; a table never changes; ``to_list`` gives new records with the exact values of the fields.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final
-
-import numpy as np
 
 from flowlet.columns.array_column import ArrayColumn
 from flowlet.columns.column import Column, ColumnVisitor, IndexArray
 from flowlet.columns.offset_column import narrowed
 from netstack.late import dataclass
+from netstack.late import numpy as np
 
 
 class Shape(Enum):
@@ -74,20 +75,20 @@ class Columns:
             return iter(self.to_list())
         return zip(*self.fields, strict=True)
 
-    def take(self, indices: IndexArray) -> "Columns":
+    def take(self, indices: IndexArray) -> Columns:
         """The records at these positions, in this order."""
         return self._with(len(indices), tuple([column.take(indices) for column in self.fields]))
 
-    def slice(self, start: int, stop: int) -> "Columns":
+    def slice(self, start: int, stop: int) -> Columns:
         """The records from ``start`` up to ``stop``; what is beyond the end is left out."""
         fields = tuple([column.slice(start, stop) for column in self.fields])
         return self._with(len(fields[0]), fields)
 
-    def narrowed(self) -> "Columns":
+    def narrowed(self) -> Columns:
         """The same records, integers of 64 bits in as few bytes as will do.  There is at least one."""
         return self._with(self.num_rows, tuple([column.accept(_NARROWING) for column in self.fields]))
 
-    def widened(self) -> "Columns":
+    def widened(self) -> Columns:
         """The same records, narrow integers with 64 bits again: nobody calculates with narrow ones."""
         fields = [column.widened() for column in self.fields]
         if all(wide is column for wide, column in zip(fields, self.fields, strict=True)):
@@ -98,17 +99,17 @@ class Columns:
         """Whether no value of any field can change."""
         return all(column.is_unchanging() for column in self.fields)
 
-    def with_fields(self, fields: tuple[Column, ...]) -> "Columns":
+    def with_fields(self, fields: tuple[Column, ...]) -> Columns:
         """Records of the same kind with other columns, of which the key may be another one."""
         return Columns(len(fields[0]), fields, self.shape, self.field_names, None, self.record_type, self.maker, self.record_key)
 
-    def with_key_position(self, key_position: int | None) -> "Columns":
+    def with_key_position(self, key_position: int | None) -> Columns:
         """The same records."""
         return Columns(
             self.num_rows, self.fields, self.shape, self.field_names, key_position, self.record_type, self.maker, self.record_key
         )
 
-    def _with(self, num_rows: int, fields: tuple[Column, ...]) -> "Columns":
+    def _with(self, num_rows: int, fields: tuple[Column, ...]) -> Columns:
         return Columns(num_rows, fields, self.shape, self.field_names, self.key_position, self.record_type, self.maker, self.record_key)
 
 

@@ -7,17 +7,20 @@ Invariants: a record without a time is refused; a time is rounded down to millis
 Units:      milliseconds since 1970 in UTC; a time without a zone is in UTC.
 """
 
-import datetime
-from typing import Any, Final
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+import datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.columns import Column, Columns
 from flowlet.common.time import Instant
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde.types.type_serializer import preview
+from netstack.late import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)

@@ -16,11 +16,14 @@ Source:     The hashes are those of Java's ``String``, ``Integer`` (an int of
             ``Set``, of null (0) and of Flink's ``Tuple``.
 """
 
+from __future__ import annotations
+
 import datetime
 import decimal
 import fractions
 import itertools
 import pathlib
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, Flag
@@ -29,13 +32,12 @@ from types import NoneType
 from typing import Any, Final, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from flowlet.common.types import Row, field_names_of
 from flowlet.errors import KeyTypeError
 from flowlet.keys import key_scalars as scalars
 from flowlet.keys.key_content import content_of, qualified_name, refusal
 from flowlet.keys.namespaced_key import NamespacedKey
+from netstack.late import numpy as np
 
 _UINT32_MASK: Final = (1 << 32) - 1
 PLAIN_TYPES: Final = frozenset((str, int, bytes))
@@ -221,7 +223,6 @@ _HASHERS: Final[dict[type, Callable[[Any], int]]] = {
     fractions.Fraction: scalars.hash_fraction,
     pathlib.PurePosixPath: scalars.hash_path,
     pathlib.PureWindowsPath: scalars.hash_path,
-    np.generic: _hash_numpy,
     NamespacedKey: _hash_namespaced,
 }
 _EXACT: Final[dict[type, Callable[[Any], Any]]] = {
@@ -245,11 +246,10 @@ _EXACT: Final[dict[type, Callable[[Any], Any]]] = {
     fractions.Fraction: scalars.exact_fraction,
     pathlib.PurePosixPath: scalars.exact_path,
     pathlib.PureWindowsPath: scalars.exact_path,
-    np.generic: _exact_numpy,
     NamespacedKey: _exact_namespaced,
 }
 # Whose subclasses are nothing else, whatever they hold: pandas keeps what it was asked for in the attributes of its instants and durations.
-_NEVER_MORE: Final = frozenset({list, Row, np.generic, datetime.datetime, datetime.timedelta})
+_NEVER_MORE: Final = {list, Row, datetime.datetime, datetime.timedelta}
 
 
 # ---------------------------------------------------------------- keys of other classes
@@ -280,7 +280,16 @@ def _form_of(key: Any) -> _Form:
     return form
 
 
+def _learn_numpy() -> None:
+    """Know numpy's scalars, once the program has numpy: without it there are none."""
+    if "numpy" in sys.modules and np.generic not in _EXACT:
+        _NEVER_MORE.add(np.generic)
+        _HASHERS[np.generic] = _hash_numpy
+        _EXACT[np.generic] = _exact_numpy  # last: another thread that finds it has the rest, too
+
+
 def _new_form(key: Any, cls: type) -> _Form:
+    _learn_numpy()
     for base in cls.__mro__:
         if base is Flag or base is Enum:
             return _form_of_enum(cls, attrgetter("_value_" if base is Flag else "_name_"))

@@ -14,21 +14,31 @@ Source:     Java's ``hashCode`` of ``String``, ``Integer``, ``Long``, ``BigInteg
             ``Arrays.hashCode(byte[])``.
 """
 
+from __future__ import annotations
+
 import datetime
 import decimal
 import fractions
+import functools
 import pathlib
 import struct
 import sys
 import uuid
 from typing import Any, Final
 
-import numpy as np
+from netstack.late import numpy as np
 
 # Above this many characters numpy is quicker than a loop.  Not measured closely: both take about 3 us.
 _LONG_STR: Final = 64
 _POLYNOMIAL_BLOCK: Final = 4096
-_POWERS: Final = np.array([pow(31, exponent, 1 << 32) for exponent in range(_POLYNOMIAL_BLOCK)], np.uint32)
+
+
+@functools.cache
+def _powers() -> np.ndarray[Any, np.dtype[Any]]:
+    """The powers of 31, modulo 2**32."""
+    return np.array([pow(31, exponent, 1 << 32) for exponent in range(_POLYNOMIAL_BLOCK)], np.uint32)
+
+
 _UTF16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 _UINT32_MASK: Final = (1 << 32) - 1
 _UINT64_MASK: Final = (1 << 64) - 1
@@ -62,11 +72,12 @@ def hash_str(key: str) -> int:
     return code
 
 
-def _polynomial(units: "np.ndarray[Any, np.dtype[Any]]", code: int = 0) -> int:
+def _polynomial(units: np.ndarray[Any, np.dtype[Any]], code: int = 0) -> int:
     """``code * 31**n + sum(unit[i] * 31**(n - 1 - i))`` modulo 2**32, in blocks."""
+    all_powers = _powers()
     for start in range(0, len(units), _POLYNOMIAL_BLOCK):
         block = units[start : start + _POLYNOMIAL_BLOCK].astype(np.uint32)
-        powers = _POWERS[len(block) - 1 :: -1] if len(block) < _POLYNOMIAL_BLOCK else _POWERS[::-1]
+        powers = all_powers[len(block) - 1 :: -1] if len(block) < _POLYNOMIAL_BLOCK else all_powers[::-1]
         total = int((block * powers).sum(dtype=np.uint32))
         code = (code * pow(31, len(block), 1 << 32) + total) & _UINT32_MASK
     return code
@@ -279,7 +290,7 @@ def _plain_timedelta(key: datetime.timedelta) -> datetime.timedelta:
 # ---------------------------------------------------------------- numpy
 
 
-def value_of_numpy(key: "np.generic[Any]") -> Any:
+def value_of_numpy(key: np.generic[Any]) -> Any:
     """What a numpy scalar stands for.
 
     Returns:
@@ -298,11 +309,11 @@ def value_of_numpy(key: "np.generic[Any]") -> Any:
     return key if type(value) is int else value
 
 
-def exact_numpy_time(key: "np.datetime64 | np.timedelta64") -> Any:
+def exact_numpy_time(key: np.datetime64 | np.timedelta64) -> Any:
     """Of an instant or a duration that Python has no type for: by its text, with the unit."""
     return type(key), str(key)
 
 
-def hash_numpy_time(key: "np.datetime64 | np.timedelta64") -> int:
+def hash_numpy_time(key: np.datetime64 | np.timedelta64) -> int:
     """Of its text."""
     return hash_str(str(key))

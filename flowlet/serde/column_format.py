@@ -32,6 +32,7 @@ from typing import Any, Final
 import numpy as np
 
 from flowlet.errors import SerdeError
+from flowlet.serde.element_limits import MAX_FIELDS
 
 (PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL) = range(8)
 (TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED, OFFSETS, SHORT_TEXTS) = range(8, 19)
@@ -51,7 +52,6 @@ CODES: Final = np.dtype("<u2")
 OFFSET_TYPES: Final = {size: np.dtype(f"<u{size}") for size in (1, 2, 4)}
 BASE: Final = struct.Struct(">qB")
 FIELDS: Final = struct.Struct(">H")
-MAX_FIELDS: Final = 255
 _HEADER: Final = struct.Struct(">BI")
 
 

@@ -32,7 +32,6 @@ from flowlet.serde.column_format import (
     FIELDS,
     FLOAT64,
     INT64,
-    MAX_FIELDS,
     NUMBERS,
     OBJECTS,
     PACKED,
@@ -50,6 +49,7 @@ from flowlet.serde.column_format import (
     framed,
     num_fields_of,
 )
+from flowlet.serde.element_limits import MAX_FIELDS
 from flowlet.serde.int_columns import INTS, decode_ints, encode_narrowed, num_ints
 from flowlet.serde.object_columns import are_apart, can_change, decode_dicts, decode_objects, decode_rows, try_encode_objects
 from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_all, loads_record, loads_value

@@ -12,6 +12,7 @@ from flowlet.errors import ConfigError
 from netstack.late import dataclass
 
 MIN_SPILL_BYTES: Final = 100 << 10
+MAX_FIELDS: Final = 255  # of a record whose fields travel as columns
 
 
 @dataclass(frozen=True, slots=True)

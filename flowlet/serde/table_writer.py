@@ -34,7 +34,6 @@ from flowlet.serde.column_format import (
     CONSTANT,
     FIELDS,
     FLOAT64,
-    MAX_FIELDS,
     NUMBERS,
     ROWS,
     TUPLES,
@@ -43,6 +42,7 @@ from flowlet.serde.column_format import (
     raw,
 )
 from flowlet.serde.columns import encode_column, encode_of_type, encode_texts
+from flowlet.serde.element_limits import MAX_FIELDS
 from flowlet.serde.int_columns import encode_narrowed
 from flowlet.serde.object_columns import objects_head
 from flowlet.serde.short_text_columns import encode_short_texts

@@ -21,9 +21,8 @@ from flowlet.columns import ConstantColumn
 from flowlet.errors import FlowletError
 from flowlet.io.chunk_content import ChunkContent
 from flowlet.records import Chunk
-from flowlet.serde.column_format import MAX_FIELDS
 from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_limits import ElementLimits
+from flowlet.serde.element_limits import MAX_FIELDS, ElementLimits
 from flowlet.sorted_input.code_bytes import codes_of_bytes, codes_to_bytes
 from flowlet.sorted_input.ranked_codes import RankedCodes
 from flowlet.sorted_input.sorted_block import Block, joined_chunks, with_key_codes, with_key_column

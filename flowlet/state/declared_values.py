@@ -13,11 +13,11 @@ Rules:      the conversions are those of records (``value_conversion``): a numbe
 Source:     PyFlink ``coders.from_type_info``, which its states serialize with.
 """
 
+from __future__ import annotations
+
 from array import array
 from collections.abc import Iterable
 from typing import Any, Final
-
-import numpy as np
 
 from flowlet.common.typeinfo import (
     BasicArrayTypeInfo,
@@ -36,6 +36,7 @@ from flowlet.common.types import Row, field_names_of
 from flowlet.errors import FlowletError
 from flowlet.state.keyed_state_snapshot import StateKind
 from flowlet.typed.value_conversion import TypeMismatchError, described, exact_type, is_nullable, value_converter
+from netstack.late import numpy as np
 
 _FLOAT: Final = BasicTypeInfo.FLOAT_TYPE_INFO()
 _DOUBLE: Final = BasicTypeInfo.DOUBLE_TYPE_INFO()

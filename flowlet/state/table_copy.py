@@ -11,6 +11,8 @@ Source:     Flink ``CopyOnWriteStateMap``, ``CopyOnWriteStateMapSnapshot``.  As 
             and holds on to, must not be changed in place: values are changed while the record is processed for which they were got.
 """
 
+from __future__ import annotations
+
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -18,13 +20,11 @@ from contextlib import suppress
 from itertools import chain, repeat
 from typing import Any, Final, Protocol
 
-import numpy as np
-
 from flowlet.errors import FlowletError
-from flowlet.keys.key_columns import column_key_groups
 from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.frozen_rows import copied_rows, thawed_row
 from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
+from netstack.late import numpy as np
 
 # Keys per step, which is about 1 ms of work in C, in which the task waits for the interpreter; not measured with other numbers.
 STEP: Final = 4096
@@ -112,6 +112,8 @@ class TableCopy:
                 if self._declared is not None:
                     self._declared.check_rows(self._description.kind, some_values, has_ttl=self._description.has_ttl)
                 if some_keys:
+                    from flowlet.keys.key_columns import column_key_groups  # here, as a task without keys needs no numpy
+
                     grouped.add(some_keys, some_values, column_key_groups(some_keys, max_parallelism))
         finally:
             self.is_complete = True
@@ -221,15 +223,15 @@ class _GroupedColumn:
     def of_group(self, group: int) -> Sequence[Any]:
         """All items of one key group."""
         pieces = self._pieces[group]
-        kinds = {piece.dtype.type if isinstance(piece, np.ndarray) else None for piece in pieces}
+        kinds = {piece.dtype.name if isinstance(piece, np.ndarray) else None for piece in pieces}
         typecode = _TYPECODES.get(kinds.pop()) if len(kinds) == 1 else None
         if typecode is not None:
             return array(typecode, np.concatenate(pieces).tobytes())
         return list(chain.from_iterable(piece.tolist() if isinstance(piece, np.ndarray) else piece for piece in pieces))
 
 
-_PACKED: Final[dict[type, Any]] = {int: np.int64, float: np.float64}
-_TYPECODES: Final[dict[Any, str]] = {np.int64: "q", np.float64: "d"}
+_PACKED: Final[dict[type, str]] = {int: "int64", float: "float64"}
+_TYPECODES: Final[dict[str | None, str]] = {"int64": "q", "float64": "d"}
 
 
 def _ordered(items: list[Any], order: Any) -> Any:

@@ -7,7 +7,6 @@ Source: Flink ``JobVertex.getInvokableClass``, which chooses a subclass of ``Str
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.task.one_input_stream_task import MultipleInputStreamTask, OneInputStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment
@@ -20,6 +19,9 @@ def create_stream_task(environment: TaskEnvironment, chain: list[ChainedOperator
     head = chain[0].operator
     if isinstance(head, SourceOperator):
         return SourceStreamTask(environment, chain)
+    # Here, as a task that begins with a source needs none of what reads from the network.
+    from flowlet.task.one_input_stream_task import MultipleInputStreamTask, OneInputStreamTask
+
     if len(head.inputs()) > 1:
         return MultipleInputStreamTask(environment, chain)
     return OneInputStreamTask(environment, chain)

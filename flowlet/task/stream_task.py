@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.record_slices import MAX_RECORDS_IF_CAUTIOUS, SLOW_NS, Caution
@@ -22,11 +22,8 @@ from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.io.create_record_writer import create_record_writer
-from flowlet.io.input_recovery import InputRecovery
 from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.io.output_flusher import OutputFlushers
-from flowlet.io.record_writer import RecordWriter
 from flowlet.mailbox.flushing_action_executor import FlushingActionExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
 from flowlet.mailbox.task_mailbox import Attention, TaskMailbox
@@ -44,6 +41,10 @@ from netstack.errors import ProducerFailedError
 from netstack.forks import end_stranded_child
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import StopMode
+
+if TYPE_CHECKING:
+    from flowlet.io.input_recovery import InputRecovery
+    from flowlet.io.record_writer import RecordWriter
 
 _NS_PER_MS = 1_000_000
 _ALARM_MS = 10  # where results are flushed at the end of each default action, which may take long
@@ -322,11 +323,13 @@ class StreamTask(ABC):
             self._phase = _Phase.PROCESSING
             self._start_running()
 
-    def _create_recovery(self, streams: Sequence[RecoveredStream]) -> InputRecovery:
+    def _create_recovery(self, streams: Sequence[RecoveredStream]) -> "InputRecovery":
         """What processes data in flight; here, of a task without inputs, those of operators behind its head."""
         for stream in streams:
             if stream.operator == 0:
                 self._no_gate(stream.gate)
+        from flowlet.io.input_recovery import InputRecovery  # here, as few tasks begin with data in flight
+
         return InputRecovery(streams, self._no_gate, self.name, self.environment.limits, self._inner_input)
 
     def _no_gate(self, gate: int) -> NoReturn:
@@ -615,7 +618,9 @@ class StreamTask(ABC):
         """Whether operators are open and not closed yet."""
         return self.state is ExecutionState.RUNNING and not self._is_closed
 
-    def _create_writer(self, output: OutputEdge, operator: str) -> RecordWriter:
+    def _create_writer(self, output: OutputEdge, operator: str) -> "RecordWriter":
+        from flowlet.io.create_record_writer import create_record_writer  # here, as a task whose chain ends in sinks has no outputs
+
         return create_record_writer(
             output.partition,
             output.partitioner,

@@ -54,12 +54,10 @@ from flowlet.storage.channel_codec import decode_channels, encode_channels
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.savepoint_storage import SavepointStorage
 from flowlet.storage.shared_files import JobSharedFiles, handle_of
-from flowlet.storage.state_codec import decode_state, encode_state
 from flowlet.storage.state_files import StateFiles
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from flowlet.tm.main_objects import MAIN_OBJECTS
-from flowlet.tm.restored_channels import restored_streams
 from flowlet.tm.snapshot_pool import SnapshotPool
 from netstack.errors import ResourceClosedError
 from netstack.eventloop import EventLoopThread
@@ -202,6 +200,8 @@ class TaskCheckpointing:
             ) from error
 
     def _read_part(self, storage: StateFiles, restored: RestoredState, handle: StateHandle) -> Mapping[str, object]:
+        from flowlet.storage.state_codec import decode_state  # here and below, as most tasks begin without a checkpoint
+
         try:
             state = decode_state(storage.read_state(handle), self._names, _former_classes(restored))
         except Exception as error:
@@ -218,6 +218,8 @@ class TaskCheckpointing:
         restored = self._descriptor.restored
         if restored is None or not restored.edges:
             return []
+        from flowlet.tm.restored_channels import restored_streams
+
         try:
             streams = restored_streams(self._descriptor, lambda handle: decode_channels(storage.read_state(handle)))
             classes = _former_classes(restored)
@@ -334,6 +336,8 @@ class TaskCheckpointing:
         assert storage is not None, "opened before the first checkpoint"
         # With the number of the attempt: a late write of a former attempt replaces nothing.
         name = f"{descriptor.vertex_id}-{descriptor.subtask}-{int.from_bytes(descriptor.attempt[-4:], 'big')}"
+        from flowlet.storage.state_codec import encode_state
+
         operators = storage.write_state(checkpoint_id, name, encode_state(state, self._names)) if state.operators else None
         if not state.channels.num_bytes:
             return _Kept(operators)

@@ -7,12 +7,11 @@ Source:     Flink ``TaskExecutor.submitTask``, ``NettyShuffleEnvironment.createI
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.settings.job_settings import JobSettings
-from flowlet.connectors.remote_gate_source import GateReport, RemoteGateSource
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.rpc.control_messages import (
     InputChannelDescriptor,
@@ -32,8 +31,12 @@ from netstack.eventloop import EventLoopThread
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
+from netstack.late import is_instance_of_late
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.timers import Timers
+
+if TYPE_CHECKING:
+    from flowlet.connectors.remote_gate_source import GateReport, RemoteGateSource
 
 _NEVER: Final = -1
 # Gets timers, and the names of the operators by their ids in hex; see ``TaskCheckpointing.open``.
@@ -102,7 +105,7 @@ def create_task_from_descriptor(
     *,
     cached_files: Mapping[str, str] | None = None,
     report_watermark: Callable[[int], None] | None = None,
-    report_gate: GateReport | None = None,
+    report_gate: "GateReport | None" = None,
     request_splits: Callable[[], None] | None = None,
     request_mark: Callable[[int], None] | None = None,
     report_mark: Callable[[int], None] | None = None,
@@ -213,14 +216,15 @@ def _create_offered_gate(
     descriptor: TaskDeploymentDescriptor,
     chain: list[ChainedOperator],
     network: NetworkEnvironment,
-    report: GateReport | None,
+    report: "GateReport | None",
     request_mark: Callable[[int], None] | None,
 ) -> OfferedInputGate | None:
     """The remote gate of a task that begins with one, or None."""
     head = chain[0].operator
     source = head.source if isinstance(head, SourceOperator) else None
-    if not isinstance(source, RemoteGateSource):
+    if not is_instance_of_late(source, "flowlet.connectors.remote_gate_source", "RemoteGateSource"):
         return None
+    source = cast("RemoteGateSource", source)
     job_id, shape = bytes.fromhex(descriptor.job_id), source.shape(descriptor.parallelism)
     gate = network.create_offered_gate(owner_name(descriptor), job_id, descriptor.subtask, shape)
     settings = descriptor.settings

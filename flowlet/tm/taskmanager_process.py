@@ -8,6 +8,7 @@ Rules:      imports no typer: a process that a program forks has its settings fr
 
 import asyncio
 import faulthandler
+import importlib
 import os
 import secrets
 import signal
@@ -48,7 +49,7 @@ from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorCon
 from netstack.config import NetstackConfig
 from netstack.eventloop import EventLoopThread
 from netstack.forks import serving_thread
-from netstack.late import dataclass
+from netstack.late import dataclass, numpy
 from netstack.log_lines import LogLines
 from netstack.security import SecurityConfig
 from netstack.uv_loop import UvLoop
@@ -60,6 +61,24 @@ _log = LogLines(__name__)
 
 PROGRAM: Final = "python -m flowlet.tm"
 EXIT_FAILURE: Final = 2
+# What tasks import when they need it, for a program that has one TaskManager in its own process and may not need it.
+_TASK_MODULES: Final = (
+    "cryptography.hazmat.primitives.ciphers.aead",
+    "numpy",
+    "flowlet.columns.number_tuples",
+    "flowlet.connectors.remote_gate_source",
+    "flowlet.connectors.sinks",
+    "flowlet.io.create_record_writer",
+    "flowlet.io.input_recovery",
+    "flowlet.operators.filter_operator",
+    "flowlet.operators.flat_map_operator",
+    "flowlet.operators.map_operator",
+    "flowlet.state.heap_keyed_state_backend",
+    "flowlet.state.rocksdb.rocksdb_keyed_state_backend",
+    "flowlet.storage.state_codec",
+    "flowlet.task.one_input_stream_task",
+    "flowlet.tm.restored_channels",
+)
 STOP_S: Final = 1.8  # of the promised 2 s
 _TASKS_STOP_S: Final = 1.3
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -173,6 +192,17 @@ def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | 
         run(process, config, keeper)
 
 
+def import_task_modules() -> None:
+    """Import now what tasks would import when they need it.
+
+    A process of TaskManagers needs most of it soon, and a folder of the program is on the import path later: it may hold modules with
+    the names of those that are imported here.
+    """
+    for module in _TASK_MODULES:
+        importlib.import_module(module)
+    numpy.ndarray  # noqa: B018 - from now on our modules have it
+
+
 def complain(message: str) -> None:
     """Write one line about what went wrong."""
     if sys.stderr is not None:  # print() would take standard output instead
@@ -185,6 +215,7 @@ def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake |
     Raises:
         FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
     """
+    import_task_modules()
     enter_program()  # after the options were read: packages that do that import parts of themselves late
     check_free_descriptors(NUM_DESCRIPTORS, "a TaskManager")
     keep_apart(STOP_SIGNALS)

@@ -7,11 +7,11 @@ Rules:  records without a declared type have Python's text: ``print`` of PyFlink
 Source: Java ``Object.toString`` of what Flink's serializers make: ``Tuple``, ``Row``, ``java.sql.Timestamp``, ``Double.toString``.
 """
 
+from __future__ import annotations
+
 import datetime
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
-
-import numpy as np
 
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
@@ -31,6 +31,7 @@ from flowlet.common.typeinfo import (
 )
 from flowlet.common.types import Row
 from flowlet.common.units.number_text import number_text
+from netstack.late import numpy as np
 
 Text = Callable[[Any], str]
 

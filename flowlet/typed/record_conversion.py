@@ -10,10 +10,10 @@ Invariants: a record of its declared type is passed on as it is.
 Source:     PyFlink: an operation's output coder; ``PythonOperatorChainingOptimizer``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, Final
-
-import numpy as np
 
 from flowlet.columns import ArrayColumn, Column, Columns, ListColumn, Shape
 from flowlet.columns.column import ColumnVisitor
@@ -22,6 +22,7 @@ from flowlet.errors import DeclaredTypeError
 from flowlet.records import Chunk
 from flowlet.typed.value_conversion import Convert, TypeMismatchError, exact_type, limits_of, value_converter
 from netstack.late import dataclass
+from netstack.late import numpy as np
 
 _KINDS: Final[dict[str, type]] = {"i": int, "f": float, "b": bool}
 _FLOAT: Final = BasicTypeInfo.FLOAT_TYPE_INFO()

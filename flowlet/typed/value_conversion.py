@@ -11,13 +11,13 @@ Invariants: a value that is of its type already is returned itself; nothing is c
 Source:     PyFlink ``coder_impl_fast.pyx``, ``coders.from_type_info_proto``; what Java does with None.
 """
 
+from __future__ import annotations
+
 import ctypes
 import datetime
 import decimal
 from collections.abc import Callable, Sequence
 from typing import Any, Final
-
-import numpy as np
 
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
@@ -37,6 +37,7 @@ from flowlet.common.typeinfo import (
     TypeInformation,
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
+from netstack.late import numpy as np
 
 Convert = Callable[[Any], Any]
 
@@ -72,7 +73,7 @@ class TypeMismatchError(Exception):
     def __str__(self) -> str:
         return f"{', '.join(self.path)}: {self.reason}" if self.path else self.reason
 
-    def inside(self, place: str) -> "TypeMismatchError":
+    def inside(self, place: str) -> TypeMismatchError:
         """The same error, seen from the value around it."""
         self.path.insert(0, place)
         return self

@@ -8,12 +8,11 @@ Units:      timestamps in milliseconds, clocks in nanoseconds.
 Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWatermarks``, ``WatermarkToDataOutput``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from itertools import repeat
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.operator_output import OperatorOutput
@@ -28,6 +27,10 @@ from flowlet.errors import UserFunctionError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, WatermarkOutput
+from netstack.late import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class WatermarkEmitter:
@@ -97,7 +100,7 @@ class EventTimeStream:
         emitter: WatermarkEmitter,
         said_to: GeneratorOutput,
         now_ns: Callable[[], int],
-        loop_owner: "EventTimeStream | None" = None,
+        loop_owner: EventTimeStream | None = None,
     ) -> None:
         self._strategy = strategy
         self._ctx = ctx

@@ -13,8 +13,6 @@ Why:        6.6 us per frame of 32 KiB and 1.3 us per frame of 64 bytes; HMAC-SH
 import hmac
 from typing import Final
 
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from netstack.errors import RemoteProtocolError
 
 SEAL_BYTES: Final = 16
@@ -34,6 +32,8 @@ class FrameSeal:
     __slots__ = ("_encrypt", "_number", "_peer")
 
     def __init__(self, key: bytes, peer: str) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # here, as a program without connections needs none
+
         self._encrypt = AESGCM(key).encrypt
         self._number = 0
         self._peer = peer

@@ -97,7 +97,9 @@ def test_without_a_standard_output_a_job_that_prints_fails_and_says_so(paralleli
 @pytest.mark.parametrize("parallelism", [IN_PROCESS, CHILDREN])
 def test_without_a_standard_output_functions_print_nothing_as_python_has_it(parallelism: int, tmp_path: Path) -> None:
     """Wherever they run."""
-    done = subprocess.run(program(COLLECTING, parallelism, 10, ">&-"), stderr=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S)
+    done = subprocess.run(
+        program(COLLECTING, parallelism, 10, ">&-"), stderr=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S
+    )
 
     assert (done.returncode, done.stderr) == (0, b"10\n")
 

@@ -12,15 +12,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import InitVar, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
 
-from netstack.late import dataclass, late_names
+from netstack import late
+from netstack.late import dataclass, is_instance_of_late, late_names, make_constructors
 
 ROOT = Path(__file__).resolve().parents[2]
 LATE_PACKAGES = (
     "netstack",
+    "flowlet.columns",
     "flowlet.common",
     "flowlet.datastream",
     "flowlet.datastream.connectors",
@@ -339,3 +342,58 @@ def test_modules_of_a_package_with_late_names_are_attributes() -> None:
 def run_program(text: str) -> str:
     """What a program of its own prints."""
     return subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_numpy_is_imported_when_a_line_needs_it_and_then_takes_the_place_of_its_stand_in() -> None:
+    """A hot path pays nothing: the name in the module is that of the real one from then on, in modules that come later, too."""
+    program = """
+import sys
+import flowlet.records as early
+assert "numpy" not in sys.modules
+assert early.np.int64(7) == 7
+import numpy
+import flowlet.io.key_range_filter as later
+from netstack import late
+assert early.np is late.numpy is numpy
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_a_stand_in_has_no_attribute_that_the_module_has_not() -> None:
+    with pytest.raises(AttributeError, match="numpy"):
+        late.numpy.there_is_no_such_name  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_without_its_module_there_is_no_instance_of_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("late_module")
+    module.Late = Late  # type: ignore[attr-defined]
+
+    assert not is_instance_of_late(Late(1), "late_module", "Late")
+
+    monkeypatch.setitem(sys.modules, "late_module", module)
+    assert is_instance_of_late(Late(1), "late_module", "Late")
+    assert not is_instance_of_late(1, "late_module", "Late")
+
+
+@dataclass
+class Late:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unmade:
+    number: int
+
+
+def test_constructors_can_be_made_before_the_first_call() -> None:
+    """Twice does no harm, and an object is as it would be.  A name that is missing is an error."""
+    before = Unmade.__init__
+    make_constructors({__name__: "Unmade"})
+    made = Unmade.__init__
+    make_constructors({__name__: "Unmade"})
+
+    assert before is not made
+    assert Unmade.__init__ is made
+    assert Unmade(7).number == 7
+    with pytest.raises(AttributeError, match="Missing"):
+        make_constructors({__name__: "Missing"})

@@ -1,5 +1,6 @@
 """What a program loads with the API, and what it does not: each of these packages costs as much as numpy, or more."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,71 @@ def test_a_local_job_runs_without_http_and_structlog(parallelism: int) -> None:
     )
 
     assert not loaded_by(run) & {"aiohttp", "pyarrow", "rich", "structlog", "typer", "yaml"}
+
+
+# What runs in the program for a job without keys, windows, files, gates and checkpoints, and what does not.
+FOR_OTHER_JOBS = (
+    "flowlet.async_io.async_wait_operator",
+    "flowlet.client.collect",
+    "flowlet.connectors.files",
+    "flowlet.connectors.kafka",
+    "flowlet.connectors.remote_gate_source",
+    "flowlet.connectors.text_line_source",
+    "flowlet.ingest",
+    "flowlet.io.record_writer",
+    "flowlet.joins",
+    "flowlet.kernels",
+    "flowlet.keys.key_columns",
+    "flowlet.operators.keyed_reduce_operator",
+    "flowlet.serde.declared",
+    "flowlet.serde.element_serializer",
+    "flowlet.sorted_input",
+    "flowlet.spark",
+    "flowlet.state.rocksdb",
+    "flowlet.state_reader",
+    "flowlet.storage.state_codec",
+    "flowlet.windows",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("step", ["map(str.upper)", "filter(str.islower)", "flat_map(lambda text: [text, text])"])
+def test_a_program_with_a_plain_job_loads_nothing_for_other_jobs(parallelism: int, step: str) -> None:
+    """No numpy and no cryptography, which cost as much as the rest, and none of our modules that it has no use for."""
+    run = (
+        "import sys\n"
+        "from flowlet.datastream import StreamExecutionEnvironment\n"
+        "env = StreamExecutionEnvironment.get_execution_environment()\n"
+        f"env.set_parallelism({parallelism})\n"
+        f"env.from_collection(['a', 'b']).{step}.print()\n"
+        "env.execute()\n"
+        f"prefixes = {FOR_OTHER_JOBS!r} + ('cryptography', 'numpy')\n"
+        "print('>', *[name for name in sorted(sys.modules) if any(name == each or name.startswith(each + '.') for each in prefixes)])"
+    )
+    done = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == ">"
+
+
+@pytest.mark.slow
+def test_a_task_manager_has_loaded_what_tasks_import_late() -> None:
+    """A module of the program with the name of one of Python's or of others cannot come between, and no job waits for imports."""
+    run = (
+        "import sys\n"
+        "from flowlet.datastream import StreamExecutionEnvironment\n"
+        "env = StreamExecutionEnvironment.get_execution_environment()\n"
+        "env.set_parallelism(2)\n"
+        "seen = lambda _: ' '.join(sorted(set(sys.modules)))\n"
+        "env.from_collection([('a', 1)]).map(seen).key_by(len).map(lambda first: (first, seen(0))).print()\n"
+        "env.execute()"
+    )
+    done = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    before, after = (set(names.split()) for names in ast.literal_eval(done.stdout.partition("> ")[2].strip()))
+    assert {"numpy", "cryptography", "flowlet.state.heap_keyed_state_backend", "flowlet.io.record_writer"} <= before
+    late = {name for name in after - before if name.startswith(("flowlet.", "netstack.", "numpy."))}
+    assert {name for name in late if not name.startswith("flowlet.operators.")} == set()
 
 
 @pytest.mark.slow
