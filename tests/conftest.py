@@ -155,12 +155,20 @@ def describe_process(pid: int) -> str:
         return str(pid)
 
 
+def end_kept_server() -> None:
+    """End the process that a program keeps for its next cluster: a test is over as a program is, and then nothing of it may be there."""
+    module = sys.modules.get("flowlet.client.fork_server_client")
+    if module is not None:
+        module.KEPT_SERVER.close()
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
     threads, children, fds = live_threads(), child_pids(), open_fds()
 
     yield
 
+    end_kept_server()
     left_children = left_behind(child_pids, children)
     names = [describe_process(pid) for pid in left_children]
     for pid in left_children:

@@ -124,6 +124,10 @@ class OutputForwarder:
         os.eventfd_write(self._wake_fd, 1)
         return removed.wait(timeout_s)
 
+    def has_ended(self) -> bool:
+        """Whether it was closed, and reads no pipe any more."""
+        return not self._thread.is_alive()
+
     def drain(self, timeout_s: float = 1.0) -> None:
         """Wait until everything that the children have written by now is printed."""
         drained = Latch()

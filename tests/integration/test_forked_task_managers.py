@@ -100,6 +100,232 @@ def test_a_second_job_has_the_variables_of_its_own_time(tmp_path: Path) -> None:
     assert answers(tmp_path, text) == ["None", "None", "yes", "yes"]
 
 
+PARENT = "lambda _: os.getppid()"
+
+
+def test_a_second_job_has_the_server_of_the_first_one(tmp_path: Path) -> None:
+    """Its arguments, import path of the moment and loggers are those of its own time all the same."""
+    text = f"""
+run({PARENT})
+sys.argv.append("late")
+run(lambda _: (os.getppid(), sys.argv[1:]))
+"""
+
+    first, other, *late = answers(tmp_path, text)
+
+    assert first == other
+    assert late == [str((int(first), ["late"]))] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "look"),
+    [
+        ("os.environ['SET_LATE'] = 'yes'", "os.environ.get('SET_LATE')"),
+        ("os.umask(0o027)", "os.umask(0o027)"),
+        ("resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300))", "resource.getrlimit(resource.RLIMIT_NOFILE)"),
+        ("sys.path.append('/late')", "'/late' in sys.path"),
+        ("signal.signal(signal.SIGUSR2, signal.SIG_IGN)", "signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN"),
+        ("os.nice(3)", "os.nice(0)"),
+        ("sys.warnoptions.append('ignore::ImportWarning')", "'ignore::ImportWarning' in sys.warnoptions"),
+    ],
+)
+def test_a_second_job_has_another_server_if_the_program_has_changed(tmp_path: Path, change: str, look: str) -> None:
+    """What a process inherits, and what counts when it imports, is of the second job's time, as if nothing had run before."""
+    text = f"""
+import resource, signal
+see = lambda _: (os.getppid(), repr({look}))
+run(see)
+{change}
+run(see)
+print("> " + repr((os.getpid(), repr({look}))), flush=True)
+"""
+
+    found = [eval(line) for line in answers(tmp_path, text)]
+
+    assert found[0][0] != found[2][0]
+    assert found[0][1] != found[2][1]
+    assert found[2] == found[3]
+    assert found[2][1] == found[4][1], "the program's own"
+
+
+def test_a_kept_server_gets_working_directory_and_standard_error_anew(tmp_path: Path) -> None:
+    """Both of them often change in a program, and need no new server.  A module that was written meanwhile is found."""
+    (tmp_path / "there").mkdir()
+    text = f"""
+folder = {str(tmp_path / "there")!r}
+sys.path.append(folder)
+def see(_):
+    os.write(2, b"from the second job\\n")
+    return os.getppid(), os.getcwd(), __import__("written_late").VALUE
+run({PARENT})
+os.chdir(folder)
+with open("written_late.py", "w") as module:
+    module.write("VALUE = 7")
+kept = os.dup(2)
+file = os.open("errors", os.O_WRONLY | os.O_CREAT)
+os.dup2(file, 2)
+run(see)
+os.dup2(kept, 2)
+""".replace("\\\\", "\\")
+
+    first, _, *second = answers(tmp_path, text)
+
+    assert second == [str((int(first), str(tmp_path / "there"), 7))] * 2
+    assert (tmp_path / "there" / "errors").read_text() == "from the second job\n" * 2
+
+
+def test_a_kept_server_holds_no_pipe_of_the_program(tmp_path: Path) -> None:
+    """Whoever reads what a job writes to standard error comes to the end of it when the job is over."""
+    text = f"""
+reading, writing = os.pipe()
+kept = os.dup(2)
+os.dup2(writing, 2)
+os.close(writing)
+run({PARENT})
+os.dup2(kept, 2)
+print("> " + repr(os.read(reading, 100)))
+run({PARENT})
+"""
+
+    first, other, read, *second = answers(tmp_path, text)
+
+    assert read == "b''"
+    assert {first, other, *second} == {first}
+
+
+def test_a_kept_server_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    text = f"""
+parents = []
+for _ in range(2):
+    with env.from_collection([1]).map({PARENT}).execute_and_collect() as found:
+        parents += found
+    os.kill(parents[-1], 9)
+print("> " + repr(len(set(parents))))
+"""
+
+    assert answers(tmp_path, text) == ["2"]
+
+
+def test_a_program_that_closes_what_is_open_between_two_jobs_keeps_its_new_files(tmp_path: Path) -> None:
+    """The numbers of the closed descriptors may be those of files by now, which are not ours to close or to write to."""
+    (tmp_path / "file").touch()
+    text = f"""
+run({PARENT})
+for name in os.listdir("/proc/self/fd"):
+    if os.path.lexists(f"/proc/self/fd/{{name}}") and os.readlink(f"/proc/self/fd/{{name}}").startswith("socket"):
+        replaced = int(name)
+file = os.open({str(tmp_path / "file")!r}, os.O_RDWR)
+os.dup2(file, replaced)
+run({PARENT})
+print("> " + os.readlink(f"/proc/self/fd/{{replaced}}") + " " + str(os.fstat(replaced).st_size))
+"""
+
+    first, _, other, _, last = answers(tmp_path, text)
+
+    assert first != other
+    assert last == f"{tmp_path / 'file'} 0"
+
+
+def test_clusters_at_the_same_time_have_a_server_each_and_one_is_kept(tmp_path: Path) -> None:
+    text = f"""
+def parents():
+    return env.from_collection([1]).map({PARENT}).execute_and_collect()
+def num_children():
+    return len(open(f"/proc/self/task/{{os.getpid()}}/children").read().split())
+with parents() as one, parents() as other:
+    both = num_children()
+    found = [*one, *other]
+with parents() as third:
+    found += third
+print("> " + repr((both, num_children(), len(set(found)))))
+"""
+
+    assert answers(tmp_path, text) == ["(2, 1, 2)"]
+
+
+def test_a_fork_of_the_program_has_a_server_of_its_own(tmp_path: Path) -> None:
+    """And leaves the program's one alone, also when it ends."""
+    text = f"""
+run({PARENT})
+child = os.fork()
+if not child:
+    run({PARENT})
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+run({PARENT})
+"""
+
+    one, _, of_child, _, again, _ = answers(tmp_path, text)
+
+    assert one == again
+    assert of_child != one
+
+
+ENDS = {
+    "exit": "",
+    "sys.exit": "sys.exit()",
+    "os._exit": "os._exit(0)",
+    "exception": "raise ValueError",
+    "SIGTERM": "os.kill(os.getpid(), 15)",
+    "SIGKILL": "os.kill(os.getpid(), 9)",
+    "exec": "os.execv('/bin/true', ['true'])",
+    "exit function that runs a job": "sys.exit()",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_kept_server_ends_with_the_program(tmp_path: Path, end: str) -> None:
+    """However that ends, and at once: it does not rest to its end."""
+    early = f"import atexit\natexit.register(lambda: run({PARENT}))\n" if "function" in end else ""
+    text = f"run({PARENT})\nprint('> ready', flush=True)\nsys.stdin.readline()\n{ENDS[end]}"
+    (tmp_path / "program.py").write_text(HEAD + early + text)
+    with running(str(tmp_path / "program.py")) as program:
+        program.wait_for_output("ready")
+        (server,) = psutil.Process(program.process.pid).children()
+        program.answer()
+        _, out, _ = program.end()
+
+        assert psutil.wait_procs([server], timeout=PATIENCE_S)[1] == []
+    assert len(out.splitlines()) == (2 if "function" in end else 0)
+
+
+def test_a_kept_server_has_no_thread_and_few_descriptors_in_the_program(tmp_path: Path) -> None:
+    """Their number does not grow with the jobs, nor that of processes."""
+    text = f"""
+def count():
+    children = open(f"/proc/self/task/{{os.getpid()}}/children").read().split()
+    return threading.active_count(), len(os.listdir("/proc/self/fd")), len(children)
+run({PARENT})
+one = count()
+for _ in range(3):
+    run({PARENT})
+print("> " + repr((one == count(), one[0], one[2])))
+"""
+
+    assert answers(tmp_path, text)[-1] == "(True, 1, 1)"
+
+
+def test_a_program_that_waits_for_all_of_its_children_goes_on(tmp_path: Path) -> None:
+    """A server whose rest is over has ended; the next job has another one."""
+    text = f"""
+from flowlet.client.fork_server_client import KEPT_SERVER
+KEPT_SERVER.max_rest_s = 0.01
+run({PARENT})
+try:
+    while True:
+        os.wait()
+except ChildProcessError:
+    print("> none is left", flush=True)
+run({PARENT})
+"""
+
+    found = answers(tmp_path, text)
+
+    assert found[2] == "none is left"
+    assert found[0] != found[3]
+
+
 WAITS = """
 env.from_collection([1, 2]).rebalance().map(lambda _: (os.write(1, b"runs\\\\n"), time.sleep(3600))).print()
 env.execute()
