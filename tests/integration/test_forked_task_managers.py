@@ -211,14 +211,11 @@ def test_a_program_that_closes_what_is_open_between_two_jobs_keeps_its_new_files
     (tmp_path / "file").touch()
     text = f"""
 run({PARENT})
-numbers = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2 and os.path.exists(f"/proc/self/fd/{{name}}") is False]
-for number in numbers:
-    link = os.readlink(f"/proc/self/fd/{{number}}") if os.path.lexists(f"/proc/self/fd/{{number}}") else ""
-    if link.startswith("socket"):
-        file = os.open({str(tmp_path / "file")!r}, os.O_RDWR)
-        os.dup2(file, number)
-        os.close(file)
-        replaced = number
+for name in os.listdir("/proc/self/fd"):
+    if os.path.lexists(f"/proc/self/fd/{{name}}") and os.readlink(f"/proc/self/fd/{{name}}").startswith("socket"):
+        replaced = int(name)
+file = os.open({str(tmp_path / "file")!r}, os.O_RDWR)
+os.dup2(file, replaced)
 run({PARENT})
 print("> " + os.readlink(f"/proc/self/fd/{{replaced}}") + " " + str(os.fstat(replaced).st_size))
 """
@@ -236,8 +233,8 @@ def parents():
 def num_children():
     return len(open(f"/proc/self/task/{{os.getpid()}}/children").read().split())
 with parents() as one, parents() as other:
-    found = [*one, *other]
     both = num_children()
+    found = [*one, *other]
 with parents() as third:
     found += third
 print("> " + repr((both, num_children(), len(set(found)))))
