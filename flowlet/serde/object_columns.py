@@ -26,6 +26,7 @@ from flowlet.serde.column_format import DICTS, FIELDS, OBJECTS, ROWS, check_end,
 from flowlet.serde.element_limits import MAX_FIELDS
 from flowlet.serde.flat_classes import Maker, dict_maker, flat_class_of, parts_of_dicts
 from flowlet.serde.pickles.class_references import class_of, class_reference
+from flowlet.serde.pickles.record_pickle import is_of_another_program, of_running_program
 from netstack.late import dataclass
 
 # Fewer objects are pickled: the headers of their columns have more bytes.  At 12 instances of six fields both ways take the same time.
@@ -98,13 +99,16 @@ class ObjectsHead:
 
 
 def head_of_objects(payload: memoryview, decode: ColumnDecoder, depth: int) -> ObjectsHead:
-    """Decode the head of OBJECTS."""
+    """Decode the head of OBJECTS.  What another program wrote is made of its classes first, and then of those of the running program."""
     start = _HEAD_SIZE.size + _HEAD_SIZE.unpack_from(payload)[0]
     if start > len(payload):
         raise SerdeError(f"the head of a column of objects ends {start - len(payload)} bytes behind it")
     names, reference = _read_head(bytes(payload[_HEAD_SIZE.size : start]), decode, depth)
     kind = class_of(reference)
-    return ObjectsHead(names, kind, start, _maker_of(kind, names))
+    maker = _maker_of(kind, names)
+    if is_of_another_program():
+        return ObjectsHead(names, kind, start, lambda columns: of_running_program(maker(columns)))
+    return ObjectsHead(names, kind, start, maker)
 
 
 def head_of_dicts(payload: memoryview, decode: ColumnDecoder, depth: int) -> ObjectsHead:

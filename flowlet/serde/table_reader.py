@@ -47,6 +47,7 @@ from flowlet.serde.column_format import (
 from flowlet.serde.columns import decode_column, decode_payload
 from flowlet.serde.int_columns import INTS, decode_ints
 from flowlet.serde.object_columns import head_of_dicts, head_of_objects, names_of_rows
+from flowlet.serde.pickles.record_pickle import is_of_another_program
 from flowlet.serde.short_text_columns import decode_short_texts
 
 _FIELD_DEPTH: Final = 1
@@ -104,9 +105,11 @@ def _rows(payload: memoryview, num_records: int, dictionary: ChannelDictionary) 
     return Columns(num_records, fields, Shape.ROW, names, key_position)
 
 
-def _objects(kind: int, payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns:
+def _objects(kind: int, payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns | list[Any]:
     head = (head_of_objects if kind == OBJECTS else head_of_dicts)(payload, decode_column, 0)
     fields, key_position = _fields(payload, head.start, len(head.names), num_records, dictionary)
+    if kind == OBJECTS and is_of_another_program():
+        return head.make([field.to_list() for field in fields])  # now: the classes are known while the bytes are read
     return Columns(num_records, fields, Shape.OBJECT, head.names, key_position, head.kind, head.make)
 
 

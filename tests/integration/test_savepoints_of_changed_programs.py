@@ -1,4 +1,7 @@
-"""A program goes on from the savepoint of another one that defined the same classes in its main module, in this process or in others."""
+"""A program goes on from the savepoint, or an unaligned checkpoint, of another one that defined the same classes in its main module.
+
+Its functions run in this process or in others.
+"""
 
 import functools
 import subprocess
@@ -115,9 +118,11 @@ CHANGED = (
 )
 
 
-def run(folder: Path, which: str, classes: str, checked: str, parallelism: int, backend: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, which: str, classes: str, checked: str, parallelism: int, backend: str, text: str = PROGRAM
+) -> subprocess.CompletedProcess[str]:
     program = folder / f"{which}.py"
-    program.write_text(PROGRAM.replace("CLASSES", classes).replace("CHECKED", checked), encoding="utf-8")
+    program.write_text(text.replace("CLASSES", classes).replace("CHECKED", checked), encoding="utf-8")
     arguments = [sys.executable, str(program), str(folder), which, str(parallelism), backend]
     environment = {"FLOWLET_SECRET_FILE": str(folder / "secret"), "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
     return subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
@@ -159,3 +164,74 @@ def test_a_class_that_is_gone_is_named_with_its_state(parallelism: int, savepoin
 
     assert second.returncode != 0
     assert "the state of operator 'KeyedProcess', 'total': class Total of the program is in the state, and is not found" in second.stderr
+
+
+IN_FLIGHT = """
+import sys
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from flowlet.common import Configuration
+from flowlet.datastream import StreamExecutionEnvironment
+
+CLASSES
+
+FOLDER = Path(sys.argv[1])
+IS_FIRST = sys.argv[2] == "first"
+
+
+def made(number):
+    if not IS_FIRST:
+        with open(FOLDER / "made again", "a") as file:
+            file.write(f"{number}\\n")
+    return Reading(number=number, color=Color.RED)
+
+
+def slow(reading):
+    if IS_FIRST:
+        time.sleep(0.05)  # what makes the back pressure; ended by the cancel
+    assert type(reading) is Reading and reading.color is Color.RED, reading
+    return CHECKED
+
+
+env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({
+    "execution.checkpointing.dir": str(FOLDER / "checkpoints"), "execution.checkpointing.interval": "300 ms",
+    "execution.checkpointing.unaligned.enabled": "true",
+    "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+    **({} if IS_FIRST else {"execution.state-recovery.path": str(max((FOLDER / "checkpoints").rglob("_metadata")).parent)}),
+}))
+env.set_parallelism(int(sys.argv[3]))
+readings = env.from_collection(range(2000)).map(made).set_parallelism(1).uid("readings").rebalance()
+found = readings.map(slow).set_parallelism(2).uid("slow")
+if IS_FIRST:
+    found.print()
+    job = env.execute_async("first")
+    while not list((FOLDER / "checkpoints").rglob("chk-3")):  # the one before is complete then, and is kept
+        time.sleep(0.01)
+    job.cancel().result()
+else:
+    with found.execute_and_collect("second") as results:
+        found = list(results)
+    made_again = (FOLDER / "made again").read_text().split() if (FOLDER / "made again").exists() else []
+    print(len(found) > len(made_again), len(found) == len(set(found)), max(found))
+"""
+COLORS, CHANGED_COLORS = "class Color(Enum):\n    RED = 1\n", "class Color(Enum):\n    BLUE = 1\n    RED = 2\n"
+FIELDS, CHANGED_FIELDS = "    number: int\n    color: Color\n", "    color: Color\n    number: int\n    unit: str = 'm'\n"
+
+
+@pytest.mark.parametrize(
+    ("decorator", "base"), [("@dataclass", ""), ("", "(typing.NamedTuple)"), ("", "(msgspec.Struct)")], ids=["dataclass", "tuple", "struct"]
+)
+def test_records_in_flight_in_an_unaligned_checkpoint_become_instances_of_the_changed_program(
+    decorator: str, base: str, tmp_path: Path
+) -> None:
+    """Each once; those that were in flight are not made again.  Few are pickled, many travel as columns of their fields."""
+    reading = f"import msgspec, typing\n{decorator}\nclass Reading{base}:\n"
+    first = run(tmp_path, "first", COLORS + reading + FIELDS, "reading.number", 2, "", IN_FLIGHT)
+    assert first.returncode == 0, first.stderr
+
+    second = run(tmp_path, "second", CHANGED_COLORS + reading + CHANGED_FIELDS, "reading.number, reading.unit", 2, "", IN_FLIGHT)
+
+    assert (second.returncode, second.stdout) == (0, "True True (1999, 'm')\n"), second.stderr

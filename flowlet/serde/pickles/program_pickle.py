@@ -11,10 +11,12 @@ Rules: cloudpickle's, and for what it does not know:
        names of the main module that are types (``NewType``, ``ParamSpec``, ``type X = ...``) go by value.
        the generators of random numbers that a process shares (of the functions of ``random`` and ``numpy.random``) go by name: each
        process has its own.
+       what ``dataclasses`` marks the absence of a default with goes by name: fields of a class by value have the very object.
        a file of text is refused as other files are, even if it was opened for reading; cloudpickle would send its content.  The standard
        output and the standard error go by name.
 """
 
+import dataclasses
 import functools
 import importlib
 import io
@@ -37,6 +39,7 @@ _LRU_CACHE: Final = type(functools.lru_cache(len))
 _DISPATCHING: Final = functools.singledispatch(len).__code__  # type: ignore[attr-defined]  # it is a function
 _MAIN: Final = "__main__"
 _PARTS_BY_VALUE: Final = 6  # of cloudpickle's reduction of a class by value
+_MARKERS: Final = {type(getattr(dataclasses, name)): name for name in ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")}
 _SHARED_GENERATORS: Final = (("random", "_inst"), ("numpy.random.mtrand", "_rand"))  # that the functions of these modules belong to
 
 
@@ -164,6 +167,7 @@ _REDUCERS: Final[dict[Any, Callable[[Any], Any]]] = {
     typing.ParamSpec: _reduce_param_spec,
     typing.TypeVarTuple: _reduce_type_var_tuple,
 }
+_REDUCERS.update(dict.fromkeys(_MARKERS, lambda marker: _MARKERS[type(marker)]))
 if sys.version_info >= (3, 12):
     _REDUCERS[typing.TypeAliasType] = _reduce_type_alias
 

@@ -1,5 +1,7 @@
 """``program_pickle``: functions by value keep the files that they come from."""
 
+import dataclasses
+import pickle
 import traceback
 from collections.abc import Callable
 
@@ -42,3 +44,9 @@ def test_values_and_protocols_are_those_of_cloudpickle() -> None:
     value = {"a": [1, 2.5, None, ("x",)], "f": len}
     assert cloudpickle.loads(program_pickle.dumps(value)) == value
     assert program_pickle.dumps(value, 4)[:2] == b"\x80\x04"
+
+
+@pytest.mark.parametrize("marker", [dataclasses.MISSING, dataclasses.KW_ONLY])
+def test_what_dataclasses_marks_fields_with_stays_itself(marker: object) -> None:
+    """Else a field of a class by value would have a default that is none."""
+    assert pickle.loads(program_pickle.dumps(marker)) is marker
