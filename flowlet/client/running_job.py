@@ -224,9 +224,18 @@ class RunningJob:
         else:
             if document is not None and document["state"] != JobStatus.FINISHED.name:
                 return self._failure_of(document)
-            failure = JobExecutionError(f"job {self._name!r}: its results could not be read: {error}")
+            failure = JobExecutionError(f"job {self._name!r}: its results could not be read: {error}{self._last_restart()}")
         failure.__cause__ = error  # the job does not explain it, so the client's own frames matter
         return failure
+
+    def _last_restart(self) -> str:
+        """Which task made the job restart last, for an error; empty: none did, or the JobManager does not say."""
+        with contextlib.suppress(FlowletError):
+            document = self.metrics()
+            causes = [f"{each['task']}: {each['cause']}" for each in document.get("restarts", []) if each["task"]]
+            if causes:
+                return f"; the job has restarted {document['numRestarts']} times, last because of {causes[0]}"
+        return ""
 
     def cancel_quietly(self) -> None:
         """``cancel``, but a cluster that cannot be reached is no error."""

@@ -238,3 +238,19 @@ def test_a_cancelled_job_says_why_if_nobody_asked_for_it() -> None:
 
     assert describe_end(cancelled) == "job 'j' was cancelled: no sign of life from its client"
     assert describe_end(document("CANCELED")) == "job 'j' was cancelled"
+
+
+def test_results_that_cannot_be_read_are_explained_by_the_task_that_made_the_job_restart(
+    cluster: SharedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the client itself has reported comes later, and explains nothing."""
+    job = cluster.execute(endless_shuffle())
+    restarts = [{"task": None, "cause": "the results were lost"}, {"task": "tail (1/2)", "cause": "ValueError: four"}]
+    document = {"state": "RUNNING", "numRestarts": 2, "restarts": restarts}
+    monkeypatch.setattr(job, "_wait_terminal", lambda _: None)
+    monkeypatch.setattr(job, "metrics", lambda: document)
+
+    failure = job.explain(FlowletError("no partition"))
+
+    expected = "its results could not be read: no partition; the job has restarted 2 times, last because of tail (1/2): ValueError: four"
+    assert str(failure) == f"job 'endless': {expected}"
