@@ -71,7 +71,10 @@ class HeadInput:
         self._process(chunk)
 
     def process_some(self, chunk: Chunk) -> int:
-        """Process and count records until a mail waits, at least one; returns how many.  Those before one that fails count, too."""
+        """Process and count records until a mail waits; returns how many; none if a mail comes before the first.
+
+        Those before one that fails count, too.
+        """
         try:
             num_done = self._process_some(chunk)
         except UserFunctionError as error:

@@ -74,7 +74,7 @@ class RecordLoop:
         keys: Iterable[Any] | None = None,
         interrupts: Interrupts | None = None,
     ) -> int:
-        """Process records; returns how many: all, unless ``interrupts`` were not empty after one of them.
+        """Process records; returns how many: all, unless ``interrupts`` were not empty in front of one of them; 0 if in front of the first.
 
         Args:
             records: in stream order; may be lazy: the next record is requested when the last one is fully processed.

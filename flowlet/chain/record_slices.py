@@ -143,7 +143,7 @@ class RecordSlices(Generic[Origin]):
     ) -> bool:
         """Give elements on until nothing waits, or ``should_stop`` says so after one; returns whether nothing waits.
 
-        ``process_some`` returns how many records it has processed, at least one; the others are given again.
+        ``process_some`` returns how many records it has processed; the others are given again.
         """
         waiting = self._waiting
         while waiting:

@@ -67,7 +67,7 @@ class Input(Protocol):
         """Process records, in stream order."""
 
     def process_some(self, chunk: Chunk) -> int:
-        """Process records until a mail waits, at least one; returns how many."""
+        """Process records until a mail waits; returns how many; none if a mail comes before the first."""
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Process a watermark: the input's event time advanced."""
@@ -273,7 +273,7 @@ class StreamOperator:
         raise TypeError(f"operator {self.name!r}, a {type(self).__name__}, takes no input")
 
     def process_some(self, chunk: Chunk) -> int:
-        """Process records as the head of a chain until ``ctx.interrupts`` is not empty, at least one; returns how many.
+        """Process records as the head of a chain until ``ctx.interrupts`` is not empty; returns how many; none if a mail comes before the first.
 
         Raises as ``process_chunk``.  The caller keeps the rest, and gives it again before anything else.
         """

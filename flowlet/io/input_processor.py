@@ -125,7 +125,7 @@ class SliceableHead(ChainHead, Protocol):
     """A head that can stop between two records."""
 
     def process_some(self, chunk: Chunk) -> int:
-        """Process records until a mail waits, at least one; returns how many."""
+        """Process records until a mail waits; returns how many; none if a mail comes before the first."""
 
 
 class InputProcessor:

@@ -421,8 +421,8 @@ class SourceOperator(StreamOperator):
         self._has_nothing = isinstance(element, Chunk) and not len(element)
         if not self._has_nothing:
             split = event_time.current_split if event_time is not None and isinstance(element, Chunk) else None
-            if self._slices.is_needless_for(element):
-                self._emit_some(split, element)
+            # A mail that comes before the record is taken leaves it here.
+            if self._slices.is_needless_for(element) and self._emit_some(split, element):
                 if event_time is not None:
                     event_time.end_chunk()
             else:

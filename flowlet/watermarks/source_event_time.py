@@ -187,7 +187,7 @@ class SourceEventTime:
         return None if self._reader is None else self._reader.current_split
 
     def process_some(self, chunk: Chunk, split: str | None, interrupts: Interrupts | None) -> int:
-        """Process records of a split until ``interrupts`` are not empty, at least one; returns how many."""
+        """Process records of a split until ``interrupts`` are not empty; returns how many; none if a mail comes before the first."""
         if self._reader is None or split is None:
             return self._whole.process_chunk(chunk, interrupts)
         open_splits = self._reader.open_splits

@@ -151,6 +151,28 @@ def test_a_failure_of_a_consumer_is_not_blamed_on_the_source() -> None:
         harness.operator.emit_next()
 
 
+def test_a_single_record_in_front_of_which_a_mail_comes_is_emitted_afterwards() -> None:
+    """The loop of the chain is left before its first record; the forced interleaving."""
+    taken: list[int] = []
+
+    class InterruptedOutput:
+        def collect_some(self, chunk: Chunk, interrupts: object) -> int:
+            if not taken:
+                taken.append(0)
+                return 0
+            taken.extend(chunk.values)
+            return len(chunk)
+
+    harness = Harness(SourceOperator(CollectionSource([7])))
+    harness.operator.out = InterruptedOutput()
+
+    assert harness.operator.emit_next(lambda: True)
+    while harness.operator.emit_next(lambda: True):
+        pass
+
+    assert taken == [0, 7]
+
+
 def test_a_source_goes_on_where_its_snapshot_was_taken() -> None:
     harness = Harness(SourceOperator(CollectionSource(range(2500))))
     harness.operator.emit_next()
