@@ -33,8 +33,9 @@ class AsyncDataStream:
         data_stream: the records to call for.
         async_function: an ``AsyncFunction``, or an ``async def`` function of one record; returns a list.
         timeout: for all attempts of one record together, from the start of its first call.
-        capacity: how many records may wait for their results at once.  Further ones wait unstarted, and are in the checkpoints; meanwhile
-            no input is read; cancellation, timers, and checkpoints whose barriers have reached the task wait for no call.
+        capacity: how many records may wait for their results at once; a watermark between them counts as one, as in Flink.  Further ones
+            wait unstarted, and are in the checkpoints; meanwhile no input is read; cancellation, timers, and checkpoints whose barriers
+            have reached the task wait for no call.
         output_type: of the results.
 
     They raise JobGraphError for a wrong argument; the message says what to write instead.

@@ -170,12 +170,27 @@ def open_to_read(path: Path) -> "rocksdict.Rdict":
 
 
 def rows_of(db: "rocksdict.Rdict", prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the rows that begin with ``prefix``, in order."""
-    row: Any
-    for row, value in db.items(from_key=prefix):
-        if not row.startswith(prefix):
-            return
-        yield row, value
+    """Keys and values of the rows that begin with ``prefix``, in order.
+
+    The iterator has an upper bound: without one it looks past the last row for another that exists, over all rows that were deleted and
+    not compacted yet, and the end of N keys with a map each takes time in proportion to the square of N.
+    """
+    import rocksdict
+
+    rows: Any
+    if (end := _after(prefix)) is None:
+        rows = db.items(from_key=prefix)
+    else:
+        options = rocksdict.ReadOptions()
+        options.set_iterate_upper_bound(end)
+        rows = db.items(from_key=prefix, read_opt=options)
+    yield from rows
+
+
+def _after(prefix: bytes) -> bytes | None:
+    """The first bytes after all that begin with ``prefix``; None: there are none."""
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes([head[-1] + 1]) if head else None
 
 
 def _options() -> "rocksdict.Options":

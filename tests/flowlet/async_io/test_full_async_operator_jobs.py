@@ -14,6 +14,7 @@ from flowlet.common import Configuration, Duration, Time, WatermarkStrategy
 from flowlet.common.job_client import JobClient
 from flowlet.common.job_status import JobStatus
 from flowlet.common.typeinfo import Types
+from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
     AsyncDataStream,
@@ -33,6 +34,7 @@ from flowlet.datastream.connectors import DiscardingSink, NumberSequenceSource
 from flowlet.datastream.window import TumblingEventTimeWindows
 from flowlet.errors import JobExecutionError
 from flowlet.testing import MiniCluster
+from flowlet.timers import keyed_timer_service_manager
 from tests.waiting import PATIENCE_S, spin_until
 
 pytestmark = pytest.mark.slow
@@ -63,6 +65,12 @@ def new_calls() -> Iterator[None]:
     calls = Calls()
     yield
     calls = Calls()
+
+
+@pytest.fixture(autouse=True)
+def timers_that_are_always_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers of a watermark are interrupted after each one, as a slow machine or a mail does now and then."""
+    monkeypatch.setattr(keyed_timer_service_manager, "BUDGET_NS", 0)
 
 
 @pytest.fixture
@@ -143,15 +151,44 @@ class FirstOfWindow(ProcessWindowFunction):
         return list(elements)[:1]
 
 
-def behind_windows_that_end_with_the_input(env: StreamExecutionEnvironment) -> DataStream:
-    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(ValueAsTime())
+class WatermarkAfterEachRecord(WatermarkGenerator):
+    """No more records of a time follow the first one."""
+
+    def on_event(self, event: int, event_timestamp: int, output: WatermarkOutput) -> None:
+        output.emit_watermark(event_timestamp - 1)
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Nothing: the job's watermarks do not depend on the clock."""
+
+
+def windows_that_end_with_the_input(env: StreamExecutionEnvironment, size: Duration) -> DataStream:
+    """Those of all keys have the same end, so their timers have the same time."""
+    strategy = WatermarkStrategy.for_generator(WatermarkAfterEachRecord).with_timestamp_assigner(ValueAsTime())
     stamped = numbers(env).assign_timestamps_and_watermarks(strategy)
-    windows = stamped.key_by(lambda value: value, Types.LONG()).window(TumblingEventTimeWindows.of(Duration.of_days(1)))
+    windows = stamped.key_by(lambda value: value, Types.LONG()).window(TumblingEventTimeWindows.of(size))
     return AsyncDataStream.ordered_wait(windows.process(FirstOfWindow(), Types.LONG()), Ask(), NO_TIMEOUT, CAPACITY, Types.LONG())
 
 
+def behind_windows_that_end_with_the_input(env: StreamExecutionEnvironment) -> DataStream:
+    """The watermark before their end came before their results: timers that are interrupted have none to emit."""
+    return windows_that_end_with_the_input(env, Duration.of_millis(NUM_RECORDS))
+
+
+def behind_a_watermark_between_windows(env: StreamExecutionEnvironment) -> DataStream:
+    """Timers that are interrupted emit the watermark before their end behind their first result: it takes the second place."""
+    return windows_that_end_with_the_input(env, Duration.of_days(1))
+
+
 KINDS = pytest.mark.parametrize(
-    "build", [behind_the_source, behind_a_partition, at_the_head_of_a_task, with_retries, behind_windows_that_end_with_the_input]
+    ("build", "num_calls"),
+    [
+        pytest.param(behind_the_source, CAPACITY, id="behind_the_source"),
+        pytest.param(behind_a_partition, CAPACITY, id="behind_a_partition"),
+        pytest.param(at_the_head_of_a_task, CAPACITY, id="at_the_head_of_a_task"),
+        pytest.param(with_retries, CAPACITY, id="with_retries"),
+        pytest.param(behind_windows_that_end_with_the_input, CAPACITY, id="behind_windows_that_end_with_the_input"),
+        pytest.param(behind_a_watermark_between_windows, CAPACITY - 1, id="behind_a_watermark_between_windows"),
+    ],
 )
 
 
@@ -165,8 +202,9 @@ def started(cluster: MiniCluster, folder: Path, build: Build, savepoint: str = "
     return env.execute_async("asks")
 
 
-def until_full() -> None:
-    spin_until(lambda: len(calls.started) >= CAPACITY, "the first calls")
+def until_full(num_calls: int = CAPACITY) -> None:
+    """Wait until so many calls run; watermarks take the other places."""
+    spin_until(lambda: len(calls.started) >= num_calls, "the first calls")
 
 
 def ended(job: JobClient) -> JobStatus:
@@ -179,17 +217,17 @@ def ended(job: JobClient) -> JobStatus:
 
 
 @KINDS
-def test_a_savepoint_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build) -> None:
+def test_a_savepoint_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
     """It has the running calls and the records that wait unstarted; a job that begins with it asks for all of them, in order."""
     job = started(cluster, tmp_path, build)
-    until_full()
+    until_full(num_calls)
 
     savepoint = job.trigger_savepoint().result()
     started_before = list(calls.started)
     job.cancel()
     ended(job)
 
-    assert sorted(started_before) == list(range(CAPACITY))
+    assert sorted(started_before) == list(range(num_calls))
     assert calls.results == []
     calls.started.clear()
     calls.answer.set_result(None)
@@ -231,15 +269,15 @@ def test_a_barrier_right_behind_the_records_in_hand_is_taken_while_calls_run(clu
 
 
 @KINDS
-def test_a_stop_without_drain_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build) -> None:
+def test_a_stop_without_drain_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
     """It ends the job while calls run; they are interrupted, and asked again by the next job."""
     job = started(cluster, tmp_path, build)
-    until_full()
+    until_full(num_calls)
 
     savepoint = job.stop_with_savepoint(False).result()
 
     assert ended(job) is JobStatus.FINISHED
-    assert sorted(calls.started) == list(range(CAPACITY))
+    assert sorted(calls.started) == list(range(num_calls))
     assert calls.results == []
     calls.answer.set_result(None)
     assert ended(started(cluster, tmp_path, build, savepoint)) is JobStatus.FINISHED
@@ -247,16 +285,16 @@ def test_a_stop_without_drain_waits_for_no_call(cluster: MiniCluster, tmp_path: 
 
 
 @KINDS
-def test_a_cancelled_job_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build) -> None:
+def test_a_cancelled_job_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
     """What runs is interrupted, and what waits never starts."""
     job = started(cluster, tmp_path, build)
-    until_full()
+    until_full(num_calls)
 
     job.cancel()
 
     assert ended(job) is JobStatus.CANCELED
-    assert sorted(calls.started) == list(range(CAPACITY))
-    assert build is with_retries or sorted(calls.interrupted) == list(range(CAPACITY))
+    assert sorted(calls.started) == list(range(num_calls))
+    assert build is with_retries or sorted(calls.interrupted) == list(range(num_calls))
 
 
 @pytest.mark.parametrize("build", [behind_the_source, behind_a_partition, at_the_head_of_a_task])

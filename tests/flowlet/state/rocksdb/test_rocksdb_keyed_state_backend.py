@@ -37,6 +37,8 @@ from flowlet.timers.time_api import KeyContext
 from flowlet.tm.main_objects import MAIN_OBJECTS
 
 pytest.importorskip("rocksdict")
+
+from flowlet.state.rocksdb import rocksdb_store
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
 
 pytestmark = pytest.mark.slow
@@ -453,3 +455,44 @@ def test_files_of_another_program_get_the_classes_of_the_one_that_runs(backends:
     backends.files.former_classes = RunningClasses(MAIN_OBJECTS.class_of)
     with pytest.raises(StateRestoreError, match=r"state '(value|map|list)': class Color of the program has no member .* any more"):
         backends.new("incremental", snapshot)
+
+
+class Skipped:
+    """Counts the rows that iterators of databases that are made from now on pass over, because they were deleted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._options = rocksdb_store._options()
+        self._options.enable_statistics()
+        monkeypatch.setattr(rocksdb_store, "_options", lambda: self._options)
+
+    def __call__(self) -> int:
+        (line,) = (each for each in str(self._options.get_statistics()).splitlines() if "number.iter.skip " in each)
+        return int(line.rpartition(" ")[2])
+
+
+@pytest.mark.parametrize("name", ["items", "keys", "values", "is_empty", "clear"])
+def test_a_map_is_read_without_a_look_at_the_maps_of_keys_that_have_ended(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their deleted rows lie beside its own, until a compaction; to end many keys took the square of their number."""
+    num_keys, num_skipped, context = 300, Skipped(monkeypatch), KeyContext()
+    place = RocksDBPlace(str(tmp_path), cache_bytes=1)  # so each access is one of RocksDB
+    backend = RocksDBKeyedStateBackend(context, lambda: 5, ALL, MAX_PARALLELISM, place)
+    try:
+        state = backend.state(MapStateDescriptor("map"), MapStateDescriptor)
+        for key in range(num_keys):
+            context.current_key = key
+            state.put("a", 1)
+        for key in range(num_keys):
+            context.current_key = key
+            state.remove("a")
+        assert backend.keys_of("map") == []
+        before = num_skipped()
+
+        for key in range(num_keys):
+            context.current_key = key
+            getattr(state, name)()
+
+        assert num_skipped() - before <= 4 * num_keys, "its own rows, and no more"
+    finally:
+        backend.close()
