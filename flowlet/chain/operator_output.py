@@ -190,7 +190,7 @@ class OperatorOutput:
         self._main.collect(chunk, None)
 
     def collect_some(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        """Emit records until ``interrupts`` are not empty; returns how many; none if a mail comes before the first.  For the head of a chain.
+        """Emit records for the head of a chain, until ``interrupts`` are not empty; returns how many, perhaps none.
 
         None: emit all.  Takes over the chunk if all were emitted.
         """

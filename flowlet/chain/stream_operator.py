@@ -273,7 +273,7 @@ class StreamOperator:
         raise TypeError(f"operator {self.name!r}, a {type(self).__name__}, takes no input")
 
     def process_some(self, chunk: Chunk) -> int:
-        """Process records as the head of a chain until ``ctx.interrupts`` is not empty; returns how many; none if a mail comes before the first.
+        """Process records as the head of a chain until ``ctx.interrupts`` is not empty; returns how many, perhaps none.
 
         Raises as ``process_chunk``.  The caller keeps the rest, and gives it again before anything else.
         """
