@@ -153,11 +153,6 @@ class KeyedTimerService:
                 return due is None or due > timestamp
         return True
 
-    def completed_until(self, timestamp: int) -> int:
-        """The largest time up to ``timestamp`` for which no event time timer is left."""
-        due = self._event_time.next_timestamp()
-        return timestamp if due is None else min(timestamp, due - 1)
-
     def _on_clock(self, timestamp_ms: int) -> None:
         self._clock_timer = None
         end_ns = self._clock_ns() + BUDGET_NS

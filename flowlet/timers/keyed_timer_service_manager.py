@@ -4,12 +4,12 @@ Side:       task.
 Invariants: a watermark is passed on after all timers up to it have fired.  Whoever finishes the operator waits until ``is_interrupted`` is
             false, so no timer is left then.
 Units:      timestamps in milliseconds.
-Source:     Flink ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcessor`` (FLINK-20217: timers must let barriers pass).  Flink's
-            output watermark waits for the last timer.  Here interrupted timers pass on the watermarks in between, so that consumers
-            do not stand still.
+Source:     Flink ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcessor`` (FLINK-20217: timers must let barriers pass).  Unlike
+            there each watermark is passed on, with its own timers before it: so interruptions, which are left to chance, change no result.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
@@ -136,10 +136,6 @@ class KeyedTimerServiceManager:
         """As ``advance_watermark``, but may stop after a timer; False if due timers are left."""
         return all(service.try_advance_watermark(timestamp, should_stop) for service in self._services.values())
 
-    def completed_until(self, timestamp: int) -> int:
-        """The largest time up to ``timestamp`` for which no service has event time timers left."""
-        return min((service.completed_until(timestamp) for service in self._services.values()), default=timestamp)
-
     def snapshot(self) -> TimersByKeyGroup:
         """All timers by key group and name of the service, also those restored for services that were never made."""
         groups: dict[int, dict[str, KeyGroupTimers]] = {}
@@ -195,14 +191,14 @@ class MailboxWatermarkProcessor:
         self._should_interrupt = should_interrupt
         self._clock_ns = clock_ns
         self._end_ns = 0
-        self._target = MIN_TIMESTAMP
-        self._emitted = MIN_TIMESTAMP
+        self._targets: deque[int] = deque()  # watermarks whose timers have not all fired; few: no record passes meanwhile
+        self._last = MIN_TIMESTAMP  # of all watermarks so far
         self._is_mailed = False
         self._has_left_rest = False
         self._is_idle_next = False  # whether the input became idle while timers were left
 
     def __repr__(self) -> str:
-        return f"<MailboxWatermarkProcessor at {self._emitted} on the way to {self._target}>"
+        return f"<MailboxWatermarkProcessor on the way to {list(self._targets)}>"
 
     @property
     def is_interrupted(self) -> bool:
@@ -215,8 +211,11 @@ class MailboxWatermarkProcessor:
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Fire the timers up to a watermark, then pass it on; if interrupted, a mail does the rest."""
-        self._target = max(self._target, watermark.timestamp)
-        self._go_on()
+        if watermark.timestamp > self._last:
+            self._last = watermark.timestamp
+            self._targets.append(watermark.timestamp)
+        if not self._is_mailed:
+            self._go_on()
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
         """Pass a status on behind the watermarks before it."""
@@ -228,19 +227,17 @@ class MailboxWatermarkProcessor:
     def _go_on(self) -> None:
         self._end_ns = self._clock_ns() + BUDGET_NS
         should_stop = never if self._executor is None else self._should_stop
-        is_complete = self._timers.try_advance_watermark(self._target, should_stop)
-        reached = self._target if is_complete else self._timers.completed_until(self._target)
-        if reached > self._emitted:
-            self._emitted = reached
-            self._output.emit_watermark(Watermark(reached))
-        if is_complete:
-            self._emit_idle()
-            return
-        self._drain()  # the results so far, which else would wait for the watermark
-        if not self._is_mailed:
-            assert self._executor is not None, "only an operator with an executor is interrupted"
-            self._is_mailed = True
-            self._executor.execute(self._on_mail, "timers up to %s", self._target, options=MailOptions.DEFERRABLE)
+        while self._targets:
+            target = self._targets[0]
+            if not self._timers.try_advance_watermark(target, should_stop):
+                self._drain()  # the results so far, which else would wait for the watermark
+                assert self._executor is not None, "only an operator with an executor is interrupted"
+                self._is_mailed = True
+                self._executor.execute(self._on_mail, "timers up to %s", target, options=MailOptions.DEFERRABLE)
+                return
+            self._targets.popleft()
+            self._output.emit_watermark(Watermark(target))
+        self._emit_idle()
 
     def _should_stop(self) -> bool:
         return self._should_interrupt() or self._clock_ns() >= self._end_ns
