@@ -79,11 +79,13 @@ class Attention(Interrupts):
     Threading: ``cancel`` and ``call_for_results`` on any thread, the rest on the task's.
     """
 
-    __slots__ = ("flushes", "is_cancelled")
+    __slots__ = ("flushes", "has_records_behind", "is_cancelled")
 
     def __init__(self) -> None:
         super().__init__()
         self.is_cancelled = False
+        self.has_records_behind = False
+        """Task thread only: whether records that cannot wait follow the watermark that is passed on now, so that its timers all fire."""
         self.flushes: list[Callable[[], None]] = []
         """What passes on results beyond the outputs of a loop: the task's record writers, text that waits in a stream."""
 

@@ -11,6 +11,7 @@ from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.operator_output import OperatorOutput, output_for
 from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.mailbox.task_mailbox import Attention
 from flowlet.operators.source_operator import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.records import MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import TimerHandle
@@ -30,7 +31,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     takes_chunks: bool  # of columns that have the timestamps
     out: OperatorOutput  # from setup on
     _stream: EventTimeStream  # from open on, as what follows
-    _emitter: WatermarkEmitter
+    _emitter: "_EmitterBetweenRecords"
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def open(self) -> None:
         """Make the generator and start the periodic timer."""
         service = self.ctx.processing_time_service
-        self._emitter = WatermarkEmitter(self.output)
+        self._emitter = _EmitterBetweenRecords(self.output, self.ctx.attention)
         self._stream = EventTimeStream(self._strategy, self.ctx, self.out, self._emitter, self._emitter, idleness_clock(service))
         interval_ms = self.auto_watermark_interval_ms if self._emits_watermarks else 0
         if interval_ms > 0:
@@ -79,7 +80,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         """The end of the input's event time is the end of ours; anything else is not what the strategy says."""
         if watermark == MAX_WATERMARK:
             self._emitter.emit_watermark(MAX_TIMESTAMP)
-            self._emitter.flush()
+            self._emitter.flush_last()
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
         """The strategy alone says whether the stream is idle."""
@@ -98,4 +99,26 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     def _emit_periodic(self) -> None:
         self._stream.ask()
-        self._emitter.flush()
+        self._emitter.flush_last()
+
+
+class _EmitterBetweenRecords(WatermarkEmitter):
+    """Emits what a generator says at a record: the others that a function has made with it follow, and cannot wait for timers."""
+
+    __slots__ = ("_attention",)
+
+    def __init__(self, output: Output, attention: Attention) -> None:
+        super().__init__(output)
+        self._attention = attention
+
+    def flush(self) -> None:
+        """As ``WatermarkEmitter.flush``, with all timers."""
+        before, self._attention.has_records_behind = self._attention.has_records_behind, True
+        try:
+            super().flush()
+        finally:
+            self._attention.has_records_behind = before
+
+    def flush_last(self) -> None:
+        """As ``WatermarkEmitter.flush``, where no records follow."""
+        super().flush()

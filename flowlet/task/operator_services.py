@@ -91,6 +91,7 @@ class OperatorServices:
             executor=executor,
             clock_ns=self._timings.now_ns,
             is_batch=ends_keys,
+            has_records_behind=lambda: self._attention.has_records_behind,
         )
         latency = LatencyStats(operator_id, environment.subtask)
         checkpointing = environment.checkpointing

@@ -36,6 +36,7 @@ class KeyedTimerServiceManager:
         executor: the operator's; None: watermarks are never interrupted.
         clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which timers are interrupted, too: the task looks for a barrier.
         is_batch: every service is a ``BatchTimerService``.
+        has_records_behind: whether records follow the present watermark that cannot wait for a mail.
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class KeyedTimerServiceManager:
         executor: MailboxExecutor | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         is_batch: bool = False,
+        has_records_behind: Callable[[], bool] = never,
     ) -> None:
+        self._has_records_behind = has_records_behind
         self._clock_ns = clock_ns
         self._is_batch = is_batch
         self._key_context = key_context
@@ -124,7 +127,9 @@ class KeyedTimerServiceManager:
 
     def _processor(self, output: WatermarkOutput) -> "MailboxWatermarkProcessor":
         if self._watermarks is None:
-            self._watermarks = MailboxWatermarkProcessor(output, self, self._executor, self._should_interrupt, self._clock_ns)
+            self._watermarks = MailboxWatermarkProcessor(
+                output, self, self._executor, self._should_interrupt, self._clock_ns, self._has_records_behind
+            )
         return self._watermarks
 
     def advance_watermark(self, timestamp: int) -> None:
@@ -174,6 +179,7 @@ class MailboxWatermarkProcessor:
             never interrupted.
         should_interrupt: whether a mail (a barrier) waits.
         clock_ns: see ``KeyedTimerServiceManager``.
+        has_records_behind: likewise.
     """
 
     def __init__(
@@ -183,8 +189,10 @@ class MailboxWatermarkProcessor:
         executor: MailboxExecutor | None,
         should_interrupt: Callable[[], bool],
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        has_records_behind: Callable[[], bool] = never,
     ) -> None:
         self._output = output
+        self._has_records_behind = has_records_behind
         self._drain: Callable[[], None] = getattr(output, "drain", _do_nothing)
         self._timers = timers
         self._executor = executor
@@ -214,7 +222,7 @@ class MailboxWatermarkProcessor:
         if watermark.timestamp > self._last:
             self._last = watermark.timestamp
             self._targets.append(watermark.timestamp)
-        if not self._is_mailed:
+        if not self._is_mailed or self._has_records_behind():
             self._go_on()
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
@@ -226,14 +234,15 @@ class MailboxWatermarkProcessor:
 
     def _go_on(self) -> None:
         self._end_ns = self._clock_ns() + BUDGET_NS
-        should_stop = never if self._executor is None else self._should_stop
+        should_stop = never if self._executor is None or self._has_records_behind() else self._should_stop
         while self._targets:
             target = self._targets[0]
             if not self._timers.try_advance_watermark(target, should_stop):
                 self._drain()  # the results so far, which else would wait for the watermark
-                assert self._executor is not None, "only an operator with an executor is interrupted"
-                self._is_mailed = True
-                self._executor.execute(self._on_mail, "timers up to %s", target, options=MailOptions.DEFERRABLE)
+                if not self._is_mailed:
+                    assert self._executor is not None, "only an operator with an executor is interrupted"
+                    self._is_mailed = True
+                    self._executor.execute(self._on_mail, "timers up to %s", target, options=MailOptions.DEFERRABLE)
                 return
             self._targets.popleft()
             self._output.emit_watermark(Watermark(target))

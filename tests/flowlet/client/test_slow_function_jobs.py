@@ -46,8 +46,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> StreamExecutionEnvironment:
     return made
 
 
-class FailsAfterCheckpoint(MapFunction, CheckpointListener):
-    """Fails as soon as it hears of a complete checkpoint; not again after a restart."""
+class FailsAfterCheckpoint(MapFunction, CheckpointedFunction, CheckpointListener):
+    """Fails as soon as it hears of a complete checkpoint that has records; not again after a restart."""
 
     completed: ClassVar[threading.Event]
     num_calls: ClassVar[list[int]]  # by attempt
@@ -62,8 +62,16 @@ class FailsAfterCheckpoint(MapFunction, CheckpointListener):
             raise RuntimeError("after the first checkpoint")
         return value
 
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        self.with_records: set[int] = set()
+
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        if self.num_calls[-1]:
+            self.with_records.add(context.get_checkpoint_id())
+
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        self.completed.set()
+        if checkpoint_id in self.with_records:
+            self.completed.set()
 
 
 class Replayed(SourceFunction):

@@ -129,8 +129,14 @@ class Progress:
         self.mailbox = TaskMailbox()
         self.mailbox.bind_to_current_thread()
         self.executor = MailboxExecutor(self.mailbox, priority=0)
-        self.is_in_a_hurry = False
-        self.processor = MailboxWatermarkProcessor(self.operator, self.operator.timers, self.executor, lambda: self.is_in_a_hurry)
+        self.is_in_a_hurry = self.has_records_behind = False
+        self.processor = MailboxWatermarkProcessor(
+            self.operator,
+            self.operator.timers,
+            self.executor,
+            lambda: self.is_in_a_hurry,
+            has_records_behind=lambda: self.has_records_behind,
+        )
 
     def run_mail(self) -> bool:
         """As the task's loop does, which takes mails of every priority."""
@@ -205,6 +211,22 @@ def test_watermarks_that_come_meanwhile_are_reached_later_each_behind_its_timers
     assert progress.run_mail()
 
     assert progress.seen == ["timer 5", "timer 6", 10, "timer 18", 20]
+
+
+def test_timers_of_a_watermark_between_the_records_of_one_call_all_fire() -> None:
+    """The records behind it cannot wait for a mail, and must find what they find without an interruption."""
+    progress = Progress()
+    progress.operator.register(5, 6, 18, 19)
+    progress.is_in_a_hurry = True
+    progress.processor.emit_watermark(Watermark(10))
+
+    progress.has_records_behind = True
+    progress.processor.emit_watermark(Watermark(20))
+
+    assert progress.seen == ["timer 5", "timer 6", 10, "timer 18", "timer 19", 20]
+    while progress.run_mail():
+        pass
+    assert not progress.processor.is_interrupted
 
 
 def test_the_rest_of_the_timers_is_not_run_by_the_yield_of_an_operator() -> None:
