@@ -200,13 +200,13 @@ class MailboxWatermarkProcessor:
         self._clock_ns = clock_ns
         self._end_ns = 0
         self._targets: deque[int] = deque()  # watermarks whose timers have not all fired; few: no record passes meanwhile
-        self._last = MIN_TIMESTAMP  # of all watermarks so far
+        self._emitted = MIN_TIMESTAMP
         self._is_mailed = False
         self._has_left_rest = False
         self._is_idle_next = False  # whether the input became idle while timers were left
 
     def __repr__(self) -> str:
-        return f"<MailboxWatermarkProcessor on the way to {list(self._targets)}>"
+        return f"<MailboxWatermarkProcessor at {self._emitted} on the way to {list(self._targets)}>"
 
     @property
     def is_interrupted(self) -> bool:
@@ -219,9 +219,9 @@ class MailboxWatermarkProcessor:
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Fire the timers up to a watermark, then pass it on; if interrupted, a mail does the rest."""
-        if watermark.timestamp > self._last:
-            self._last = watermark.timestamp
-            self._targets.append(watermark.timestamp)
+        target = max(self._emitted, watermark.timestamp)  # one that comes again fires what was set up to it in between
+        if not self._targets or target > self._targets[-1]:
+            self._targets.append(target)
         if not self._is_mailed or self._has_records_behind():
             self._go_on()
 
@@ -245,7 +245,9 @@ class MailboxWatermarkProcessor:
                     self._executor.execute(self._on_mail, "timers up to %s", target, options=MailOptions.DEFERRABLE)
                 return
             self._targets.popleft()
-            self._output.emit_watermark(Watermark(target))
+            if target > self._emitted:
+                self._emitted = target
+                self._output.emit_watermark(Watermark(target))
         self._emit_idle()
 
     def _should_stop(self) -> bool:

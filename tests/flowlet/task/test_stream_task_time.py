@@ -53,7 +53,7 @@ def test_a_barrier_passes_between_two_timers_of_one_watermark(network: LocalNetw
 
     assert function.seen == [1, 2, "barrier", "mail", 3, 4]
     assert sink.values == [1, 2, 3, 4]
-    assert sink.controls == [Watermark(2), Watermark(10), IDLE]
+    assert sink.controls == [Watermark(10), IDLE]
     assert task.metrics().operators[1].current_input_watermark == 10
 
 

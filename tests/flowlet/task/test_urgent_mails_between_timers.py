@@ -31,7 +31,7 @@ on_tenth: list[Callable[[], object]] = [lambda: None]
 
 
 def test_an_urgent_checkpoint_does_not_wait_for_all_timers(network: LocalNetwork, tasks: Tasks) -> None:
-    """FLINK-20217, and that its cure stalled the watermark: it runs after the tenth timer, and consumers hear of these ten."""
+    """FLINK-20217: it runs after the tenth timer.  Consumers see the results in front of the watermark, as if nothing had interrupted."""
     upstream, downstream = network.partition(max_buffers=24), network.partition(max_buffers=24)
     reader = network.reader(downstream)
     operator = ProcessOperator(Timers(), lambda value: value)
@@ -46,8 +46,9 @@ def test_an_urgent_checkpoint_does_not_wait_for_all_timers(network: LocalNetwork
     send(upstream, Chunk(list(range(1, 201)), list(range(1, 201))), Watermark(200))
     step_until_idle(task)
 
-    watermarks = [element.timestamp for element in reader.read() if isinstance(element, Watermark)]
+    elements = reader.read()
     reader.view.release()
     assert fired_before == [10]
     assert fired == list(range(1, 201))
-    assert (watermarks[0], watermarks[-1]) == (10, 200), "more in between, if the timers take long"
+    assert [value for element in elements[:-1] if isinstance(element, Chunk) for value in element.values] == list(range(1, 201))
+    assert elements[-1] == Watermark(200)

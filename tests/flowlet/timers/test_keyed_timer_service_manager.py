@@ -198,6 +198,18 @@ def test_interruptions_change_nothing_that_consumers_see() -> None:
     assert not progress.run_mail()
 
 
+def test_a_watermark_that_comes_again_fires_what_was_set_up_to_it_in_between() -> None:
+    """It is not passed on twice; nor is an older one, which fires them, too."""
+    progress = Progress()
+    progress.processor.emit_watermark(Watermark(10))
+    progress.operator.register(9)
+    progress.processor.emit_watermark(Watermark(10))
+    progress.operator.register(8)
+    progress.processor.emit_watermark(Watermark(3))
+
+    assert progress.seen == [10, "timer 9", "timer 8"]
+
+
 def test_watermarks_that_come_meanwhile_are_reached_later_each_behind_its_timers() -> None:
     """As without an interruption; one mail, whatever number of them."""
     progress = Progress()
