@@ -293,19 +293,20 @@ class _Way:
         return all(isinstance(consumer, ChunkingOutput) and consumer.try_whole(chunk) is not None for consumer in self._consumers)
 
     def collect(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        if not len(chunk):
+        num_records = len(chunk)
+        if not num_records:
             return 0
         wholes = []
         for consumer in self._consumers:
             whole = consumer.try_whole(chunk) if isinstance(consumer, ChunkingOutput) else None
             if whole is None or (len(self._consumers) > 1 and consumer.calls_users):  # type: ignore[union-attr]  # None for the others
-                return self._loop.run(chunk.records(), chunk.timestamps, len(chunk), None, interrupts)
+                return self._loop.run(chunk.records(), chunk.timestamps, num_records, None, interrupts)
             wholes.append(whole)
-        self._counters.num_records_out += len(chunk)
+        self._counters.num_records_out += num_records
         for consumer, whole in zip(self._consumers, wholes, strict=True):
             assert isinstance(consumer, ChunkingOutput), "only chunking outputs take whole chunks"
             consumer.collect(whole if consumer is self._consumers[-1] else whole.copy())
-        return len(chunk)
+        return num_records
 
     def emit(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
         self._loop.run(records, timestamps, num_records)

@@ -89,7 +89,9 @@ class RecordLoop:
         """
         loop_ends = self._loop_ends
         has_timestamps = timestamps is not None
-        self._attention.check()
+        attention = self._attention
+        if attention.is_cancelled:
+            attention.check()
         if interrupts:  # already: one record all the same, so that mails that never end do not stop the chain
             records, num_records, interrupts = islice(records, 1), min(1, num_records), None
         for end in loop_ends:
@@ -98,7 +100,7 @@ class RecordLoop:
         try:
             loop = self._loop(has_timestamps=has_timestamps, has_keys=keys is not None)
             try:
-                num_done: int = loop(records, timestamps, keys, num_records, self._attention if interrupts is None else interrupts)
+                num_done: int = loop(records, timestamps, keys, num_records, attention if interrupts is None else interrupts)
             except TaskCancelled:
                 raise
             except BaseException as error:  # also SystemExit: it is the function's error, not the end of the process
@@ -111,7 +113,8 @@ class RecordLoop:
                     raise
                 raise failure from failure.__cause__
             end_stranded_child()
-            self._attention.check()  # a mail has ended the loop: no function behind may be called
+            if attention.is_cancelled:
+                attention.check()  # a mail has ended the loop: no function behind may be called
             self._drain()
         finally:
             for end in loop_ends:

@@ -94,25 +94,25 @@ class RecordSlices(Generic[Origin]):
     def __init__(self, clock_ns: Callable[[], int], *, cuts: bool = True, caution: Caution | None = None) -> None:
         self._clock_ns = clock_ns
         self._cuts = cuts
-        self._waiting: deque[tuple[Origin, StreamElement]] = deque()
+        self.waiting: deque[tuple[Origin, StreamElement]] = deque()  # read-only outside
         self._num_records = _FIRST_RECORDS if cuts else _MAX_RECORDS  # of the next slice
         self._caution = Caution() if caution is None else caution
 
     def __repr__(self) -> str:
-        return f"<RecordSlices of {self._num_records} records, {len(self._waiting)} elements waiting>"
+        return f"<RecordSlices of {self._num_records} records, {len(self.waiting)} elements waiting>"
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     def __iter__(self) -> Iterator[tuple[Origin, StreamElement]]:
-        return iter(self._waiting)
+        return iter(self.waiting)
 
     def is_needless_for(self, element: StreamElement) -> TypeGuard[Chunk]:
         """Whether the element can be processed without being kept here: it is one record, and nothing waits in front of it.
 
         Nobody measures what it takes, so the next slice is a short one.
         """
-        if self._waiting or type(element) is not Chunk or len(element) != 1:
+        if self.waiting or type(element) is not Chunk or len(element) != 1:
             return False
         if self._cuts and self._num_records > _RECORDS_AFTER_ONE:
             self._num_records = _RECORDS_AFTER_ONE
@@ -125,15 +125,15 @@ class RecordSlices(Generic[Origin]):
     def add(self, origin: Origin, elements: Sequence[StreamElement]) -> None:
         """Elements of an origin, behind all others."""
         for element in elements:
-            self._waiting.append((origin, element))
+            self.waiting.append((origin, element))
 
     def of_origin(self, origin: Origin) -> Iterator[StreamElement]:
         """The waiting elements of an origin, in order."""
-        return (element for each, element in self._waiting if each == origin)
+        return (element for each, element in self.waiting if each == origin)
 
     def clear(self) -> None:
         """Drop all."""
-        self._waiting.clear()
+        self.waiting.clear()
 
     def process(
         self,
@@ -145,7 +145,7 @@ class RecordSlices(Generic[Origin]):
 
         ``process_some`` returns how many records it has processed; the others are given again.
         """
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting:
             origin, element = waiting.popleft()
             if type(element) is Chunk:
@@ -163,14 +163,14 @@ class RecordSlices(Generic[Origin]):
             num_records = min(num_records, caution.num_left_now if caution.num_left_now > 0 else caution.max_records)
         if num_records < size:
             # Before the call: an operator that waits in it may run the mail of a checkpoint, which must find the rest here.
-            self._waiting.appendleft((origin, whole.slice(num_records, size)))
+            self.waiting.appendleft((origin, whole.slice(num_records, size)))
             chunk = whole.slice(0, num_records)
         started_ns = self._clock_ns()
         num_done = process_some(origin, chunk)
         if num_done < num_records:
             if num_records < size:
-                self._waiting.popleft()
-            self._waiting.appendleft((origin, whole.slice(num_done, size)))
+                self.waiting.popleft()
+            self.waiting.appendleft((origin, whole.slice(num_done, size)))
         if self._cuts and num_records:
             taken_ns = max(1, self._clock_ns() - started_ns)
             fitting = max(1, num_done * BUDGET_NS // taken_ns)

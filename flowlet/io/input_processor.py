@@ -221,7 +221,8 @@ class InputProcessor:
         """
         if self._queued is not None:
             return self._process_next(self._queued) if max_buffers or self._queued else InputStatus.MORE_AVAILABLE
-        if self._slices and not self.process_pending(should_stop):
+        slices = self._slices
+        if slices is not None and slices.waiting and not self.process_pending(should_stop):
             return InputStatus.MORE_AVAILABLE
         run = self._run
         for num_left in range(max_buffers, 0, -1):
@@ -231,7 +232,7 @@ class InputProcessor:
             channel = self._run_first_channel + item.channel_index
             if item.buffer is not None:
                 self._process_buffer(channel, item.buffer)
-                if self._slices and not self.process_pending(should_stop):
+                if slices is not None and slices.waiting and not self.process_pending(should_stop):
                     break
             elif item.event is not None and self._process_event(channel, item.event):
                 return self._end_data()

@@ -404,7 +404,7 @@ class SourceOperator(StreamOperator):
         """
         assert self._reader is not None, "opened"
         event_time = self._event_time
-        if self._slices:
+        if self._slices.waiting:
             self._emit_waiting(should_stop)
             return True
         if event_time is not None and event_time.must_wait:

@@ -371,7 +371,7 @@ class StreamTask(ABC):
         elif self._waits_since_ns and self._timings.now_ns() - self._waits_since_ns > SLOW_NS:
             caution.begin()
         self._hard_waits_ns, self._waits_since_ns = hard_waits_ns, 0
-        if caution.must_look:
+        if caution.num_left > 0 >= caution.num_left_now:  # ``must_look``, for each default action asks
             caution.look_at_room(min(map(_num_fitting, self._partitions)))
 
     @property
