@@ -79,6 +79,7 @@ class Checkpoints(RuleBasedStateMachine):
         self.last_id = 0
         self.last_end_ms: int | None = None
         self.is_failing = False  # FailJob was an effect of this run
+        self.is_cancelling = False  # a task was told to end, and so all of this run will be, even if it finishes before
         self.num_wanted = 0
         self.wanted: set[SavepointRequest] = set()  # savepoints that have not ended
         self.locations: dict[int, str] = {}  # of savepoints, by id
@@ -89,7 +90,7 @@ class Checkpoints(RuleBasedStateMachine):
         self.num_runs += 1
         self.subtasks.update(found)
         self.states = {}
-        self.is_failing = False
+        self.is_failing = self.is_cancelling = False
         self._handle(RunStarted(found), new_states=dict.fromkeys(found, ExecutionState.DEPLOYING))
         return next(iter(found))
 
@@ -192,6 +193,7 @@ class Checkpoints(RuleBasedStateMachine):
     def _change(self, attempt: bytes, state: ExecutionState) -> None:
         if attempt in self.states:
             self.states[attempt] = state
+            self.is_cancelling |= state is ExecutionState.CANCELING
         self._handle(AttemptChanged(attempt, state))
 
     def _acknowledge(self, attempt: bytes, checkpoint_id: int) -> None:
@@ -278,7 +280,7 @@ class Checkpoints(RuleBasedStateMachine):
 
     @invariant()
     def it_goes_on_while_tasks_run(self) -> None:
-        if not hasattr(self, "coordinator") or not self.states or self.is_failing:
+        if not hasattr(self, "coordinator") or not self.states or self.is_failing or self.is_cancelling:
             return
         states = set(self.states.values())
         may_go_on = {ExecutionState.RUNNING} if not self.settings.after_tasks_finish else {ExecutionState.RUNNING, ExecutionState.FINISHED}
