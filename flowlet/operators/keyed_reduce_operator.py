@@ -59,7 +59,8 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         # A declared reduction, and one that emits no single results, is given chunks when it is chained.
         self.takes_chunks = columnar is not None or emit_on_finish or emits_batches
         self._index: SlotIndex | None = SlotIndex(allows_null=self._allows_null)  # while all keys come in columns of one kind
-        self._slots = Slots()  # afterwards: exact key -> slot
+        self._is_indexable = True  # whether an index can be made of all keys so far
+        self._slots = Slots()  # while there is no index: exact key -> slot
         self._loops_find_slots = False  # the text of a loop reads the slots: there is no index any more
         self._results: list[Any] = []  # by slot; the same list all the time
 
@@ -152,25 +153,41 @@ class KeyedReduceOperator(KeyedAggregationOperator):
 
     def _indexed_slots(self, chunk: Chunk) -> list[int]:
         """By the column that is the key, if there is one; else record by record."""
-        column = None if self._index is None else self._known_key_column(chunk)
-        found = None if column is None or self._index is None else self._index.slots(column)
-        if found is not None:
-            slots: list[int] = found.tolist()
-            return slots
+        column = self._known_key_column(chunk) if self._is_indexable and not self._loops_find_slots else None
+        if column is not None and self._has_index():
+            found = None if self._index is None else self._index.slots(column)
+            if found is not None:
+                slots: list[int] = found.tolist()
+                return slots
+            self._is_indexable = False
         self._leave_index()
         return [self._slots[key] for key in self._key_input.exact_keys_of(chunk)]
 
+    def _has_index(self) -> bool:
+        """Whether there is an index, made of the keys so far if it was left because they came one by one."""
+        if self._index is None:
+            index = SlotIndex(allows_null=self._allows_null)
+            if self._slots and not index.load(list(self._slots)):
+                self._is_indexable = False
+                return False
+            self._index = index
+            self._slots.clear()
+        return True
+
     def _known_key_column(self, chunk: Chunk) -> Column | None:
-        """The keys as a column; None for a short list in the beginning, for columns cost more than they save for a few records."""
+        """The keys as a column; None for a few records where there is no index yet: columns cost more than they save for them."""
+        is_short = len(chunk) < MIN_COLUMN_ROWS
+        if self._index is None and is_short:
+            return None
         if chunk.columns is not None:
             return self._key_column(chunk.columns)
         if chunk.key_column is not None:
             return chunk.key_column
-        is_begun = (self._index is not None and self._index.num_slots > 0) or len(chunk) >= MIN_COLUMN_ROWS
-        return column_of(chunk.keys) if is_begun and chunk.keys is not None else None
+        is_begun = self._index is not None and self._index.num_slots > 0
+        return None if chunk.keys is None or (is_short and not is_begun) else column_of(chunk.keys)
 
     def _leave_index(self) -> None:
-        """From now on keys are looked up one by one: not all are in columns of one kind."""
+        """From now on keys are looked up one by one: there are few so far, or not all are in columns of one kind."""
         if self._index is not None:
             self._slots.update(zip(self._index.keys(), range(len(self._results)), strict=False))
             self._index = None
@@ -187,10 +204,11 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         self._slots.clear()
         if self._index is not None:
             self._index.close()
-        self._index = None if self._loops_find_slots else SlotIndex(allows_null=self._allows_null)
-        if self._index is None or not self._index.load(keys):
-            self._index = None
-            self._slots.update(zip(keys, range(len(keys)), strict=True))
+        self._index = None
+        self._slots.update(zip(keys, range(len(keys)), strict=True))
+        self._is_indexable = True
+        if not self._loops_find_slots:
+            self._has_index()
 
     def _final_records(self) -> Iterator[Any]:
         return iter(self._records()[1])

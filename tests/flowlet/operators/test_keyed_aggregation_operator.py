@@ -15,7 +15,7 @@ from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.datastream.aggregations import Extreme, Total, extreme_of
 from flowlet.errors import UserFunctionError
 from flowlet.keys.column_key import ColumnKey
-from flowlet.operators import keyed_aggregation_operator
+from flowlet.operators import keyed_aggregation_operator, keyed_reduce_operator
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
 from flowlet.operators.keyed_aggregation_operator import KeyedAggregationOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
@@ -67,7 +67,8 @@ STREAMS = st.lists(CHUNKS, max_size=4) | st.lists(CHUNKS | ODD_CHUNKS, max_size=
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that tests need few records."""
-    monkeypatch.setattr(keyed_aggregation_operator, "MIN_COLUMN_ROWS", 3)
+    for module in (keyed_aggregation_operator, keyed_reduce_operator):
+        monkeypatch.setattr(module, "MIN_COLUMN_ROWS", 3)
 
 
 def coded(columns: Columns, table: NameTable) -> Columns:
@@ -144,6 +145,30 @@ def columns(*records: Any) -> Chunk:
     found = columns_of(list(records))
     assert found is not None
     return Chunk.of_columns(found)
+
+
+@pytest.mark.parametrize("first", [[("c", 1)], [("c", 1), ("a", 5)], [("c", 1)] * 4])
+@pytest.mark.parametrize("form", ["list", "codes"])
+def test_the_keys_of_few_records_at_first_do_not_make_those_of_all_later_ones_be_looked_up_one_by_one(
+    first: list[tuple[str, int]], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job may begin with a few records; those that follow have their keys in a column, which nobody takes apart."""
+    harness, table = Harness(KeyedReduceOperator(KEY, lambda a, b: (a[0], a[1] + b[1]))), NameTable()
+    harness.operator.process_chunk(chunk_of(first, form, table, None))
+    harness.process(("b", 7))
+    later = chunk_of([("a", 1), ("b", 2), ("a", 3), ("c", 4)], "codes", table, None)
+
+    def looked_up(chunk: Chunk) -> list[Any]:
+        raise AssertionError(f"the keys of {chunk!r} are looked up one by one")
+
+    monkeypatch.setattr(harness.operator._key_input, "exact_keys_of", looked_up)
+    harness.operator.process_chunk(later)
+    harness.operator.process_chunk(chunk_of([("c", 1), ("b", 1)], "codes", table, None))
+
+    sums: dict[str, int] = {}
+    for key, number in [*first, ("b", 7), ("a", 1), ("b", 2), ("a", 3), ("c", 4), ("c", 1), ("b", 1)]:
+        sums[key] = sums.get(key, 0) + number
+    assert dict(harness.output.values) == sums
 
 
 def test_columns_come_out_where_columns_go_in() -> None:
