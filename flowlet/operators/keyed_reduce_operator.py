@@ -59,8 +59,9 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         # A declared reduction, and one that emits no single results, is given chunks when it is chained.
         self.takes_chunks = columnar is not None or emit_on_finish or emits_batches
         self._index: SlotIndex | None = SlotIndex(allows_null=self._allows_null)  # while all keys come in columns of one kind
-        self._is_indexable = True  # whether an index can be made of all keys so far
+        self._is_indexable = True  # whether an index may be made of all keys so far
         self._slots = Slots()  # while there is no index: exact key -> slot
+        self._num_looked_up = 0  # records since then; to make an index, or to leave it, costs as much as there are keys
         self._loops_find_slots = False  # the text of a loop reads the slots: there is no index any more
         self._results: list[Any] = []  # by slot; the same list all the time
 
@@ -154,25 +155,28 @@ class KeyedReduceOperator(KeyedAggregationOperator):
     def _indexed_slots(self, chunk: Chunk) -> list[int]:
         """By the column that is the key, if there is one; else record by record."""
         column = self._known_key_column(chunk) if self._is_indexable and not self._loops_find_slots else None
-        if column is not None and self._has_index():
-            found = None if self._index is None else self._index.slots(column)
+        if column is not None and (index := self._made_index(len(chunk))) is not None:
+            found = index.slots(column)
             if found is not None:
                 slots: list[int] = found.tolist()
                 return slots
             self._is_indexable = False
         self._leave_index()
+        self._num_looked_up += len(chunk)
         return [self._slots[key] for key in self._key_input.exact_keys_of(chunk)]
 
-    def _has_index(self) -> bool:
-        """Whether there is an index, made of the keys so far if it was left because they came one by one."""
+    def _made_index(self, num_records: int) -> SlotIndex | None:
+        """The index for so many more records, made of the keys so far; None if these are of several kinds, or more than those records."""
         if self._index is None:
+            if self._num_looked_up + num_records < len(self._slots):
+                return None
             index = SlotIndex(allows_null=self._allows_null)
             if self._slots and not index.load(list(self._slots)):
                 self._is_indexable = False
-                return False
+                return None
             self._index = index
             self._slots.clear()
-        return True
+        return self._index
 
     def _known_key_column(self, chunk: Chunk) -> Column | None:
         """The keys as a column; None for a few records where there is no index yet: columns cost more than they save for them."""
@@ -189,6 +193,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
     def _leave_index(self) -> None:
         """From now on keys are looked up one by one: there are few so far, or not all are in columns of one kind."""
         if self._index is not None:
+            self._num_looked_up = 0
             self._slots.update(zip(self._index.keys(), range(len(self._results)), strict=False))
             self._index = None
 
@@ -206,9 +211,9 @@ class KeyedReduceOperator(KeyedAggregationOperator):
             self._index.close()
         self._index = None
         self._slots.update(zip(keys, range(len(keys)), strict=True))
-        self._is_indexable = True
+        self._is_indexable, self._num_looked_up = True, 0
         if not self._loops_find_slots:
-            self._has_index()
+            self._made_index(len(keys))
 
     def _final_records(self) -> Iterator[Any]:
         return iter(self._records()[1])

@@ -112,7 +112,7 @@ class _EmitterBetweenRecords(WatermarkEmitter):
         self._attention = attention
 
     def flush(self) -> None:
-        """As ``WatermarkEmitter.flush``, with all timers."""
+        """Emit what the generator said; its timers all fire."""
         before, self._attention.has_records_behind = self._attention.has_records_behind, True
         try:
             super().flush()
@@ -120,5 +120,5 @@ class _EmitterBetweenRecords(WatermarkEmitter):
             self._attention.has_records_behind = before
 
     def flush_last(self) -> None:
-        """As ``WatermarkEmitter.flush``, where no records follow."""
+        """Emit what the generator said, where no records follow: timers may be put off."""
         super().flush()

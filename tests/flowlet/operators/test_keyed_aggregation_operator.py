@@ -14,6 +14,7 @@ from flowlet.columns import CodedColumn, Columns, ListColumn, NameTable, column_
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.datastream.aggregations import Extreme, Total, extreme_of
 from flowlet.errors import UserFunctionError
+from flowlet.kernels.slot_index import SlotIndex
 from flowlet.keys.column_key import ColumnKey
 from flowlet.operators import keyed_aggregation_operator, keyed_reduce_operator
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
@@ -169,6 +170,28 @@ def test_the_keys_of_few_records_at_first_do_not_make_those_of_all_later_ones_be
     for key, number in [*first, ("b", 7), ("a", 1), ("b", 2), ("a", 3), ("c", 4), ("c", 1), ("b", 1)]:
         sums[key] = sums.get(key, 0) + number
     assert dict(harness.output.values) == sums
+
+
+def test_an_index_is_made_again_only_after_as_many_records_as_there_are_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks with and without a column of keys may come in turns, from two inputs: each change costs as much as there are keys."""
+    loaded: list[int] = []
+    load = SlotIndex.load
+
+    def counted(index: SlotIndex, keys: list[Any]) -> bool:
+        loaded.append(len(keys))
+        return load(index, keys)
+
+    monkeypatch.setattr(SlotIndex, "load", counted)
+    harness, table = Harness(KeyedReduceOperator(KEY, lambda a, b: (a[0], a[1] + b[1]))), NameTable()
+    harness.operator.process_chunk(chunk_of([(f"k{number}", 0) for number in range(64)], "codes", table, None))
+    records = [("k1", 1), ("k2", 2), ("k3", 3), ("k1", 4)]
+
+    for _ in range(40):
+        harness.process(*records)
+        harness.operator.process_chunk(chunk_of(records, "codes", table, None))
+
+    assert 0 < sum(loaded) <= 64 + 2 * 40 * len(records)
+    assert {key: number for key, number in harness.output.values if number} == {"k1": 400, "k2": 160, "k3": 240}
 
 
 def test_columns_come_out_where_columns_go_in() -> None:
