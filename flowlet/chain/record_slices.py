@@ -31,22 +31,25 @@ SLOW_NS: Final = 10 * BUDGET_NS
 _NUM_QUICK: Final = 100_000
 # At the start nothing is known of the consumers: so many records fill the buffers between two tasks.
 _NUM_QUICK_AT_START: Final = 20_000
+_ROOM_TO_GROW: Final = 2  # times the buffers that the last default action took, since the next one makes twice as much
 
 
 class Caution:
     """How long a task still takes small slices, because a slice, or a wait for room in an output, was long; task thread only.
 
     A cautious task leaves its default action after ``max_records``, of one or several: so what they have made is written, and it is known
-    whether there is room.
+    whether there is room.  A task that nothing has held up yet takes twice as many each time, as long as there is room for that.
 
-    ``num_quick``: so many quick records must come first.
+    ``num_quick``: so many quick records must come first.  ``grows``: nothing was slow yet.
     """
 
-    __slots__ = ("_limit", "max_records", "num_left", "num_left_now")
+    __slots__ = ("_grows", "_limit", "_num_buffers_out", "max_records", "num_left", "num_left_now")
 
-    def __init__(self, num_quick: int = 0) -> None:
+    def __init__(self, num_quick: int = 0, *, grows: bool = False) -> None:
         self.num_left = num_quick
+        self._grows = grows
         self._limit = MAX_RECORDS_IF_CAUTIOUS
+        self._num_buffers_out: int | None = None  # at the last look
         self.max_records = MAX_RECORDS_IF_CAUTIOUS  # of a slice, while it lasts
         self.num_left_now = 0  # before the outputs have to be looked at
 
@@ -56,17 +59,29 @@ class Caution:
     @classmethod
     def at_start(cls) -> "Caution":
         """That of a task with outputs."""
-        return cls(_NUM_QUICK_AT_START)
+        return cls(_NUM_QUICK_AT_START, grows=True)
 
     def begin(self, *, is_too_much: bool = False) -> None:
         """Something was slow; ``is_too_much``: the task had to wait in the middle of writing what a default action had made."""
+        self._grows = False
+        self._limit = min(self._limit, MAX_RECORDS_IF_CAUTIOUS)
         if is_too_much and self.num_left:
             self._limit = max(1, self._limit // _MAX_GROWTH)
         self.num_left, self.num_left_now = _NUM_QUICK, 0
 
-    def look_at_room(self, num_fitting: int) -> None:
-        """The outputs have room for the results of so many records."""
-        self.max_records = self.num_left_now = max(1, min(self._limit, num_fitting))
+    def look_at_room(self, num_obtainable: int, num_spare: int, num_buffers_out: int) -> None:
+        """The outputs can get ``num_obtainable`` buffers, ``num_spare`` besides one for each channel; ``num_buffers_out`` they have filled.
+
+        In the worst case each record begins the buffer of another channel.
+        """
+        if self._grows and self._num_buffers_out is not None:
+            num_filled = num_buffers_out - self._num_buffers_out
+            if num_spare > _ROOM_TO_GROW * num_filled:
+                self._limit *= 2
+            elif num_spare <= num_filled:
+                self._limit = MAX_RECORDS_IF_CAUTIOUS
+        self._num_buffers_out = num_buffers_out
+        self.max_records = self.num_left_now = self._limit if num_spare > 0 else max(1, min(self._limit, num_obtainable))
 
     @property
     def must_look(self) -> bool:

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, NoReturn
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
-from flowlet.chain.record_slices import MAX_RECORDS_IF_CAUTIOUS, SLOW_NS, Caution
+from flowlet.chain.record_slices import SLOW_NS, Caution
 from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.recovered_stream import RecoveredStream
@@ -39,7 +39,6 @@ from flowlet.task.task_lifecycle import TaskLifecycle
 from netstack.availability import AvailabilityFuture
 from netstack.errors import ProducerFailedError
 from netstack.forks import end_stranded_child
-from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import StopMode
 
 if TYPE_CHECKING:
@@ -372,7 +371,10 @@ class StreamTask(ABC):
             caution.begin()
         self._hard_waits_ns, self._waits_since_ns = hard_waits_ns, 0
         if caution.num_left > 0 >= caution.num_left_now:  # ``must_look``, for each default action asks
-            caution.look_at_room(min(map(_num_fitting, self._partitions)))
+            obtainable = [partition.num_obtainable - _LEAST_ROOM for partition in self._partitions]
+            spare = [number - partition.num_subpartitions for number, partition in zip(obtainable, self._partitions, strict=True)]
+            num_buffers_out = sum(partition.num_buffers_out for partition in self._partitions)
+            caution.look_at_room(min(obtainable), min(spare), num_buffers_out)
 
     @property
     def _is_full(self) -> bool:
@@ -677,12 +679,6 @@ class StreamTask(ABC):
 
     def _current_input_watermark(self) -> int:
         return TaskMetrics().current_input_watermark
-
-
-def _num_fitting(partition: ResultPartition) -> int:
-    """How many small records may be emitted without a wait for room, wherever each of them goes."""
-    num_buffers = partition.num_obtainable - _LEAST_ROOM  # in the worst case, each record begins the buffer of another channel
-    return MAX_RECORDS_IF_CAUTIOUS if num_buffers > partition.num_subpartitions else num_buffers
 
 
 def _alarm_ms(outputs: Sequence[OutputEdge]) -> int | None:

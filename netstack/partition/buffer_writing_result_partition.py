@@ -118,6 +118,11 @@ class BufferWritingResultPartition:
         """How many buffers emits would find without a wait, overdraft included; a guess while others request and recycle."""
         return self._pool.num_obtainable
 
+    @property
+    def num_buffers_out(self) -> int:
+        """How many buffers were filled for consumers so far; one for all counts once for each."""
+        return self._num_buffers_out
+
     def available_future(self) -> AvailabilityFuture:
         """Done while a buffer is free (or the pool is gone), else completed when one comes."""
         return self._pool.available_future()

@@ -1,5 +1,7 @@
 """What waits is processed in order, and in pieces that fit the speed of the chain."""
 
+import pytest
+
 from flowlet.chain.record_slices import Caution, RecordSlices
 from flowlet.records import Chunk, StreamElement, Watermark
 
@@ -154,10 +156,10 @@ def test_a_task_that_waited_for_room_in_the_middle_of_a_write_takes_fewer_record
 
     for _ in range(4):
         caution.begin(is_too_much=True)
-        caution.look_at_room(1_000)
+        caution.look_at_room(1_000, 1_000, 0)
         sizes.append(caution.max_records)
     caution.begin()
-    caution.look_at_room(-3)
+    caution.look_at_room(-3, -5, 0)
     without_room = caution.max_records
     caution.records_were_processed(99_999, 1)
     still = caution.num_left
@@ -168,3 +170,58 @@ def test_a_task_that_waited_for_room_in_the_middle_of_a_write_takes_fewer_record
     assert still == 1
     assert (caution.num_left, caution.max_records) == (0, 100)
     assert repr(caution) == "<Caution for 0 records, 100 at once>"
+
+
+@pytest.mark.parametrize(
+    ("spare", "filled", "sizes"),
+    [
+        pytest.param([70] * 5, [0, 0, 1, 2, 4], [100, 200, 400, 800, 1_600], id="room for twice as much"),
+        pytest.param([70, 70, 70, 6, 6], [0, 1, 2, 4, 4], [100, 200, 400, 400, 400], id="room for as much once more"),
+        pytest.param([70, 70, 70, 4, 40], [0, 1, 2, 4, 0], [100, 200, 400, 100, 200], id="less room than it took"),
+        pytest.param([70, 70, 0, -3, 70], [0, 0, 1, 0, 0], [100, 200, 12, 9, 200], id="no room for a buffer of each channel"),
+        pytest.param([20, 20, 20, 20, 20], [0, 33, 33, 33, 33], [100, 100, 100, 100, 100], id="large records"),
+    ],
+)
+def test_a_task_that_begins_doubles_what_it_makes_at_once_while_there_is_room_for_that(
+    spare: list[int], filled: list[int], sizes: list[int]
+) -> None:
+    caution = Caution.at_start()
+    num_buffers_out, found = 0, []
+
+    for num_spare, num_filled in zip(spare, filled, strict=True):
+        num_buffers_out += num_filled
+        caution.look_at_room(12 + min(num_spare, 0), num_spare, num_buffers_out)
+        found.append(caution.max_records)
+
+    assert found == sizes
+
+
+def test_a_task_that_was_held_up_doubles_nothing_more() -> None:
+    caution = Caution.at_start()
+    for _ in range(4):
+        caution.look_at_room(70, 70, 0)
+    before = caution.max_records
+
+    caution.begin()
+    found = []
+    for _ in range(3):
+        caution.look_at_room(70, 70, 0)
+        found.append(caution.max_records)
+
+    assert before == 800
+    assert found == [100, 100, 100]
+
+
+def test_a_task_that_begins_processes_twenty_thousand_records_in_few_actions() -> None:
+    caution = Caution.at_start()
+    chain = Chain(1)
+    slices = RecordSlices[int](lambda: chain.now_ns, caution=caution)
+    slices.add(0, [Chunk(list(range(20_000)))])
+    num_actions = 0
+
+    while slices:
+        caution.look_at_room(70, 70, 0)
+        slices.process(chain.process_some, chain.process_control, lambda: caution.must_look)
+        num_actions += 1
+
+    assert num_actions == 8
