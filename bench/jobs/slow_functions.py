@@ -5,6 +5,7 @@ Side:  any; the functions run in a TaskManager.
 
 import asyncio
 import ctypes
+import itertools
 import mmap
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +30,15 @@ from flowlet.datastream import (
     SourceFunction,
     StreamExecutionEnvironment,
 )
-from flowlet.datastream.connectors import NumberSequenceSource, Sink, SinkWriter, SinkWriterContext, WriterInitContext
+from flowlet.datastream.connectors import (
+    DataGeneratorSource,
+    NumberSequenceSource,
+    Sink,
+    SinkWriter,
+    SinkWriterContext,
+    SplitSource,
+    WriterInitContext,
+)
 from flowlet.datastream.window import TumblingEventTimeWindows
 
 _MAX_EMITTED: Final = 1 << 18
@@ -214,6 +223,23 @@ class SlowSource(SourceFunction):
             ctx.collect(self.beats.emit())
 
 
+class SlowSplits(SplitSource):
+    """One split without an end, whose iterator takes its time for each record."""
+
+    is_bounded = False
+
+    def __init__(self, beats: Beats, duration_ms: float) -> None:
+        self._slow = Slow(beats, sleep, duration_ms)
+
+    def create_splits(self, parallelism: int) -> dict[str, int]:
+        """The numbers from 0 on."""
+        return {"numbers": 0}
+
+    def read_split(self, split: int, num_read: int) -> Iterator[int]:
+        """From the first one that was not read."""
+        return map(self._slow.map, itertools.count(split + num_read))
+
+
 @dataclass
 class FewThenNothing(SourceFunction):
     """Emits some numbers at time 0, then a watermark far behind, then nothing."""
@@ -343,6 +369,18 @@ def from_slow_source(env: StreamExecutionEnvironment, beats: Beats, *, ms: float
     return env.add_source(SlowSource(beats, ms), type_info=Types.LONG()).map(lambda value: value, Types.LONG())
 
 
+def from_data_generator(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
+    """A function makes each record of a source; behind it is nothing that is slow."""
+    source = DataGeneratorSource(Slow(beats, sleep, 10).map, 10**9, type_info=Types.LONG())
+    return env.from_source(source, WatermarkStrategy.no_watermarks(), "generated").map(lambda value: value, Types.LONG())
+
+
+def from_splits(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
+    """An iterator of the user gives the records of a split."""
+    source = SlowSplits(beats, 10)
+    return env.from_source(source, WatermarkStrategy.no_watermarks(), "splits", Types.LONG()).map(lambda value: value, Types.LONG())
+
+
 def fired_windows(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
     """A thousand windows that end together."""
     keyed = env.add_source(FewThenNothing(1000), type_info=Types.LONG()).key_by(lambda value: value, Types.LONG())
@@ -386,6 +424,8 @@ KINDS: Final = {
         Kind("slow-later", partial(mapped, spend=sleep, ms=100, num_quick=5000), 100),
         Kind("generator", generated, 500),
         Kind("source", partial(from_slow_source, ms=100), 100),
+        Kind("data-generator", from_data_generator, 10),
+        Kind("splits", from_splits, 10),
         Kind("key-by", behind_key_by, 10, has_full_input=True),
         Kind("windows", fired_windows, 10),
         Kind("timers", fired_timers, 10),

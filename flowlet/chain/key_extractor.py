@@ -19,6 +19,7 @@ from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups, Partitioner
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key, exact_keys
+from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import Chunk, PickledRecord
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
 
@@ -35,15 +36,26 @@ class KeyExtractor:
         subtask: index of the producer.
         selector: the user's selector object, which may tell which field it selects; None: unknown.
         makes_keys: whether ``select`` returns keys of a keyed stream.
+        attention: the task's; a cancelled task calls the selector for no further record.  None: nothing cancels it.
     """
 
-    def __init__(self, select: Callable[[Any], Any], name: str, subtask: int, *, selector: Any = None, makes_keys: bool = True) -> None:
+    def __init__(
+        self,
+        select: Callable[[Any], Any],
+        name: str,
+        subtask: int,
+        *,
+        selector: Any = None,
+        makes_keys: bool = True,
+        attention: Attention | None = None,
+    ) -> None:
         self._select = select
         self.name = name
         self.subtask = subtask
         self.field = field_selected_by(selector)
         self.is_column = isinstance(selector, ColumnKey)
         self.makes_keys = makes_keys
+        self._attention = Attention() if attention is None else attention
 
     def write(self, code: LoopCode, record: str) -> str:
         """Generate the statement that takes the key of the record in the variable ``record``; returns the variable of the key."""
@@ -90,11 +102,16 @@ class KeyExtractor:
         return columns
 
     def keys_of(self, values: list[Any]) -> list[Any]:
-        """What the selector returns for each record.  Raises UserFunctionError if the selector failed."""
+        """What the selector returns for each record.
+
+        Raises:
+            TaskCancelled: the task is cancelled; the selector is called for no further record.
+            UserFunctionError: the selector failed.
+        """
         records = iter(values)
-        select = self._select
+        select, attention = self._select, self._attention
         try:
-            return [select(record) for record in records]
+            return [select(record) for record in records if not attention or attention.goes_on()]
         except Exception as error:
             raise UserFunctionError(self.name, self.subtask, preview(last_of(values, records))) from error
 
@@ -124,15 +141,18 @@ class KeyExtractor:
         return chunk
 
 
-def create_key_extractor(partitioner: Partitioner, subtask: int, num_channels: int) -> KeyExtractor | None:
+def create_key_extractor(
+    partitioner: Partitioner, subtask: int, num_channels: int, attention: Attention | None = None
+) -> KeyExtractor | None:
     """The extractor for an edge: of keys, or of channels for a custom partitioner.  None where the writer needs neither.
 
-    ``subtask`` is the producer's; a custom partitioner chooses among ``num_channels`` consumers.
+    ``subtask`` is the producer's; a custom partitioner chooses among ``num_channels`` consumers.  ``attention``: see ``KeyExtractor``.
     """
     if isinstance(partitioner, KeyGroups):
-        return KeyExtractor(partitioner.key_function, "key_by", subtask, selector=partitioner.key_selector)
+        return KeyExtractor(partitioner.key_function, "key_by", subtask, selector=partitioner.key_selector, attention=attention)
     if isinstance(partitioner, Custom):
-        return KeyExtractor(_channel_function(partitioner, num_channels), "partition_custom", subtask, makes_keys=False)
+        choose = _channel_function(partitioner, num_channels)
+        return KeyExtractor(choose, "partition_custom", subtask, makes_keys=False, attention=attention)
     return None
 
 

@@ -179,7 +179,8 @@ class OperatorChain:
         selector, counters = self._chained[child].key_selector, context.counters
         keys = None
         if selector is not None:
-            keys = KeyExtractor(getattr(selector, "get_key", selector), "key_by", context.subtask, selector=selector)
+            select = getattr(selector, "get_key", selector)
+            keys = KeyExtractor(select, "key_by", context.subtask, selector=selector, attention=context.attention)
         item = self._chained[child]
         conversion = None if item.takes_unconverted else self._conversion(item.parent, item.tag)
         if operator.takes_chunks and not (keys is not None and operator.takes_keyed_records):

@@ -17,6 +17,7 @@ from typing import Any, Final
 from flowlet.chain.state_share import StateShare
 from flowlet.connectors.rate_limits import RateLimit
 from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
 from flowlet.records import Chunk
 from flowlet.splits.assigned_splits import AssignedSplits
@@ -83,17 +84,22 @@ class NumberSource(Source):
 
 
 class NumberReader:
-    """Gives the records of its numbers as fast as they are taken; see ``SplitReceiver``.  Threading: task thread."""
+    """Gives the records of its numbers as fast as they are taken; task thread.  See ``SplitReceiver`` and ``InterruptibleReader``."""
 
     def __init__(self, num_readers: int, function: MakeRecord | None) -> None:
         self._splits: AssignedSplits[NumberSplit] = AssignedSplits(num_readers, early_bytes=0)
         self._next = self._end = 0  # what is left of the present split
         self._asks_from = 0  # from here on it is time to ask for more
         self._function = function
+        self._interrupts = Interrupts()
         self.never_waits = function is None  # a function may wait for something
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._next} to {self._end}, {self._splits!r}>"
+
+    def use_interrupts(self, interrupts: Interrupts) -> None:
+        """Take those of the task; a function may be slow."""
+        self._interrupts = interrupts
 
     def start(self, request_splits: Callable[[], None]) -> None:
         """Ask for the first numbers."""
@@ -108,7 +114,7 @@ class NumberReader:
         self._splits.end()
 
     def poll_chunk(self) -> Chunk | None:
-        """Up to 1,000 records; an empty chunk while no numbers are there, None at the end."""
+        """Up to 1,000 records, fewer if a mail comes; an empty chunk while no numbers are there, None at the end."""
         return self._next_chunk(MAX_CHUNK_RECORDS)
 
     def available_future(self) -> AvailabilityFuture:
@@ -142,10 +148,19 @@ class NumberReader:
         if not self._has_numbers():
             return self._nothing()
         numbers = range(self._next, min(self._next + max_records, self._end))
-        self._next = numbers.stop
-        if numbers.stop >= self._asks_from:
+        records = list(numbers) if self._function is None else self._made_of(numbers, self._function)
+        self._next += len(records)
+        if self._next >= self._asks_from:
             self._splits.keep_stocked(0)
-        return Chunk(list(numbers) if self._function is None else list(map(self._function, numbers)))
+        return Chunk(records)
+
+    def _made_of(self, numbers: range, function: MakeRecord) -> list[Any]:
+        records, interrupts = [], self._interrupts
+        for number in numbers:
+            records.append(function(number))
+            if interrupts:
+                break
+        return records
 
     def _nothing(self) -> Chunk | None:
         return None if self._splits.is_over else Chunk([])

@@ -1,6 +1,6 @@
 """Reads the splits of a user's ``SplitSource`` side by side.
 
-Hot path: per chunk one turn of a deque; per record one step of the user's iterator and one comparison.
+Hot path: per chunk one turn of a deque; per record one step of the user's iterator, one comparison and one look for a mail.
 
 Side:       task.
 Invariants: a split is read by one reader, in order, and its position is the number of its records that were polled.  Splits take turns, so
@@ -16,6 +16,7 @@ from typing import Any, Final
 from flowlet.chain.state_share import StateShare
 from flowlet.datastream.connectors.split_source import NO_RECORD, SplitSource
 from flowlet.errors import FlowletError
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_object
@@ -69,7 +70,7 @@ class _OpenSplit:
 
 
 class PlannedSplitReader:
-    """See ``SplitReceiver``, ``PausableSplitReader`` and ``TimedReader``; task thread.
+    """See ``SplitReceiver``, ``PausableSplitReader``, ``TimedReader`` and ``InterruptibleReader``; task thread.
 
     Args:
         source: the user's.
@@ -86,6 +87,7 @@ class PlannedSplitReader:
         self._available = AvailabilityHelper(is_available=True)
         self._clock: ProcessingTimeService | None = None
         self._timer: TimerHandle | None = None
+        self._interrupts = Interrupts()
         self.current_split = ""
 
     def __repr__(self) -> str:
@@ -96,6 +98,10 @@ class PlannedSplitReader:
     def use_clock(self, clock: ProcessingTimeService) -> None:
         """Take the clock of the task."""
         self._clock = clock
+
+    def use_interrupts(self, interrupts: Interrupts) -> None:
+        """Take those of the task; an iterator of the user may be slow."""
+        self._interrupts = interrupts
 
     def start(self, request_splits: Callable[[], None]) -> None:
         """Ask for the first splits."""
@@ -128,7 +134,10 @@ class PlannedSplitReader:
     # -- records
 
     def poll_chunk(self) -> Chunk | None:
-        """Up to 1,000 records of the split whose turn it is; an empty chunk if no split has any, None at the end of all splits."""
+        """Up to 1,000 records of the split whose turn it is, fewer if a mail comes.
+
+        An empty chunk if no split has any, None at the end of all splits.
+        """
         self._open_splits()
         num_open = len(self._turns)
         for _ in range(num_open):
@@ -136,7 +145,7 @@ class PlannedSplitReader:
             self._turns.rotate(-1)
             if current.is_paused:
                 continue
-            records, has_ended = _taken(current.records)
+            records, has_ended = _taken(current.records, self._interrupts)
             if has_ended:
                 self._turns.pop()  # the current one, which was put there
                 self.open_splits.remove((current.split.name,))
@@ -195,11 +204,13 @@ class PlannedSplitReader:
                 close()
 
 
-def _taken(records: Iterator[Any]) -> tuple[list[Any], bool]:
-    """The next records, and whether there are no more."""
+def _taken(records: Iterator[Any], interrupts: Interrupts) -> tuple[list[Any], bool]:
+    """The next records, up to the first in front of which a mail has come, and whether there are no more."""
     found: list[Any] = []
     for record in islice(records, MAX_CHUNK_RECORDS):
         if record is NO_RECORD:
             return found, False
         found.append(record)
+        if interrupts:
+            return found, False
     return found, len(found) < MAX_CHUNK_RECORDS

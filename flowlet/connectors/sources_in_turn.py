@@ -16,7 +16,16 @@ from typing import Any
 from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import OperatorCounters
 from flowlet.errors import StateRestoreError
-from flowlet.operators.source_operator import CountingReader, PositionListener, Source, SourceReader, TimedReader, enumerator_of
+from flowlet.mailbox.task_mailbox import Interrupts
+from flowlet.operators.source_operator import (
+    CountingReader,
+    InterruptibleReader,
+    PositionListener,
+    Source,
+    SourceReader,
+    TimedReader,
+    enumerator_of,
+)
 from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerators import enumerator_for, split_set_of
@@ -84,7 +93,9 @@ def _checked(position: TurnPosition) -> TurnPosition:
 
 
 class ReaderInTurn:
-    """Reads the present source; see ``SplitReceiver``, ``PausableSplitReader``, ``TimedReader`` and ``PositionListener``.
+    """Reads the present source.
+
+    See ``SplitReceiver``, ``PausableSplitReader``, ``TimedReader``, ``InterruptibleReader`` and ``PositionListener``.
 
     Threading: task thread.
 
@@ -101,6 +112,7 @@ class ReaderInTurn:
         self._restored: Any = None
         self._clock: ProcessingTimeService | None = None
         self._counters: OperatorCounters | None = None
+        self._interrupts = Interrupts()
         self._request: Callable[[], None] | None = None  # from start on
         self._is_answered = False  # while a reader starts whose first splits are there already
         self._is_waiting = False  # for the next source
@@ -115,6 +127,10 @@ class ReaderInTurn:
     def use_clock(self, clock: ProcessingTimeService) -> None:
         """Take the clock of the task, for every source."""
         self._clock = clock
+
+    def use_interrupts(self, interrupts: Interrupts) -> None:
+        """Take those of the task, for every source."""
+        self._interrupts = interrupts
 
     def use_counters(self, counters: OperatorCounters) -> None:
         """Take the counters of the operator, for every source."""
@@ -154,6 +170,8 @@ class ReaderInTurn:
         assert isinstance(reader, SplitReceiver), "each source has an enumerator"
         if isinstance(reader, TimedReader) and self._clock is not None:
             reader.use_clock(self._clock)
+        if isinstance(reader, InterruptibleReader):
+            reader.use_interrupts(self._interrupts)
         if isinstance(reader, CountingReader) and self._counters is not None:
             reader.use_counters(self._counters)
         if self._restored is not None:

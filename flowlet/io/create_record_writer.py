@@ -19,6 +19,7 @@ from flowlet.io.unkeyed_record_writers import (
     ShuffleRecordWriter,
     SingleChannelRecordWriter,
 )
+from flowlet.mailbox.task_mailbox import Attention
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.partition.result_partition import ResultPartition
@@ -34,6 +35,7 @@ def create_record_writer(
     rng: random.Random | None = None,
     max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes,
     operator: str | None = None,
+    attention: Attention | None = None,
     serializer: StreamElementSerializer | None = None,
     first_channel: int | None = None,
 ) -> RecordWriter:
@@ -48,9 +50,9 @@ def create_record_writer(
     """
     rng = random.Random() if rng is None else rng  # noqa: S311 - spreads load, protects nothing
     serializer = serializer or StreamElementSerializer(max_element_bytes=max_element_bytes)
-    options = RecordWriterOptions(buffer_timeout_ms, subtask, on_written, rng, serializer, operator)
+    options = RecordWriterOptions(buffer_timeout_ms, subtask, on_written, rng, serializer, operator, attention)
     if partition.num_subpartitions == 1:
-        return SingleChannelRecordWriter(partition, options, create_key_extractor(partitioner, options.subtask, 1))
+        return SingleChannelRecordWriter(partition, options, create_key_extractor(partitioner, options.subtask, 1, attention))
     match partitioner:
         case Forward() | Global():
             return SingleChannelRecordWriter(partition, options)

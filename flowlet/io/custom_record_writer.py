@@ -19,7 +19,7 @@ class CustomRecordWriter(LaneRecordWriter):
     """Sends each record to the channel that the user's partitioner chooses for its key, when the record is emitted."""
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: Custom) -> None:
-        keys = create_key_extractor(partitioner, options.subtask, partition.num_subpartitions)
+        keys = create_key_extractor(partitioner, options.subtask, partition.num_subpartitions, options.attention)
         super().__init__(partition, options, partition.num_subpartitions, keys)
 
     def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:

@@ -36,7 +36,7 @@ class KeyGroupsRecordWriter(RecordWriter):
     """
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: KeyGroups) -> None:
-        keys = create_key_extractor(partitioner, options.subtask, partition.num_subpartitions)
+        keys = create_key_extractor(partitioner, options.subtask, partition.num_subpartitions, options.attention)
         super().__init__(partition, options, partition.num_subpartitions, keys)
         self._field = field_selected_by(partitioner.key_selector)
         self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # a column's nulls and timestamps can be keys

@@ -21,6 +21,7 @@ from flowlet.io.chunk_content import MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, try
 from flowlet.io.key_dictionary import ChannelCodes
 from flowlet.io.keyed_records import as_it_is, beside_keys, sendable
 from flowlet.io.pending_columns import LaneArray, PendingColumns, Route
+from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.record_format import ElementTooLargeError
@@ -45,7 +46,7 @@ class RecordWriterOptions:
 
     ``buffer_timeout_ms``: 0: ``flush_pending`` flushes the partition whenever it wrote; > 0: it calls ``on_written``, which must be cheap;
     -1: it never flushes.  ``rng`` draws channels.  ``serializer``: of the elements.  ``subtask`` and ``operator`` are the producer's, for
-    error messages.
+    error messages.  ``attention``: the task's, so that a cancelled one calls no selector; None: nothing cancels it.
     """
 
     buffer_timeout_ms: int
@@ -54,6 +55,7 @@ class RecordWriterOptions:
     rng: random.Random = field(default_factory=random.Random)
     serializer: StreamElementSerializer = field(default_factory=StreamElementSerializer)
     operator: str | None = None
+    attention: Attention | None = None
 
     def __post_init__(self) -> None:
         """Check the timeout.  Raises ValueError if it is below -1."""

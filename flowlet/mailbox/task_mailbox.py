@@ -118,6 +118,11 @@ class Attention(Interrupts):
             self.append(True)
             raise TaskCancelled("the task was cancelled between two records")
 
+    def goes_on(self) -> bool:
+        """True, for the condition of a comprehension.  Raises TaskCancelled if the task is cancelled."""
+        self.check()
+        return True
+
 
 class TaskMailbox:
     """A queue of mails with priorities, urgent mails and batches.

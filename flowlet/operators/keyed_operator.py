@@ -94,11 +94,12 @@ class KeyedInput:
         """What the selector gives for each record, which may not be keys.
 
         Raises:
+            TaskCancelled: the task is cancelled; the selector is called for no further record.
             UserFunctionError: the selector failed.
         """
-        records, select = iter(values), self._selector.call
+        records, select, attention = iter(values), self._selector.call, self._operator.ctx.attention
         try:
-            return [select(record) for record in records]
+            return [select(record) for record in records if not attention or attention.goes_on()]
         except Exception as error:
             raise self._operator._failure(values, records) from error
 

@@ -22,6 +22,7 @@ from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, Output, StreamOperator
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.latency_stats import LatencyMarkerEmitter
 from flowlet.records import Chunk, CompletionMark, StreamElement, Watermark, WatermarkStatus
 from flowlet.splits.assigned_splits import SplitReceiver
@@ -55,6 +56,7 @@ class SourceReader(Protocol):
     by former subtask (None: it had read everything) and a ``StateShare``; it gives the position of one reader, which is never None.
     One that acknowledges what checkpoints hold may be a ``PositionListener``.
     One with a user's function that has states may be a ``CheckpointedReader``.  One that needs a clock or timers may be a ``TimedReader``.
+    One that calls a function of the user for each record may be an ``InterruptibleReader``.
     """
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
@@ -119,6 +121,14 @@ class TimedReader(Protocol):
 
     def use_clock(self, clock: ProcessingTimeService) -> None:
         """Take the clock and the timers of the task; once, before everything else.  Timers fire on the task's thread."""
+
+
+@runtime_checkable
+class InterruptibleReader(Protocol):
+    """A reader whose poll calls a function of the user for each record, and gives what it has between two of them when a mail comes."""
+
+    def use_interrupts(self, interrupts: Interrupts) -> None:
+        """Take what is not empty while a mail waits; once, before the first poll."""
 
 
 @runtime_checkable
@@ -335,6 +345,8 @@ class SourceOperator(StreamOperator):
             self._never_waits = bool(getattr(self._reader, "never_waits", False))
             if isinstance(self._reader, TimedReader):
                 self._reader.use_clock(self.ctx.processing_time_service)
+            if isinstance(self._reader, InterruptibleReader):
+                self._reader.use_interrupts(self.ctx.interrupts)
             if isinstance(self._reader, CountingReader):
                 self._reader.use_counters(self.ctx.counters)
             if self._restored is not None:

@@ -102,8 +102,8 @@ class StreamTask(ABC):
         self._may_hold_results = False  # Task thread only: whether results may wait for the end of a default action.
         self._is_acting = False  # Written by the task thread; read by the loop: whether the default action processes input.
         self._is_called_for_results = False  # Set by the loop, cleared by the task thread: whether the mail for them waits.
-        self._writers = [self._create_writer(output, chain[output.source_operator].operator.name) for output in environment.outputs]
         self._attention = Attention()
+        self._writers = [self._create_writer(output, chain[output.source_operator].operator.name) for output in environment.outputs]
         self._services = OperatorServices(
             environment, chain, self.mailbox_processor, self._timings, self.mailbox.interrupts, self._attention
         )
@@ -631,6 +631,7 @@ class StreamTask(ABC):
             on_written=self._flushers.arm_of(output.buffer_timeout_ms),
             max_element_bytes=self.environment.limits.max_element_bytes,
             operator=operator,
+            attention=self._attention,
         )
 
     def _edge_outputs(self) -> dict[tuple[int, str | None], list[EdgeOutput]]:

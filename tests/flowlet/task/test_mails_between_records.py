@@ -3,8 +3,9 @@
 A function sends a mail, or begins a checkpoint, in its tenth call; so the number of calls when it runs is known, whatever a call takes.
 """
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -16,11 +17,15 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.client.translation.built_in_sources import planned_source
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Duration
 from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.connectors.number_source import NumberSource
+from flowlet.connectors.rate_limits import RecordsPerCheckpoint
+from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.datastream import CoMapFunction, KeyedProcessFunction
-from flowlet.datastream.connectors import Sink
+from flowlet.datastream.connectors import Sink, SplitSource
 from flowlet.datastream.connectors.sink_writer import SinkWriter
 from flowlet.datastream.functions import ReduceFunction, WindowFunction
 from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
@@ -35,7 +40,7 @@ from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import ProcessOperator
-from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
+from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, enumerator_of
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.sink_operator import SinkOperator
@@ -48,6 +53,7 @@ from netstack.config import NetstackConfig
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, StopMode
 from tests.flowlet.checkpoint.doubles import ManualTimers
+from tests.flowlet.operators.local_splits import requests_to
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, ScriptedSource, Thread, edge
 from tests.flowlet.task.local_tasks import Clock, Tasks, chain, is_parked, send, step_until_idle
 from tests.waiting import PATIENCE_S, spin_until
@@ -190,6 +196,47 @@ def test_a_mail_waits_for_one_record_behind_a_source(network: LocalNetwork, task
     assert job.num_calls == NUM_RECORDS
 
 
+class Lines(SplitSource):
+    """One split, whose iterator calls a function for each record."""
+
+    def __init__(self, call: Callable[[Any], Any]) -> None:
+        self.call = call
+
+    def create_splits(self, parallelism: int) -> Mapping[str, Any]:
+        return {"all": NUM_RECORDS}
+
+    def read_split(self, split: int, num_read: int) -> Iterator[Any]:
+        return (self.call(number) for number in range(num_read, split))
+
+
+SOURCES: dict[str, Callable[[Callable[[Any], Any]], Source]] = {
+    "generator": lambda call: NumberSource(0, NUM_RECORDS, function=call),
+    "generator with a rate": lambda call: NumberSource(0, NUM_RECORDS, function=call, limit=lambda _: RecordsPerCheckpoint(NUM_RECORDS)),
+    "splits": lambda call: planned_source(Lines(call), "lines", 1),
+    "one after the other": lambda call: SourcesInTurn(NumberSource(0, NUM_RECORDS, function=call), NumberSource(0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_mail_waits_for_one_record_that_a_function_of_a_source_makes(network: LocalNetwork, tasks: Tasks, name: str) -> None:
+    """A poll gives up to 1,000 records; what it has made when the mail comes goes on its way."""
+    job = Job()
+    source = SOURCES[name](job.call)
+    environment = network.environment("making")
+    enumerator = enumerator_of(source)
+    assert enumerator is not None
+    enumerator.discover(1)
+    head = SourceOperator(source)
+    environment.request_splits = requests_to(enumerator, head)
+    seen: list[Any] = []
+    task = create_stream_task(environment, chain(head, MapOperator(seen.append)))
+    job.run(task, tasks)
+
+    assert job.at_mail == [10]
+    assert seen[:NUM_RECORDS] == list(range(NUM_RECORDS))
+    assert job.num_calls == NUM_RECORDS
+
+
 INNER: dict[str, Callable[[Callable[[Any], Any]], StreamOperator]] = {
     "map": MapOperator,
     "flat_map": lambda call: FlatMapOperator(lambda value: [call(value)]),
@@ -285,6 +332,45 @@ def test_a_selector_that_is_called_for_columns_holds_nothing_up(
     else:
         job.run(task, tasks)
         assert (job.at_mail, job.num_calls) == ([10], NUM_RECORDS)
+
+
+@pytest.mark.parametrize("name", [*SELECTORS, "key_by inside a chain", "the key of an operator at the head"])
+def test_a_selector_that_turned_slow_is_called_for_no_further_record_of_a_cancelled_task(
+    network: LocalNetwork, tasks: Tasks, name: str
+) -> None:
+    """The slice had all records of the chunk, since the first ones were quick."""
+    job, clock, partition, upstream = Job(), Clock(), network.partition(max_buffers=40), network.partition()
+    job.on_tenth = lambda: task.cancel()
+    timings = TaskTimings(clock)
+    numbers = ArrayColumn(np.arange(NUM_RECORDS))
+    columns = Chunk.of_columns(Columns(NUM_RECORDS, (numbers, numbers), Shape.TUPLE), None)
+    source = SourceOperator(ScriptedSource(*[columns] * 3))
+
+    def call(value: Any) -> Any:
+        if next(number) < 2 * NUM_RECORDS:
+            return 0
+        clock.now_ns += 20_000_000
+        job.call(value)
+        return 0
+
+    number = itertools.count()
+    if name in SELECTORS:
+        environment = network.environment("slow", outputs=[edge(partition, SELECTORS[name](call))])
+        task: StreamTask = SourceStreamTask(environment, chain(source), timings=timings)
+    elif name == "key_by inside a chain":
+        chained = [ChainedOperator(source), ChainedOperator(KeyedSumOperator(lambda value: 0, 1), 0, key_selector=call)]
+        task = SourceStreamTask(network.environment("slow"), chained, timings=timings)
+    else:
+        task = OneInputStreamTask(
+            network.environment("slow", gates=[network.gate(upstream)]), chain(KeyedSumOperator(call, 1)), timings=timings
+        )
+        send(upstream, *[columns] * 3)
+
+    thread = Thread(task.invoke)
+    with pytest.raises(TaskCancelled):
+        thread.result()
+
+    assert job.num_calls == 10
 
 
 def test_a_mail_waits_for_one_timer(network: LocalNetwork, tasks: Tasks) -> None:

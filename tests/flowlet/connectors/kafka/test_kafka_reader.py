@@ -11,6 +11,7 @@ from flowlet.chain.state_share import StateShare
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
 from flowlet.connectors.kafka.kafka_reader import KafkaLogSource, KafkaReader
 from flowlet.errors import FlowletError
+from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
 
 kafka = pytest.importorskip("confluent_kafka")
@@ -350,3 +351,28 @@ def test_partitions_are_dealt_out_to_other_numbers_of_readers(width: int) -> Non
     found = [split for subtask in range(width) for split in source.redistribute_positions(former, StateShare(subtask, width, 128, 3))]
 
     assert sorted(split.offset for split in found) == [4, 5, 6]
+
+
+def test_a_mail_waits_for_one_message_of_a_schema_of_the_user(driven: Any) -> None:
+    """What was not read of the messages comes with the next poll, and the position is in front of it."""
+    interrupts = Interrupts()
+
+    class Slow(DeserializationSchema):
+        def deserialize(self, message: bytes) -> Any:
+            if message == b"b":
+                interrupts.append(True)
+            return message.decode()
+
+    driver = driven(KafkaSplit("t", 0, 0, 6), schema=Slow())
+    driver.reader.use_interrupts(interrupts)
+    messages = [Message(0, offset, value) for offset, value in enumerate([b"a", None, b"b", None, b"c", b"d"])]
+    driver.consumer.put(*messages)
+
+    first = driver.poll()
+    position = driver.reader.snapshot_position()
+    interrupts.clear()
+    second = driver.poll()
+
+    assert (first, position) == (["a", "b"], (KafkaSplit("t", 0, 4, 6),))
+    assert (second, driver.reader.snapshot_position()) == (["c", "d"], ())
+    assert driver.reader._counters.num_null_records_dropped == 2
