@@ -5,6 +5,8 @@ Way:     the revision is cloned beside this checkout, and both measure the same 
          its own; who begins alternates.  Ratios are taken within a pair, since the machine's pace changes from pair to pair.
 Rule:    a figure is not slower if the median ratio of 9 pairs is at least 0.97.  Where it is below that, 25 pairs decide.
 Bench:   a revision is measured with its own bench, since bench follows the product's modules; it gets today's modules that it lacks.
+Beside:  ``--beside`` runs both at the same time and compares the CPU seconds of all their processes, starts included.  What else the
+         machine does then slows both alike.  A shared machine scatters rates in turns by a factor of two, and these by a few percent.
 Result:  one object per figure, its ratios as runs (above 1: better than the revision); exit code 1 if a figure is slower.
 Absent:  a comparison with figures of a file: paces of two days differ by more than what is looked for.
 """
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,6 +33,7 @@ from bench.rounds import tell
 
 NUM_PAIRS: Final = 9
 NUM_DECIDING_PAIRS: Final = 25
+MIN_CPU_S: Final = 0.3  # a figure for which less was done, such as the memory at the end of a job, is none of its own
 MIN_RATIO: Final = 0.97
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _TIMEOUT_S: Final = 900.0
@@ -74,25 +78,28 @@ def ratio(now: Figure, before: Figure) -> float:
     return now.value / before.value if now.more_is_better else before.value / now.value
 
 
-def compare(gauges: Sequence[str], now: Gauge, before: Gauge, num_pairs: int, num_deciding_pairs: int) -> Iterator[Comparison]:
+def compare(
+    gauges: Sequence[str], now: Gauge, before: Gauge, num_pairs: int, num_deciding_pairs: int, *, is_beside: bool = False
+) -> Iterator[Comparison]:
     """Measure pairs of each gauge; of a gauge with a slower figure further ones, until there are ``num_deciding_pairs``."""
     for gauge in gauges:
         found: dict[str, Comparison] = {}
         for number in range(max(num_pairs, num_deciding_pairs)):
             if number >= num_pairs and not any(comparison.is_slower for comparison in found.values()):
                 break
-            add_pair(found, *pair(gauge, now, before, number))
+            add_pair(found, *pair(gauge, now, before, number, is_beside=is_beside))
             tell(f"{gauge}, pair {number + 1}: {', '.join(f'{each.ratios[-1]:.3f}' for each in found.values())}")
         yield from found.values()
 
 
-def pair(gauge: str, now: Gauge, before: Gauge, number: int) -> tuple[Sequence[Figure], Sequence[Figure]]:
-    """The figures of both; every second time this checkout begins."""
-    if number % 2:
-        ours = now(gauge)
-        return ours, before(gauge)
-    theirs = before(gauge)
-    return now(gauge), theirs
+def pair(gauge: str, now: Gauge, before: Gauge, number: int, *, is_beside: bool = False) -> tuple[Sequence[Figure], Sequence[Figure]]:
+    """The figures of both; every second time this checkout begins, and the other one follows, or runs beside it."""
+    with ThreadPoolExecutor(2 if is_beside else 1) as pool:
+        if number % 2:
+            ours, theirs = pool.submit(now, gauge), pool.submit(before, gauge)
+        else:
+            theirs, ours = pool.submit(before, gauge), pool.submit(now, gauge)
+        return ours.result(), theirs.result()
 
 
 def add_pair(found: dict[str, Comparison], now: Sequence[Figure], before: Sequence[Figure]) -> None:
@@ -103,8 +110,10 @@ def add_pair(found: dict[str, Comparison], now: Sequence[Figure], before: Sequen
             found.setdefault(figure.name, Comparison(figure.name)).ratios.append(ratio(figure, former[figure.name]))
 
 
-def clone(revision: str, folder: Path) -> Path:
+def clone(revision: str, folder: Path, *, is_beside: bool = False) -> Path:
     """A checkout of the revision; with those of today's modules of bench that it lacks, such as the gauges.
+
+    ``is_beside``: with today's gauges in any case, since those of older revisions give no CPU seconds.
 
     Raises:
         CheckError: there is no such revision.
@@ -117,7 +126,7 @@ def clone(revision: str, folder: Path) -> Path:
     _git("checkout", "--quiet", "--detach", commit, cwd=checkout)
     for module in (_ROOT / "bench").rglob("*.py"):
         copy = checkout / module.relative_to(_ROOT)
-        if not copy.exists():
+        if not copy.exists() or (is_beside and copy.name == "gauges.py"):
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(module, copy)
     return checkout
@@ -130,8 +139,8 @@ def _git(*arguments: str, cwd: Path) -> str:
     return done.stdout.strip()
 
 
-def measure(checkout: Path, gauge: str, *, quick: bool = False) -> list[Figure]:
-    """Measure a gauge once in a checkout.
+def measure(checkout: Path, gauge: str, *, quick: bool = False, by_cpu: bool = False) -> list[Figure]:
+    """Measure a gauge once in a checkout; ``by_cpu``: the CPU seconds of each figure, where they are at least ``MIN_CPU_S``.
 
     Raises:
         CheckError: it failed, or measured another flowlet than the checkout's.
@@ -145,7 +154,13 @@ def measure(checkout: Path, gauge: str, *, quick: bool = False) -> list[Figure]:
     document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if Path(document["root"]) != checkout:
         raise CheckError(f"gauge {gauge} of {checkout} measured the flowlet of {document['root']}")
-    return [Figure(**figure) for figure in document["figures"]]
+    figures = [Figure(**figure) for figure in document["figures"]]
+    return of_cpu(figures) if by_cpu else figures
+
+
+def of_cpu(figures: Sequence[Figure]) -> list[Figure]:
+    """The CPU seconds of the figures for which something was done."""
+    return [Figure(f"{each.name}: CPU s", each.cpu_s, more_is_better=False) for each in figures if each.cpu_s >= MIN_CPU_S]
 
 
 def parse_options(arguments: list[str]) -> argparse.Namespace:
@@ -155,6 +170,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=choices(GAUGES), default=tuple(GAUGES), help="which gauges, separated by commas")
     parser.add_argument("--pairs", type=int, default=NUM_PAIRS, help="how many pairs")
     parser.add_argument("--deciding-pairs", type=int, default=NUM_DECIDING_PAIRS, help="how many where a figure is slower")
+    parser.add_argument("--beside", action="store_true", help="both at the same time, by CPU seconds")
     return parser.parse_args(arguments)
 
 
@@ -165,10 +181,10 @@ def run(options: argparse.Namespace, *, quick: bool = False) -> Iterator[Result]
         CheckError: see ``clone`` and ``measure``.
     """
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-check-") as name:
-        checkout = clone(options.against, Path(name).resolve())
-        now, before = (partial(measure, side, quick=quick) for side in (_ROOT, checkout))
+        checkout = clone(options.against, Path(name).resolve(), is_beside=options.beside)
+        now, before = (partial(measure, side, quick=quick, by_cpu=options.beside) for side in (_ROOT, checkout))
         details: Mapping[str, Any] = {"against": options.against, "revision": git_revision()}
-        for comparison in compare(options.only, now, before, options.pairs, options.deciding_pairs):
+        for comparison in compare(options.only, now, before, options.pairs, options.deciding_pairs, is_beside=options.beside):
             yield Result(f"check {comparison.name}", "x", comparison.ratios, dict(details), case="check")
 
 

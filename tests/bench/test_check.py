@@ -3,15 +3,17 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from bench import check
+from bench import check, gauges
 from bench.check import MIN_RATIO, Comparison, compare
 from bench.gauges import GAUGES, Figure
 from bench.report import Result
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -34,6 +36,32 @@ def test_both_take_turns_and_who_begins_alternates() -> None:
     list(compare(["words"], measuring([1.0] * 4, calls, "now"), measuring([1.0] * 4, calls, "before"), 4, 4))
 
     assert calls == ["before", "now", "now", "before", "before", "now", "now", "before"]
+
+
+def test_both_run_at_the_same_time_if_they_are_to_run_beside_each_other() -> None:
+    """Each waits until the other one runs."""
+    both_run = threading.Barrier(2, timeout=PATIENCE_S)
+
+    def measure(gauge: str) -> list[Figure]:
+        both_run.wait()
+        return [Figure(gauge, 1.0)]
+
+    [found] = compare(["words"], measure, measure, 3, 3, is_beside=True)
+
+    assert found.ratios == [1.0] * 3
+
+
+def test_cpu_seconds_of_each_figure_are_those_since_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is yielded behind a job, such as its memory, took nothing, and is no figure of its own."""
+    seconds = iter([1.0, 3.5, 3.51, 4.5])
+    monkeypatch.setattr(gauges, "cpu_s", lambda: next(seconds))
+
+    found = check.of_cpu(list(gauges.with_cpu_s([Figure("one", 100.0), Figure("one, MiB held", 7.0), Figure("other", 200.0)])))
+
+    assert [(each.name, round(each.value, 2), each.more_is_better) for each in found] == [
+        ("one: CPU s", 2.5, False),
+        ("other: CPU s", 0.99, False),
+    ]
 
 
 def test_ratios_are_taken_within_a_pair_and_the_median_decides() -> None:
