@@ -8,7 +8,9 @@ Why:        a chunk may hold thousands of records.  If each takes a function 10 
             the slices are of at most 100 records (``Caution``).
 Invariants: elements come out in the order in which they went in.  What waits here counts as in front of the chain: no barrier passes it,
             a snapshot of what is behind does not hold its effects, and nothing is read before it has gone in.
-Units:      nanoseconds of a clock that stands still while the task waits for room in its outputs.
+            A function that computes takes as long as it has the core: where many threads share it, ten times as long by the wall.  One that
+            waits takes little of the core.  So a slice took the CPU time, unless the time by the wall is many times as long.
+Units:      nanoseconds of a clock that stands still while the task waits for room in its outputs, and of the thread's CPU time.
 """
 
 from collections import deque
@@ -28,6 +30,10 @@ MAX_RECORDS_IF_CAUTIOUS: Final = 100
 # What takes ten times the budget was cut for another function, or for another consumer, than it met; or the machine stood still.  After
 # 100,000 quick records, which small slices make some 20 ms slower altogether, the task counts as quick again.
 SLOW_NS: Final = 10 * BUDGET_NS
+# How many times its CPU time a slice may take by the wall and count as computed, among threads that want the core or the interpreter's
+# lock, too.  A slice that also waits is longer than its budget by as much.  To be cautious costs more than small slices, so it takes more.
+_MAX_CONTENTION: Final = 4
+_MAX_CONTENTION_IF_SLOW: Final = 16
 _NUM_QUICK: Final = 100_000
 # At the start nothing is known of the consumers: so many records fill the buffers between two tasks.
 _NUM_QUICK_AT_START: Final = 20_000
@@ -61,9 +67,13 @@ class Caution:
         """That of a task with outputs."""
         return cls(_NUM_QUICK_AT_START, grows=True)
 
-    def begin(self, *, is_too_much: bool = False) -> None:
-        """Something was slow; ``is_too_much``: the task had to wait in the middle of writing what a default action had made."""
-        self._grows = False
+    def begin(self, *, is_too_much: bool = False, grows: bool = False) -> None:
+        """Something was slow.
+
+        ``is_too_much``: the task had to wait in the middle of writing what a default action had made.  ``grows``: nothing but the consumers
+        was slow, and what the task makes at once may follow the room that they leave.
+        """
+        self._grows = grows
         self._limit = min(self._limit, MAX_RECORDS_IF_CAUTIOUS)
         if is_too_much and self.num_left:
             self._limit = max(1, self._limit // _MAX_GROWTH)
@@ -88,10 +98,10 @@ class Caution:
         """Whether the outputs have to be looked at before the next record, so that the default action has to end."""
         return self.num_left > 0 >= self.num_left_now
 
-    def records_were_processed(self, num_records: int, taken_ns: int) -> None:
+    def records_were_processed(self, num_records: int, taken_ns: int, cpu_ns: int) -> None:
         """A slice has ended."""
         self.num_left_now -= num_records
-        if taken_ns > SLOW_NS:
+        if max(cpu_ns, taken_ns if taken_ns > cpu_ns * _MAX_CONTENTION_IF_SLOW else 0) > SLOW_NS:
             self.begin()
         elif self.num_left:
             self.num_left = max(0, self.num_left - num_records)
@@ -102,12 +112,20 @@ class Caution:
 class RecordSlices(Generic[Origin]):
     """The elements that were read and not processed, each with its origin: a channel, or a split; task thread only.
 
-    ``clock_ns`` is read twice per slice.  ``cuts``: whether chunks may be cut at all; a function of batches gets them as they came.
-    ``caution``: the task's.
+    ``clock_ns`` and ``cpu_ns``, the thread's CPU time, are read twice per slice; None: all time is CPU time.  ``cuts``: whether chunks may
+    be cut at all; a function of batches gets them as they came.  ``caution``: the task's.
     """
 
-    def __init__(self, clock_ns: Callable[[], int], *, cuts: bool = True, caution: Caution | None = None) -> None:
+    def __init__(
+        self,
+        clock_ns: Callable[[], int],
+        *,
+        cpu_ns: Callable[[], int] | None = None,
+        cuts: bool = True,
+        caution: Caution | None = None,
+    ) -> None:
         self._clock_ns = clock_ns
+        self._cpu_ns = clock_ns if cpu_ns is None else cpu_ns
         self._cuts = cuts
         self.waiting: deque[tuple[Origin, StreamElement]] = deque()  # read-only outside
         self._num_records = _FIRST_RECORDS if cuts else _MAX_RECORDS  # of the next slice
@@ -180,15 +198,16 @@ class RecordSlices(Generic[Origin]):
             # Before the call: an operator that waits in it may run the mail of a checkpoint, which must find the rest here.
             self.waiting.appendleft((origin, whole.slice(num_records, size)))
             chunk = whole.slice(0, num_records)
-        started_ns = self._clock_ns()
+        started_ns, started_cpu_ns = self._clock_ns(), self._cpu_ns()
         num_done = process_some(origin, chunk)
         if num_done < num_records:
             if num_records < size:
                 self.waiting.popleft()
             self.waiting.appendleft((origin, whole.slice(num_done, size)))
         if self._cuts and num_records:
-            taken_ns = max(1, self._clock_ns() - started_ns)
-            fitting = max(1, num_done * BUDGET_NS // taken_ns)
+            cpu_ns, taken_ns = self._cpu_ns() - started_cpu_ns, self._clock_ns() - started_ns
+            budgeted_ns = cpu_ns if taken_ns <= cpu_ns * _MAX_CONTENTION else taken_ns
+            fitting = max(1, num_done * BUDGET_NS // max(1, budgeted_ns))
             self._num_records = min(fitting, self._num_records * _MAX_GROWTH, _MAX_RECORDS)
             if caution.num_left or taken_ns > SLOW_NS:
-                caution.records_were_processed(num_done, taken_ns)
+                caution.records_were_processed(num_done, taken_ns, cpu_ns)

@@ -125,6 +125,10 @@ class TaskTimings:
         now_ns = self.now_ns()
         return now_ns - self.hard_back_pressure.accumulated_ns(now_ns)
 
+    def cpu_ns(self) -> int:
+        """The CPU time of the calling thread; with a clock of a test its ``working_ns``."""
+        return time.thread_time_ns() if self.now_ns is time.monotonic_ns else self.working_ns()
+
     def snapshot(self) -> TimingsSnapshot:
         """The sums up to now, including a wait in progress; zeros before the start."""
         start_ns = self._start_ns

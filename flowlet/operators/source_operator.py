@@ -229,9 +229,9 @@ class SourceOperator(StreamOperator):
         self.out = output_for(output, self.name, ctx.counters)
         self.output = self.out
 
-    def cut_chunks(self, clock_ns: Callable[[], int], caution: Caution, *, cuts: bool) -> None:
+    def cut_chunks(self, clock_ns: Callable[[], int], cpu_ns: Callable[[], int], caution: Caution, *, cuts: bool) -> None:
         """Take what the task gives to ``RecordSlices``; before ``initialize_state``."""
-        self._slices = RecordSlices(clock_ns, cuts=cuts, caution=caution)
+        self._slices = RecordSlices(clock_ns, cpu_ns=cpu_ns, cuts=cuts, caution=caution)
 
     def initialize_state(self, state: object | None) -> None:
         """Keep the position for the reader, and what was read before it."""

@@ -75,7 +75,7 @@ class GateFedStreamTask(StreamTask):
                 collected = SortedInput(sorter, selector, head_input, self._attention)
             processor = self._input_processor(index + 1, gates[index], head_input, collected=collected)
             inputs.append(TaskInput(processor, head_input, end, collected, is_last=index in head.inputs_read_last))
-        slices = RecordSlices[int](self._timings.working_ns, cuts=self._chain.cuts_chunks)
+        slices = RecordSlices[int](self._timings.working_ns, cpu_ns=self._timings.cpu_ns, cuts=self._chain.cuts_chunks)
         return SortingInputProcessor(inputs, head.end_keys if batch.ends_keys else None, partial(_must_end_singly, head), slices)
 
     def _input_processor(
@@ -110,7 +110,8 @@ class GateFedStreamTask(StreamTask):
         return processor
 
     def _slices(self) -> RecordSlices[int]:
-        return RecordSlices(self._timings.working_ns, cuts=self._chain.cuts_chunks, caution=self._caution)
+        timings = self._timings
+        return RecordSlices(timings.working_ns, cpu_ns=timings.cpu_ns, cuts=self._chain.cuts_chunks, caution=self._caution)
 
     @property
     def _may_be_overtaken(self) -> bool:

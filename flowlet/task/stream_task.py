@@ -368,7 +368,7 @@ class StreamTask(ABC):
         if hard_waits_ns - self._hard_waits_ns > SLOW_NS:
             caution.begin(is_too_much=True)
         elif self._waits_since_ns and self._timings.now_ns() - self._waits_since_ns > SLOW_NS:
-            caution.begin()
+            caution.begin(grows=True)
         self._hard_waits_ns, self._waits_since_ns = hard_waits_ns, 0
         if caution.num_left > 0 >= caution.num_left_now:  # ``must_look``, for each default action asks
             obtainable = [partition.num_obtainable - _LEAST_ROOM for partition in self._partitions]

@@ -161,9 +161,9 @@ def test_a_task_that_waited_for_room_in_the_middle_of_a_write_takes_fewer_record
     caution.begin()
     caution.look_at_room(-3, -5, 0)
     without_room = caution.max_records
-    caution.records_were_processed(99_999, 1)
+    caution.records_were_processed(99_999, 1, 1)
     still = caution.num_left
-    caution.records_were_processed(100, 1)
+    caution.records_were_processed(100, 1, 1)
 
     assert sizes == [12, 1, 1, 1]
     assert without_room == 1
@@ -210,6 +210,40 @@ def test_a_task_that_was_held_up_doubles_nothing_more() -> None:
 
     assert before == 800
     assert found == [100, 100, 100]
+
+
+def test_a_task_whose_consumers_were_slow_follows_the_room_that_they_leave() -> None:
+    caution = Caution()
+
+    caution.begin(grows=True)
+    found = []
+    for num_spare in (0, 0, 20, 20, 20):
+        caution.look_at_room(8, num_spare, 0)
+        found.append(caution.max_records)
+
+    assert found == [8, 8, 200, 400, 800]
+
+
+@pytest.mark.parametrize(
+    ("contention", "sizes", "is_cautious"),
+    [
+        pytest.param(1, [100, 64, 64], False, id="alone"),
+        pytest.param(4, [100, 64, 64], False, id="among four threads"),
+        pytest.param(10, [100, 6, 6], False, id="among ten"),
+        pytest.param(20, [100, 3, 3], True, id="it waits"),
+    ],
+)
+def test_a_function_that_computes_is_not_slow_because_others_have_the_core(contention: int, sizes: list[int], *, is_cautious: bool) -> None:
+    """Each record takes 156 us of the core."""
+    chain, caution = Chain(156_250), Caution()
+    slices = RecordSlices[int](lambda: chain.now_ns * contention, cpu_ns=lambda: chain.now_ns, caution=caution)
+    slices._num_records = 100
+
+    slices.add(0, [Chunk(list(range(sum(sizes))))])
+    chain.process(slices)
+
+    assert chain.sizes == sizes
+    assert (caution.num_left > 0) is is_cautious
 
 
 def test_a_task_that_begins_processes_twenty_thousand_records_in_few_actions() -> None:
