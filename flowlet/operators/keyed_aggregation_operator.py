@@ -168,6 +168,11 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
     def _advance_chunk(self, chunk: Chunk, results: list[Any]) -> None:
         """Append the result after each record."""
 
+    @property
+    def _has_keys(self) -> bool:
+        """Whether there are records of any key yet."""
+        return bool(self._state)
+
     def _records(self) -> tuple[list[Any], list[Any]]:
         """Keys and what is kept of them, as a snapshot has it; lists of the caller's own."""
         return list(self._state), list(self._state.values())
@@ -199,7 +204,10 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
         """False: go on record by record."""
         columns = chunk.columns
         if self._form is not StateForm.COLUMNS:
-            if columns is None or len(chunk) < MIN_COLUMN_ROWS:
+            if columns is None:
+                return False
+            # Rows that were records once cannot become columns again: so the first ones stay in columns, however few they are.
+            if len(chunk) < MIN_COLUMN_ROWS and (columns.shape is not Shape.ROW or self._has_keys):
                 return False
             keys, _ = self._records()
             if keys and not self._adopt(columnar, keys):

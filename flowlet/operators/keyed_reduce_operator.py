@@ -197,6 +197,10 @@ class KeyedReduceOperator(KeyedAggregationOperator):
             self._slots.update(zip(self._index.keys(), range(len(self._results)), strict=False))
             self._index = None
 
+    @property
+    def _has_keys(self) -> bool:
+        return bool(self._results)
+
     def _records(self) -> tuple[list[Any], list[Any]]:
         keys = list(self._slots) if self._index is None else self._index.keys()
         # A key whose first record failed has a slot, and no result.

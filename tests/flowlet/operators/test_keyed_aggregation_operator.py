@@ -19,6 +19,7 @@ from flowlet.keys.column_key import ColumnKey
 from flowlet.operators import keyed_aggregation_operator, keyed_reduce_operator
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
 from flowlet.operators.keyed_aggregation_operator import KeyedAggregationOperator
+from flowlet.operators.keyed_count_operator import KeyedCountOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk
@@ -212,6 +213,32 @@ def test_small_chunks_are_done_record_by_record_until_a_large_one_comes() -> Non
 
     assert [chunk.columns is not None for chunk in harness.output.chunks] == [False, False, True, True]
     assert harness.output.values == [("a", 1), ("a", 3), ("b", 1), ("b", 2), ("c", 1), ("a", 7), ("c", 2)]
+
+
+ROW_OPERATORS: dict[str, Callable[..., KeyedAggregationOperator]] = {
+    "sum": lambda **options: KeyedSumOperator(ColumnKey("k"), "v", **options),
+    "count": lambda **options: KeyedCountOperator(ColumnKey("k"), field_names=("k", "n"), **options),
+    **{
+        method: lambda method=method, **options: KeyedReduceOperator(
+            ColumnKey("k"), Extreme(method, "v", is_largest="max" in method, keeps_record="by" in method), **options
+        )
+        for method in ("min", "max", "min_by", "max_by")
+    },
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"emits_batches": True}], ids=["each row", "each key and chunk"])
+@pytest.mark.parametrize("first", [1, 8])
+@pytest.mark.parametrize("name", ROW_OPERATORS)
+def test_rows_that_begin_with_a_few_stay_in_columns(name: str, first: int, options: dict[str, bool]) -> None:
+    """A task begins with slices of 1, 8 and 64 records; rows that were records once cannot become columns again."""
+    harness = Harness(ROW_OPERATORS[name](**options))
+
+    for number in (first, 1_000):
+        batch = pa.RecordBatch.from_pydict({"k": [row % 7 for row in range(number)], "v": list(range(number))})
+        harness.operator.process_chunk(Chunk.of_columns(columns_of_batch(batch)))
+
+    assert [chunk.columns is not None for chunk in harness.output.chunks] == [True, True]
 
 
 @pytest.mark.parametrize(
