@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, TypeGuard, TypeVar
 
+from flowlet.mailbox.task_timings import LONG_NS
 from flowlet.records import Chunk, StreamElement
 
 Origin = TypeVar("Origin")
@@ -130,6 +131,7 @@ class RecordSlices(Generic[Origin]):
         self.waiting: deque[tuple[Origin, StreamElement]] = deque()  # read-only outside
         self._num_records = _FIRST_RECORDS if cuts else _MAX_RECORDS  # of the next slice
         self._caution = Caution() if caution is None else caution
+        self._was_long = False  # the last slice: the task leaves the default action, so that the loop can run
 
     def __repr__(self) -> str:
         return f"<RecordSlices of {self._num_records} records, {len(self.waiting)} elements waiting>"
@@ -185,7 +187,8 @@ class RecordSlices(Generic[Origin]):
                 self._process_slice(origin, element, process_some)
             else:
                 process_control(origin, element)
-            if waiting and should_stop():
+            if waiting and (self._was_long or should_stop()):
+                self._was_long = False
                 return False
         return True
 
@@ -206,6 +209,7 @@ class RecordSlices(Generic[Origin]):
             self.waiting.appendleft((origin, whole.slice(num_done, size)))
         if self._cuts and num_records:
             cpu_ns, taken_ns = self._cpu_ns() - started_cpu_ns, self._clock_ns() - started_ns
+            self._was_long = taken_ns > LONG_NS
             budgeted_ns = cpu_ns if taken_ns <= cpu_ns * _MAX_CONTENTION else taken_ns
             fitting = max(1, num_done * BUDGET_NS // max(1, budgeted_ns))
             self._num_records = min(fitting, self._num_records * _MAX_GROWTH, _MAX_RECORDS)

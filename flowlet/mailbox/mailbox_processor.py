@@ -20,7 +20,7 @@ from flowlet.mailbox.mailbox_future import Signal
 from flowlet.mailbox.mailbox_metrics import LatencyProbe
 from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
 from flowlet.mailbox.task_mailbox import MailboxState, TaskMailbox
-from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.mailbox.task_timings import LONG_NS, TaskTimings, WaitKind
 from netstack.forks import end_stranded_child
 
 # While a task ends, mails may post mails.  After this many rounds they seem to do so for ever.  Not measured.
@@ -91,6 +91,7 @@ class MailboxProcessor:
         mailbox: the task's.
         timings: records when the thread waits, and for what.
         action_executor: runs the mails of this loop's executors.  It does not run control mails, so no lock can delay a cancellation.
+        after_long: called after a mail or a default action that took more than ``LONG_NS``.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class MailboxProcessor:
         timings: TaskTimings,
         *,
         action_executor: StreamTaskActionExecutor = IMMEDIATE,
+        after_long: Callable[[], None] = lambda: None,
     ) -> None:
         self._default_action = default_action
         self._mailbox = mailbox
@@ -110,6 +112,7 @@ class MailboxProcessor:
         self._num_mails = 0  # Written by the mailbox thread.
         self._context = Context()  # Written by the mailbox thread before it parks: its context variables, for a thread that stands in.
         self._action_executor = action_executor
+        self._after_long = after_long
         self._waiting_probe: LatencyProbe | None = None  # Mailbox thread once the loop runs; starts after the first ordinary mail.
         self._probe: LatencyProbe | None = None
 
@@ -157,14 +160,17 @@ class MailboxProcessor:
             MailboxClosedError: the mailbox is not open.
         """
         self._enter()
-        interrupts = self._mailbox.interrupts
+        interrupts, now_ns = self._mailbox.interrupts, self._timings.now_ns
         while self._state is LoopState.RUNNING:
             self._process_mails()
             if self._state is LoopState.RUNNING:
                 if interrupts:
                     self._mailbox.clear_interrupts()
+                began_ns = now_ns()
                 self._default_action(self._controller)
                 end_stranded_child()
+                if now_ns() - began_ns > LONG_NS:
+                    self._after_long()
 
     def run_mailbox_step(self) -> bool:
         """Run one mail, or else the default action once; False if there was neither.  For tests."""
@@ -243,8 +249,11 @@ class MailboxProcessor:
 
     def _run_mail(self, mail: Mail) -> None:
         self._num_mails += 1
+        began_ns = self._timings.now_ns()
         mail.run()
         end_stranded_child()
+        if self._timings.now_ns() - began_ns > LONG_NS:
+            self._after_long()
         if self._waiting_probe is not None and not mail.is_urgent:
             probe, self._waiting_probe = self._waiting_probe, None
             probe.start()

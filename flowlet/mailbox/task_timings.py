@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import Final
 
 from flowlet.mailbox.timer_gauge import UPDATE_INTERVAL_S, TimerGauge
 from netstack.late import dataclass
@@ -70,6 +71,11 @@ class TaskRates:
     def back_pressured_ms_per_second(self) -> int:
         """Soft and hard back pressure together."""
         return min(_MS_PER_S, self.soft_back_pressured_ms_per_second + self.hard_back_pressured_ms_per_second)
+
+
+# After a call of so long, which may have kept the interpreter's lock, the task waits for the loop to do what is due: several heartbeats fit
+# into the time after which a TaskManager counts as lost (50 s), and an alarm per buffer timeout is no reason to wait.  Not measured.
+LONG_NS: Final = 1_000_000_000
 
 
 class TaskTimings:

@@ -8,6 +8,7 @@ Source:     Flink ``StreamTask`` (processInput, endData, afterInvoke, cleanUp), 
 Absent:     a way to interrupt user code: a cancelled task ends when its user code returns.  The owner of the thread watches for that.
 """
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -49,6 +50,8 @@ _NS_PER_MS = 1_000_000
 _ALARM_MS = 10  # where results are flushed at the end of each default action, which may take long
 _PRINT_MS = 100  # of a task without outputs, which may print; the usual buffer timeout
 _LEAST_ROOM = 8  # buffers for the bytes of a small slice, besides one that each channel may begin; not measured
+_LOOP_ROUNDS = 2  # of the loop: what the first one finds to do may lead to more
+_MAX_LOOP_ROUND_S = 0.1
 _MAX_RECOVERED_PIECES = 8  # a mail waits for at most as many, of 32 KiB mostly; as for buffers, not measured
 
 
@@ -84,7 +87,11 @@ class StreamTask(ABC):
         self._lifecycle = TaskLifecycle()
         self._timings = TaskTimings() if timings is None else timings
         self.mailbox_processor = MailboxProcessor(
-            self._run_default_action, self.mailbox, self._timings, action_executor=FlushingActionExecutor(self._flush_pending)
+            self._run_default_action,
+            self.mailbox,
+            self._timings,
+            action_executor=FlushingActionExecutor(self._flush_pending),
+            after_long=self._let_loop_run,
         )
         self._partitions = [output.partition for output in environment.outputs]
         for partition in self._partitions:
@@ -361,6 +368,17 @@ class StreamTask(ABC):
                 self._end_data(StopMode.DRAIN)
             case InputStatus.STOPPED:
                 self._end_data(StopMode.NO_DRAIN)
+
+    def _let_loop_run(self) -> None:
+        """Wait until the loop has done all that is due, such as heartbeats.
+
+        A function that keeps the interpreter's lock lets another thread have it between two calls, until that thread gives it back, which a
+        loop does around every callback: one heartbeat took several calls, however long they are.
+        """
+        for _ in range(_LOOP_ROUNDS):
+            is_done = threading.Event()
+            self.environment.schedule_timer(0, is_done.set)
+            is_done.wait(_MAX_LOOP_ROUND_S)
 
     def _look_at_room(self) -> None:
         """Make no more, before mails have their turn, than the outputs have room for; so much is known where consumers were slow before."""

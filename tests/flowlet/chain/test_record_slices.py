@@ -259,3 +259,15 @@ def test_a_task_that_begins_processes_twenty_thousand_records_in_few_actions() -
         num_actions += 1
 
     assert num_actions == 8
+
+
+def test_a_task_leaves_its_default_action_after_a_slice_of_more_than_a_second() -> None:
+    """Then others may have the interpreter's lock."""
+    chain = Chain(2_000_000_000)
+    slices = RecordSlices[int](lambda: chain.now_ns)
+    slices.add(0, [Chunk([1, 2, 3])])
+
+    left = [chain.process(slices) for _ in range(3)]
+
+    assert left == [False, False, True]
+    assert chain.sizes == [1, 1, 1]

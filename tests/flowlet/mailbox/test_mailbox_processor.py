@@ -11,7 +11,7 @@ from flowlet.errors import FlowletError, MailboxClosedError
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
 from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
 from flowlet.mailbox.task_mailbox import MailboxState, TaskMailbox
-from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.mailbox.task_timings import LONG_NS, TaskTimings, WaitKind
 from netstack.availability import AvailabilityFuture
 from tests.waiting import PATIENCE_S
 
@@ -37,12 +37,21 @@ class Loop:
         self.mailbox.bind_to_current_thread()
         self.num_actions = 0
         self.action: Callable[[MailboxController], None] = lambda controller: None
-        self.processor = MailboxProcessor(self._run_action, self.mailbox, self.timings, action_executor=action_executor)
+        self.num_long = 0
+        self.processor = MailboxProcessor(
+            self._run_action, self.mailbox, self.timings, action_executor=action_executor, after_long=self._note_long
+        )
         self.suspension: Suspension | None = None
 
     def _run_action(self, controller: MailboxController) -> None:
         self.num_actions += 1
         self.action(controller)
+
+    def _note_long(self) -> None:
+        self.num_long += 1
+
+    def spend(self, duration_ns: int) -> None:
+        self.clock.now_ns += duration_ns
 
     def suspend(self, controller: MailboxController) -> None:
         self.suspension = controller.suspend_default_action(WaitKind.IDLE, "the test")
@@ -547,3 +556,21 @@ def test_ten_thousand_suspensions_with_a_concurrent_unblocker_all_end(loop: Loop
 
     assert loop.num_actions == rounds + 1
     assert loop.processor.num_mails_processed == rounds + 1  # one per resume, and the end
+
+
+def test_after_each_call_of_more_than_a_second_others_have_their_turn(loop: Loop) -> None:
+    """Be it a mail or the default action: it may have kept the interpreter's lock."""
+    durations_ns = [LONG_NS, LONG_NS + 1, 2 * LONG_NS, 0]
+
+    def act(controller: MailboxController) -> None:
+        loop.spend(durations_ns[loop.num_actions - 1])
+        if loop.num_actions == len(durations_ns):
+            controller.all_actions_completed()
+
+    loop.action = act
+    loop.execute(lambda: loop.spend(3 * LONG_NS))
+    loop.execute(lambda: loop.spend(LONG_NS))
+
+    loop.processor.run_mailbox_loop()
+
+    assert loop.num_long == 3

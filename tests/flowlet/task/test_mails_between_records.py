@@ -54,7 +54,7 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, StopMode
 from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.operators.local_splits import requests_to
-from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, ScriptedSource, Thread, edge
+from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, ManualTimer, Recorder, ScriptedSource, Thread, edge
 from tests.flowlet.task.local_tasks import Clock, Tasks, chain, is_parked, send, step_until_idle
 from tests.waiting import PATIENCE_S, spin_until
 
@@ -594,11 +594,13 @@ def test_records_before_one_that_fails_are_in_the_counters(network: LocalNetwork
             raise ValueError("the twentieth")
         return value
 
-    operators = OPERATORS[name](call)
+    operators, timings = OPERATORS[name](call), TaskTimings(Clock())
     if is_source:
-        task = tasks.source(SourceOperator(CollectionSource(range(NUM_RECORDS))), *operators)
+        head = SourceOperator(CollectionSource(range(NUM_RECORDS)))
+        task: StreamTask = SourceStreamTask(network.environment("failing"), chain(head, *operators), timings=timings)
     else:
-        task = tasks.sink(*operators, producers=[upstream])
+        environment = network.environment("failing", gates=[network.gate(upstream)])
+        task = OneInputStreamTask(environment, chain(*operators), timings=timings)
         send(upstream, Chunk(list(range(NUM_RECORDS))))
 
     with pytest.raises(UserFunctionError):
@@ -895,3 +897,26 @@ def test_a_source_that_stops_while_thousands_of_timers_fire_comes_to_its_end(net
     thread.result()
 
     assert len(fired) == (10 if mode is StopMode.NO_DRAIN else 1_500)
+
+
+def test_after_a_record_that_took_more_than_a_second_the_loop_runs_until_it_has_done_what_is_due(network: LocalNetwork) -> None:
+    """The function may have kept the interpreter's lock, and may do so again; a heartbeat is several callbacks of the loop."""
+    clock, rounds = Clock(), []
+    environment = network.environment("slow")
+
+    def call(value: Any) -> Any:
+        clock.now_ns += 1_500_000_000 if value in (3, 20) else 0
+        return value
+
+    def on_loop(delay_s: float, callback: Callable[[], None]) -> ManualTimer:
+        rounds.append(delay_s)
+        callback()
+        return ManualTimer()
+
+    environment.schedule_timer = on_loop
+    head = SourceOperator(CollectionSource(range(30)))
+    task = SourceStreamTask(environment, chain(head, MapOperator(call)), timings=TaskTimings(clock))
+
+    Thread(task.invoke).result()
+
+    assert [delay_s for delay_s in rounds if delay_s == 0] == [0] * 4
