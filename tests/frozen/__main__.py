@@ -12,6 +12,8 @@ from typing import Final
 
 from tests.frozen.frozen_list import COMMAND, FrozenList
 from tests.frozen.test_command_lines import COMMAND_LINES
+from tests.frozen.test_error_classes import ERROR_CLASSES
+from tests.frozen.test_metrics import METRICS
 from tests.frozen.test_options import OPTIONS
 from tests.frozen.test_public_names import PUBLIC_NAMES
 from tests.frozen.test_rest_paths import REST_PATHS
@@ -20,6 +22,8 @@ LISTS: Final[dict[str, FrozenList]] = {
     each.name: each
     for each in (
         COMMAND_LINES,
+        ERROR_CLASSES,
+        METRICS,
         OPTIONS,
         PUBLIC_NAMES,
         REST_PATHS,

@@ -3,11 +3,7 @@
 Items:  ``METHOD /path/{name}``; ``*`` answers all other methods of a path, or all other paths, with an error.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 from unittest import mock
 
@@ -16,9 +12,7 @@ from aiohttp import web
 
 from flowlet.testing import MiniCluster
 from tests.frozen.frozen_list import FrozenList
-
-_TIMEOUT_S: Final = 60.0
-
+from tests.frozen.signed_get import signed_get
 
 def rest_paths() -> Iterator[str]:
     """The items."""
@@ -28,7 +22,7 @@ def rest_paths() -> Iterator[str]:
 
 
 def _router_of_a_running_job_manager() -> web.UrlDispatcher:
-    """The web server starts at the first signed request: the command ``flowlet list`` sends one."""
+    """The web server starts at the first signed request: this sends one."""
     runners: list[web.AppRunner] = []
     make = web.AppRunner.__init__
 
@@ -36,14 +30,10 @@ def _router_of_a_running_job_manager() -> web.UrlDispatcher:
         runners.append(runner)
         make(runner, *arguments, **options)
 
-    with TemporaryDirectory() as folder, mock.patch.object(web.AppRunner, "__init__", note), MiniCluster(1) as cluster:
-        secret = Path(folder) / "secret"
-        secret.touch(mode=0o600)
-        assert cluster.target.secret is not None, "a MiniCluster makes one"
-        secret.write_text(cluster.target.secret.hex(), encoding="utf-8")
-        address = f"{cluster.target.host}:{cluster.target.port}"
-        command = [sys.executable, "-m", "flowlet", "list", "--jobmanager", address, "--secret-file", str(secret)]
-        subprocess.run(command, check=True, timeout=_TIMEOUT_S, capture_output=True)
+    with mock.patch.object(web.AppRunner, "__init__", note), MiniCluster(1) as cluster:
+        target = cluster.target
+        assert target.secret is not None, "a MiniCluster makes one"
+        signed_get(target.host, target.port, target.secret, "/overview")
         return runners[0].app.router
 
 
