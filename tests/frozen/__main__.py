@@ -11,8 +11,10 @@ import sys
 from typing import Final
 
 from tests.frozen.frozen_list import COMMAND, FrozenList
+from tests.frozen.test_bytes import BYTES
 from tests.frozen.test_command_lines import COMMAND_LINES
 from tests.frozen.test_error_classes import ERROR_CLASSES
+from tests.frozen.test_key_groups import KEY_GROUPS
 from tests.frozen.test_metrics import METRICS
 from tests.frozen.test_options import OPTIONS
 from tests.frozen.test_public_names import PUBLIC_NAMES
@@ -21,8 +23,10 @@ from tests.frozen.test_rest_paths import REST_PATHS
 LISTS: Final[dict[str, FrozenList]] = {
     each.name: each
     for each in (
+        BYTES,
         COMMAND_LINES,
         ERROR_CLASSES,
+        KEY_GROUPS,
         METRICS,
         OPTIONS,
         PUBLIC_NAMES,
