@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from flowlet.errors import KeyTypeError
+from flowlet.former_names import first_name
 
 Parts = tuple[Any, ...]
 PartsOf = Callable[[Any], Parts]
@@ -47,8 +48,8 @@ def refusal(cls: type, reason: str) -> KeyTypeError:
 
 
 def qualified_name(named: Any) -> str:
-    """Of a class or function, the same in every process."""
-    return f"{named.__module__}.{named.__qualname__}"
+    """Of a class or function, the same in every process, and for our own in every version."""
+    return first_name(named.__module__, named.__qualname__)
 
 
 class Content(NamedTuple):

@@ -22,9 +22,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.errors import FlowletError, JobSubmissionError
+from flowlet.former_names import RENAMED
 from flowlet.rpc.shared_pieces import divide, join
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.class_pickle import Replaced, program_classes_change, put_back
+from flowlet.serde.pickles.class_references import PresentUnpickler
 from flowlet.serde.pickles.pickle_parts import FoundPart, describe_unpicklable, find_largest, find_objects
 
 if TYPE_CHECKING:
@@ -269,7 +271,8 @@ def _load(blob: bytes, what: str, pieces: "Mapping[bytes, bytes]" = _NO_PIECES) 
 
 def _loads(blob: bytes) -> Any:
     file = io.BytesIO(blob)
-    unpickler = pickle.Unpickler(file)  # noqa: S301 - see the module's invariants
+    # A job store may have the blobs of a former version.
+    unpickler = PresentUnpickler(file) if RENAMED else pickle.Unpickler(file)  # noqa: S301 - see the module's invariants
     loaded = unpickler.load()
     while file.tell() < len(blob):
         loaded = unpickler.load()

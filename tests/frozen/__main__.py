@@ -19,6 +19,7 @@ from tests.frozen.test_metrics import METRICS
 from tests.frozen.test_options import OPTIONS
 from tests.frozen.test_public_names import PUBLIC_NAMES
 from tests.frozen.test_rest_paths import REST_PATHS
+from tests.frozen.test_state_names import STATE_NAMES
 
 LISTS: Final[dict[str, FrozenList]] = {
     each.name: each
@@ -31,6 +32,7 @@ LISTS: Final[dict[str, FrozenList]] = {
         OPTIONS,
         PUBLIC_NAMES,
         REST_PATHS,
+        STATE_NAMES,
     )
 }
 

@@ -1,10 +1,12 @@
 """A job is stopped with a savepoint in the middle of its data, and another one goes on from it with as many, more or fewer subtasks."""
 
+import importlib
 import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,10 +18,14 @@ from flowlet.common.typeinfo import Types
 from flowlet.datastream import CloseableIterator, KeyedProcessFunction, RuntimeContext
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.errors import JobExecutionError, SavepointError
+from flowlet.former_names import RENAMED
 from flowlet.state_reader import read_state
 from flowlet.storage.manifest_codec import manifest_key
 from flowlet.storage.savepoint_storage import SavepointStorage
 from flowlet.testing.mini_cluster import MiniCluster
+from tests.flowlet.former_places import FORMER_PLACE, under_former_names
+from tests.frozen.pickled_names import names_in
+from tests.frozen.test_state_names import STATE_NAMES
 from tests.integration import savepoint_programs as programs
 from tests.waiting import spin_until
 
@@ -64,9 +70,16 @@ def suspended(cluster: MiniCluster, folder: Path, kind: str, parallelism: int, *
     job = started(cluster, folder, kind, parallelism, **options)
     spin_until(lambda: programs.num_seen() >= 20 and all_run(job), "some results")
     path = job.stop_with_savepoint(False).result()
+    assert our_names_in(path) <= {*STATE_NAMES.read(), FORMER_PLACE}, "python -m tests.frozen --write cannot find these: add them by hand"
     assert job.get_job_status().result() is JobStatus.FINISHED
     assert len(programs.results) < programs.NUM_RECORDS, "there is something left to do"
     return path
+
+
+def our_names_in(path: str) -> set[str]:
+    """The names of ours that a savepoint has; ``FORMER_PLACE`` stands for all in it."""
+    names = {name for file in Path(path).iterdir() for name in names_in(file.read_bytes()) if name.startswith(("flowlet.", "netstack."))}
+    return {FORMER_PLACE if name.startswith(f"{FORMER_PLACE}:") else name for name in names}
 
 
 def finished(job: JobClient) -> None:
@@ -87,6 +100,42 @@ def check(cluster: MiniCluster, folder: Path, kind: str, former: int, now: int) 
 def test_a_job_goes_on_from_the_savepoint_of_another(cluster: MiniCluster, folder: Path, kind: str, former: int, now: int) -> None:
     """Each record counts once, timers fire once, and the rest of the source is read."""
     check(cluster, folder, kind, former, now)
+
+
+def named_in_state(names: str) -> list[Any]:
+    """Classes and functions of ours by the last part of their names."""
+    found = [importlib.import_module(module) for name in names.split() for module in modules_of(name)]
+    return [getattr(module, name) for module, name in zip(found, names.split(), strict=True)]
+
+
+def modules_of(name: str) -> list[str]:
+    return [key.partition(":")[0] for key in STATE_NAMES.read() if key.endswith(f":{name}")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("process", "KeyedStateSnapshot StateDescription StateKind StateRows TypeForm KeyGroupTimers Timer"),
+        ("files", "TextPosition FileSplit PositionWithRest KeptRecords"),
+        ("sum", "AggregationSnapshot StateForm OperatorStateSnapshot OperatorStateRows Redistribution"),
+        ("async", "Chunk"),
+    ],
+)
+def test_a_savepoint_names_our_classes_as_they_were_called(
+    cluster: MiniCluster, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, names: str
+) -> None:
+    """A class has moved since then: a table has both names."""
+    with under_former_names(*named_in_state(names)) as renamed:
+        path = suspended(cluster, folder, kind, 2)
+    assert FORMER_PLACE in our_names_in(path)
+
+    for former, today in renamed.items():
+        monkeypatch.setitem(RENAMED, former, today)
+    finished(started(cluster, folder, kind, 3, path))
+
+    _, is_right = programs.PROGRAMS[kind]
+    assert is_right(), programs.results
 
 
 @pytest.mark.slow

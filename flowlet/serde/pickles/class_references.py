@@ -1,21 +1,26 @@
 """Serializes classes; a process makes each class once.
 
 Side:       pure.
-Rules:      a class that other processes can import is sent by name.  A class of the main module, or one that is not found under its name,
+Rules:      stored state may name our classes by former names (``flowlet.former_names``).
+            A class that other processes can import is sent by name.  A class of the main module, or one that is not found under its name,
             is sent by value, as cloudpickle does.  It is sent as it was the first time: later changes to a class stay in its process.
 Invariants: the same bytes give the same class for all records of a process, unless its module is reloaded.
 Units:      each cache holds ``MAX_CLASSES`` and is cleared when it is full.
 """
 
+import io
 import pickle
-from typing import Final
+from typing import Any, Final
 
 from flowlet.errors import SerdeError
+from flowlet.former_names import RENAMED, present_name
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.class_pickle import classes_stay, is_importable
 from flowlet.serde.pickles.pickle_parts import describe_unpicklable
 
 MAX_CLASSES: Final = 256
+NAME_ERRORS: Final = (AttributeError, ImportError)
+"""What unpickling raises for a name that does not exist."""
 _references: Final[dict[type, bytes]] = {}  # Any thread; single dict operations.
 _by_value: Final[set[type]] = set()  # Any thread; single set operations.
 _classes: Final[dict[bytes, type]] = {}  # Any thread; single dict operations.
@@ -46,13 +51,39 @@ def reference_by_value(cls: type) -> bytes | None:
     return class_reference(cls)
 
 
+class PresentUnpickler(pickle.Unpickler):
+    """Reads pickles in which our classes may have former names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The class or function."""
+        return super().find_class(*present_name(module, name))
+
+
+def loads(data: bytes | memoryview) -> Any:
+    """The value of a pickle, in which our classes may have former names.  Raises what rebuilding it raises."""
+    try:
+        return pickle.loads(data)  # noqa: S301 - from an authenticated peer of the same cluster
+    except NAME_ERRORS:
+        return loads_former_names(data)
+
+
+def loads_former_names(data: bytes | memoryview) -> Any:
+    """Read a pickle again; only while an error of ``NAME_ERRORS`` is handled, which is raised again if no class has a former name.
+
+    So pickles of this version stay with C's unpickler alone.
+    """
+    if not RENAMED:
+        raise
+    return PresentUnpickler(io.BytesIO(data)).load()
+
+
 def class_of(reference: bytes) -> type:
     """The class in ``reference``.  Raises SerdeError: it holds no class."""
     cls = _classes.get(reference)
     if cls is None:
         try:
             with classes_stay():
-                cls = pickle.loads(reference)  # noqa: S301 - from an authenticated peer of the same cluster
+                cls = loads(reference)
         except Exception as error:
             raise SerdeError(f"a class cannot be read: {type(error).__name__}: {error}") from error
         if not isinstance(cls, type):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from flowlet.errors import SerdeError
+from flowlet.former_names import present_name
 from flowlet.serde.pickles.class_references import class_of, reference_by_value
 from flowlet.serde.pickles.program_pickle import ProgramPickler
 from flowlet.serde.pickles.record_pickle import loads_value
@@ -391,6 +392,7 @@ class FormerUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """The class or function, or what takes its place."""
+        module, name = present_name(module, name)
         classes = self._classes
         if classes is not None:
             if module == __name__ and name == class_as_defined.__name__:
@@ -438,7 +440,7 @@ class FormCollector(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """The class or function."""
-        found = super().find_class(module, name)
+        found = super().find_class(*present_name(module, name))
         if module != _CLOUDPICKLE or name not in (_MAKE_CLASS, _MAKE_ENUM):
             return found
 

@@ -23,9 +23,10 @@ from typing import Any, Final
 import cloudpickle
 
 from flowlet.errors import SerdeError
+from flowlet.former_names import RENAMED
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.class_pickle import is_importable
-from flowlet.serde.pickles.class_references import class_of, reference_by_value
+from flowlet.serde.pickles.class_references import NAME_ERRORS, class_of, loads, loads_former_names, reference_by_value
 from flowlet.serde.pickles.pickle_parts import describe_unpicklable
 
 PROTOCOL: Final = 5
@@ -78,7 +79,12 @@ def loads_record(data: bytes) -> Any:
     Raises:
         Exception: whatever rebuilding the value raises.
     """
-    return _load(data, data.table) if type(data) is PickleWithClasses else _loads(data)
+    if type(data) is PickleWithClasses:
+        return _load(data, data.table)
+    try:
+        return _loads(data)
+    except NAME_ERRORS:
+        return loads_former_names(data)
 
 
 def dumps_value(value: Any) -> bytes:
@@ -122,7 +128,10 @@ def loads_value(data: bytes | memoryview, find_class: Callable[[bytes], Any] | N
         Exception: whatever rebuilding the value raises.
     """
     if not data or data[0] != _WITH_CLASSES:
-        return _loads(data)
+        try:
+            return _loads(data)
+        except NAME_ERRORS:
+            return loads_former_names(data)
     size = _HEADER.unpack_from(data)[1] if len(data) >= _HEADER.size else len(data)
     end = _HEADER.size + size
     if end > len(data):
@@ -130,13 +139,18 @@ def loads_value(data: bytes | memoryview, find_class: Callable[[bytes], Any] | N
     return _load(data[end:], bytes(data[_HEADER.size : end]), find_class)
 
 
-def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Sequence[int]) -> list[Any]:
+def loads_all(pickles: Sequence[memoryview], tables: Sequence[bytes], places: Sequence[int]) -> list[Any]:
     """Unpickle many records; raises as ``loads_record``.
 
     ``places``: for each record the 1-based place of its class table in ``tables``, or 0 if it has none; empty: no record has one.
     """
     if not places:
-        return list(map(_loads, pickles))
+        try:
+            return list(map(_loads, pickles))
+        except NAME_ERRORS:
+            if not RENAMED:
+                raise
+            return list(map(loads, pickles))
     find_class = _find_class.get(class_of)
     classes = [(), *[tuple(map(find_class, _references_in(table))) for table in tables]]
     values = []
@@ -144,7 +158,10 @@ def loads_all(pickles: Iterable[memoryview], tables: Sequence[bytes], places: Se
     try:
         for place, pickled in zip(places, pickles, strict=True):
             _classes_at_hand.set(classes[place])
-            values.append(_loads(pickled))
+            try:
+                values.append(_loads(pickled))
+            except NAME_ERRORS:
+                values.append(loads_former_names(pickled))
     finally:
         _classes_at_hand.reset(token)
     return values
@@ -154,6 +171,8 @@ def _load(pickled: bytes | memoryview, table: bytes, find_class: Callable[[bytes
     token = _classes_at_hand.set(tuple(map(find_class or _find_class.get(class_of), _references_in(table))))
     try:
         return _loads(pickled)
+    except NAME_ERRORS:
+        return loads_former_names(pickled)
     finally:
         _classes_at_hand.reset(token)
 
