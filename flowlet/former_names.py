@@ -3,10 +3,10 @@
 Internal: not a public API, and may change with any version.
 
 Side:       pure.
-Rules:      a pickle names its classes and functions: ``module`` and qualified name.  Who moves or renames one that state can hold
-            (``tests/frozen/lists/state_names.txt`` has them all) adds a line to ``RENAMED``, one for each class inside of it, too.  A former
-            name is never given to anything else.  A key keeps the hash that its class's first name gave it: key groups of stored state go
-            by it (``first_name``).
+Rules:      a pickle names classes and functions by their module and qualified name.  One that state can hold
+            (``tests/frozen/lists/state_names.txt`` has them all) gets a line in ``RENAMED`` when it moves, and so does each class inside
+            of it.  A former name is never given to anything else.  A key keeps the hash that its class's first name gave it: key groups of
+            stored state go by it (``first_name``).
 Absent:     classes of users, which ``serde/pickles/former_classes.py`` finds.
 """
 

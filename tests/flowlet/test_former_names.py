@@ -112,4 +112,3 @@ def test_names_without_a_line_stay() -> None:
     assert present_name("module", "Class.Inner") == ("module", "Class.Inner")
     assert first_name("module", "Class.Inner") == "module.Class.Inner"
     assert first_names({"a:First": "c:Now", "b:Second": "c:Now"}) == {"c:Now": "a:First"}
-

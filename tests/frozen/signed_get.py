@@ -1,4 +1,4 @@
-"""A client of the REST interface with nothing of the product: it signs as clients of the last version do, and so freezes the signature, too.
+"""A client of the REST interface with nothing of the product: it signs as clients of the last version do, so the signature stays, too.
 
 Side:   any.
 """

@@ -42,7 +42,7 @@ def encodings() -> Iterator[tuple[str, bytes]]:
     for element, _ in elements.GOLDEN:
         yield f"element {type(element).__name__}", StreamElementSerializer().serialize(element)
     for type_info, value, _ in values.GOLDEN:
-        yield f"value {type_info!r} {ascii(value)}", serializer_for(type_info).to_bytes(value)
+        yield f"value {type_info!r} {value!a}", serializer_for(type_info).to_bytes(value)
     for serializer, window in WINDOWS:
         stream = BytesIO()
         serializer.serialize(window, stream)
@@ -67,4 +67,6 @@ def test_bytes_stay_as_flink_has_them() -> None:
 
 
 def test_each_kind_of_message_is_in_the_list() -> None:
-    assert {each.__name__ for each in get_args(Message)} - {key.split(" ")[1] for key in BYTES.read() if key.startswith("message ")} == set()
+    assert {each.__name__ for each in get_args(Message)} - {
+        key.split(" ")[1] for key in BYTES.read() if key.startswith("message ")
+    } == set()

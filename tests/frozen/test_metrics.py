@@ -1,9 +1,9 @@
-"""The metrics of a job: those of the document of ``JobClient.metrics``, which is that of ``GET /jobs/<job>``, and those of a vertex over REST.
+"""The metrics of a job: in the document of ``JobClient.metrics``, which is that of ``GET /jobs/<job>``, and of a vertex over REST.
 
 A job runs until each kind of metric has shown itself.  ``docs/metrics.md`` explains them.
 
-Items:  ``document PATH`` with its type, as in ``document vertices[].subtasks[].metrics.num_records_in``; what is null or a text is of no type,
-        for it changes while a job runs.  ``REST METRIC`` of an operator.
+Items:  ``document PATH`` with its type, as in ``document vertices[].subtasks[].metrics.num_records_in``; what is null or a text has no
+        type here, for it changes while a job runs.  ``REST METRIC`` of an operator.
 Units:  the end of each name says them: ``_ms``, ``_bytes``, ``per_second``.
 """
 

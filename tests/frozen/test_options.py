@@ -3,8 +3,8 @@
 ``docs/options.md`` has the options, and ``tests/flowlet/common/options/test_options_page.py`` sees to it that the page says what the code
 does.  This list is read from the page, and each name of it is then given to an environment.
 
-Items:  ``NAME`` with the values that it takes, its default and, of an older name, the newer one; ``WHOSE NAME`` of options of ``config.yaml`` that
-        concern a process; ``$NAME`` of variables.
+Items:  ``NAME`` with the values that it takes, its default and, of an older name, the newer one; ``WHOSE NAME`` of options of
+        ``config.yaml`` that concern a process; ``$NAME`` of variables.
 """
 
 import ast
@@ -52,8 +52,8 @@ def _variables() -> set[str]:
     """Those whose names the product's text has."""
     paths = [path for top in ("flowlet", "netstack") for path in (ROOT / top).rglob("*.py")]
     texts = [text for path in paths if "FLOWLET_" in (text := path.read_text(encoding="utf-8"))]
-    nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
-    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str) and _VARIABLE.fullmatch(node.value)}
+    constants = [node.value for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    return {each for each in constants if isinstance(each, str) and _VARIABLE.fullmatch(each)}
 
 
 OPTIONS: Final = FrozenList(

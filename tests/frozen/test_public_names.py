@@ -1,9 +1,9 @@
 """The public names of the product, the paths under which they are imported, and their parameters.
 
-The list is read from the source text by griffe, so it is the same on every Python and without the extras.  Each item of it is then imported.
+The list is read from the source text by griffe, so it is the same on every Python and without the extras.  Each name is then imported.
 
-Items:  ``MODULE:NAME`` with what it is; for what can be called its parameters, as in ``(first, second=1, *, named=...)``.  A default that is
-        no plain value is ``...``.  The members of a class stand once, under the first of its paths.
+Items:  ``MODULE:NAME`` with what it is; for what can be called its parameters, as in ``(first, second=1, *, named=...)``.  A default
+        that is no plain value is ``...``.  The members of a class stand once, under the first of its paths.
 Absent: types of parameters and results; names with an underscore in front.
 """
 
@@ -48,10 +48,30 @@ PACKAGES: Final = (
     "netstack.testing",
     DISCOVERED,
 )
-_NEED_PYSPARK: Final = ("flowlet.spark", DISCOVERED)
+# They cannot be imported without the extra ``spark``.
+NEED_PYSPARK: Final = ("flowlet.spark", DISCOVERED)
 _OPERATORS: Final = frozenset(
-    "__call__ __contains__ __enter__ __exit__ __aenter__ __aexit__ __iter__ __next__ __aiter__ __anext__ __len__ __getitem__ __setitem__ "
-    "__delitem__ __add__ __sub__ __mul__ __or__ __and__ __neg__ __lt__ __le__ __gt__ __ge__ __bool__ __int__ __float__ __await__".split()
+    f"__{name}__"
+    for name in (
+        *(
+            "call",
+            "contains",
+            "enter",
+            "exit",
+            "aenter",
+            "aexit",
+            "iter",
+            "next",
+            "aiter",
+            "anext",
+            "len",
+            "getitem",
+            "setitem",
+            "delitem",
+            "add",
+        ),
+        *("sub", "mul", "or", "and", "neg", "lt", "le", "gt", "ge", "bool", "int", "float", "await"),
+    )
 )
 _STARS: Final = {"variadic positional": "*", "variadic keyword": "**"}
 
@@ -214,7 +234,7 @@ def _stored() -> Mapping[str, str]:
 
 @pytest.mark.parametrize("module", sorted({key.partition(":")[0] for key in _stored()}))
 def test_each_name_is_found_where_the_list_says(module: str) -> None:
-    if module in _NEED_PYSPARK:
+    if module in NEED_PYSPARK:
         pytest.importorskip("pyspark")
     found = importlib.import_module(module)
 

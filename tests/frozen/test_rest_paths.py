@@ -14,6 +14,7 @@ from flowlet.testing import MiniCluster
 from tests.frozen.frozen_list import FrozenList
 from tests.frozen.signed_get import signed_get
 
+
 def rest_paths() -> Iterator[str]:
     """The items."""
     for resource in _router_of_a_running_job_manager().resources():
@@ -37,7 +38,9 @@ def _router_of_a_running_job_manager() -> web.UrlDispatcher:
         return runners[0].app.router
 
 
-REST_PATHS: Final = FrozenList("rest_paths", "Paths of the REST interface", rest_paths, "Clients and producers of the last version call it.")
+REST_PATHS: Final = FrozenList(
+    "rest_paths", "Paths of the REST interface", rest_paths, "Clients and producers of the last version call it."
+)
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ STATE_NAMES: Final = FrozenList(
     "state_names",
     "Names in stored state",
     state_names,
-    "A class that has moved or was renamed gets a line in flowlet/former_names.py; one whose fields have changed must still read the former ones.",
+    "A class that has moved or was renamed gets a line in flowlet/former_names.py; one with other fields must still read the former ones.",
 )
 
 
