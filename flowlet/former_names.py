@@ -10,14 +10,13 @@ Rules:      a pickle names classes and functions by their module and qualified n
 Absent:     classes of users, which ``serde/pickles/former_classes.py`` finds.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 RENAMED: Final[dict[str, str]] = {}
 """From each former name to today's, both as ``module:qualified name``; of several former names of one class the first one comes first."""
 
 
-def first_names(renamed: Mapping[str, str]) -> dict[str, str]:
+def first_names(renamed: dict[str, str]) -> dict[str, str]:
     """From today's names to the first ones."""
     return {today: former for former, today in reversed(renamed.items())}
 

@@ -10,10 +10,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from io import BytesIO
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 from flowlet.datastream import CountWindow, GlobalWindow, TimeWindow
 from flowlet.datastream.window import CountWindowSerializer, GlobalWindowSerializer, TimeWindowSerializer
+from flowlet.records import StreamElement
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.types.serializers import serializer_for
 from netstack.wire.events import serialize_event
@@ -39,7 +40,7 @@ def encodings() -> Iterator[tuple[str, bytes]]:
         yield f"message {type(message).__name__}", samples.frame_of(message)
     for event, _, data_type in test_events.GOLDEN:
         yield f"event {type(event).__name__} {data_type.name}", serialize_event(event)
-    for element, _ in elements.GOLDEN:
+    for element, _ in cast("list[tuple[StreamElement, str]]", elements.GOLDEN):
         yield f"element {type(element).__name__}", StreamElementSerializer().serialize(element)
     for type_info, value, _ in values.GOLDEN:
         yield f"value {type_info!r} {value!a}", serializer_for(type_info).to_bytes(value)
