@@ -213,7 +213,7 @@ def key_groups() -> Iterator[str]:
     """The items."""
     columns = [groups_in_a_snapshot(each) for each in MAX_PARALLELISMS]
     for (name, key), *groups in zip(keys().items(), *columns, strict=True):
-        shown = ascii(key.item() if isinstance(key, np.number) else key)  # as versions of numpy show them otherwise
+        shown = ascii(key.item() if isinstance(key, np.generic) else key)  # versions of numpy show them in other ways
         told = ", ".join(f"{group} of {number}" for group, number in zip(groups, MAX_PARALLELISMS, strict=True))
         yield f"{name}  {told}: {shown if len(shown) <= _SHOWN_CHARS else shown[:_SHOWN_CHARS] + '...'}"
 

@@ -115,7 +115,7 @@ def _is_there(loader: "griffe.GriffeLoader", name: str) -> bool:
 
 def _names_of(module: Any) -> list[str]:
     if module.exports is not None:
-        return sorted(str(each) for each in module.exports)
+        return sorted(name for each in module.exports if (name := str(each)) in module.members)
     return sorted(
         name
         for name, each in module.members.items()
