@@ -197,7 +197,7 @@ def groups_in_a_snapshot(max_parallelism: int) -> list[int]:
 def groups_of_records(max_parallelism: int) -> list[int]:
     """The key group of each record, as a harness of the first of as many subtasks as groups tells it when it refuses a record of others."""
     place = SubtaskPlace(parallelism=max_parallelism, max_parallelism=max_parallelism)
-    found = []
+    found: list[int] = []
     with KeyedOneInputOperatorHarness(KeepIndex(), lambda pair: pair[1], place=place) as harness:
         for pair in enumerate(keys().values()):
             try:
