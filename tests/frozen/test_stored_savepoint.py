@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from unittest import mock
 
 import pytest
@@ -156,9 +156,8 @@ def test_a_job_goes_on_from_a_savepoint_of_an_earlier_version(savepoint: Path, t
     environment.configure(Configuration.from_dict({"execution.state-recovery.path": str(savepoint)}))
 
     first: dict[int, Any] = {}
-    stream: CloseableIterator[Any] = results(environment).execute_and_collect()
-    with stream:
-        for key, value, count, agree in stream:
+    with cast("CloseableIterator", results(environment).execute_and_collect()) as found:
+        for key, value, count, agree in found:
             first.setdefault(key, (value, count, agree))
             if len(first) == _KEYS:
                 break
