@@ -149,7 +149,15 @@ def _make_type_alias(name: str, value: Any, type_params: tuple[Any, ...]) -> Any
     return typing.TypeAliasType(name, value, type_params=type_params)  # type: ignore[attr-defined, unused-ignore]  # Python 3.12
 
 
-# ---------------------------------------------------------------- random numbers
+# ---------------------------------------------------------------- what a module has once
+
+
+def _reduce_marker(marker: Any) -> Any:
+    name = _MARKERS[type(marker)]
+    if marker is getattr(dataclasses, name):
+        return name
+    # Older flowlets wrote markers as objects: a class of their checkpoints has a marker of its own, which is no global.
+    return _find_shared, ("dataclasses", name)
 
 
 def _find_shared(module: str, name: str) -> Any:
@@ -167,7 +175,7 @@ _REDUCERS: Final[dict[Any, Callable[[Any], Any]]] = {
     typing.ParamSpec: _reduce_param_spec,
     typing.TypeVarTuple: _reduce_type_var_tuple,
 }
-_REDUCERS.update(dict.fromkeys(_MARKERS, lambda marker: _MARKERS[type(marker)]))
+_REDUCERS.update(dict.fromkeys(_MARKERS, _reduce_marker))
 if sys.version_info >= (3, 12):
     _REDUCERS[typing.TypeAliasType] = _reduce_type_alias
 

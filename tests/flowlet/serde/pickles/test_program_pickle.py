@@ -50,3 +50,9 @@ def test_values_and_protocols_are_those_of_cloudpickle() -> None:
 def test_what_dataclasses_marks_fields_with_stays_itself(marker: object) -> None:
     """Else a field of a class by value would have a default that is none."""
     assert pickle.loads(program_pickle.dumps(marker)) is marker
+
+
+@pytest.mark.parametrize("marker", [dataclasses.MISSING, dataclasses.KW_ONLY])
+def test_a_marker_that_an_older_flowlet_wrote_as_an_object_becomes_the_marker(marker: object) -> None:
+    """A class in an old checkpoint has a marker of its own, and goes on its way once more."""
+    assert pickle.loads(program_pickle.dumps(type(marker)())) is marker
