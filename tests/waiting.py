@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from flowlet.common.job_client import JobClient
+
 PATIENCE_S: Final = 100.0  # a right program never uses it up, however slow the machine is; what hangs ends then
 LONG_S: Final = 10 * PATIENCE_S  # for periods of the program that must not come to the rescue of a wake-up that was lost
 
@@ -24,6 +26,12 @@ def spin_until(condition: Callable[[], object], what: str = "the condition") -> 
     while not condition():
         assert time.monotonic() < deadline, f"{what} never came true"
         time.sleep(0)
+
+
+def all_run(job: JobClient) -> bool:
+    """Whether the JobManager knows that all subtasks run, or have finished: before that it takes no savepoint."""
+    subtasks = [each for vertex in job.metrics()["vertices"] for each in vertex["subtasks"]]
+    return all(each["state"] in ("RUNNING", "FINISHED") for each in subtasks)
 
 
 def spin_tightly_until(condition: Callable[[], object]) -> None:

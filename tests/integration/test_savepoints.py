@@ -27,7 +27,7 @@ from tests.flowlet.former_places import FORMER_PLACE, under_former_names
 from tests.frozen.pickled_names import names_in
 from tests.frozen.test_state_names import STATE_NAMES
 from tests.integration import savepoint_programs as programs
-from tests.waiting import spin_until
+from tests.waiting import all_run, spin_until
 
 PARALLELISMS = (1, 2, 3, 5)
 QUICK = [("process", 2, 3), ("flat_map", 2, 3), ("files", 2, 1), ("async", 1, 2), ("broadcast", 2, 5), ("sum", 3, 2)]
@@ -58,11 +58,6 @@ def started(cluster: MiniCluster, folder: Path, kind: str, parallelism: int, sav
     build, _ = programs.PROGRAMS[kind]
     programs.keep(build(env, folder / "files"))
     return env.execute_async(kind)
-
-
-def all_run(job: JobClient) -> bool:
-    subtasks = [each for vertex in job.metrics()["vertices"] for each in vertex["subtasks"]]
-    return all(each["state"] in ("RUNNING", "FINISHED") for each in subtasks)
 
 
 def suspended(cluster: MiniCluster, folder: Path, kind: str, parallelism: int, **options: str) -> str:

@@ -35,7 +35,7 @@ from flowlet.datastream.window import TumblingEventTimeWindows
 from flowlet.errors import JobExecutionError
 from flowlet.testing import MiniCluster
 from flowlet.timers import keyed_timer_service_manager
-from tests.waiting import PATIENCE_S, spin_until
+from tests.waiting import PATIENCE_S, all_run, spin_until
 
 pytestmark = pytest.mark.slow
 
@@ -202,9 +202,9 @@ def started(cluster: MiniCluster, folder: Path, build: Build, savepoint: str = "
     return env.execute_async("asks")
 
 
-def until_full(num_calls: int = CAPACITY) -> None:
-    """Wait until so many calls run; watermarks take the other places."""
-    spin_until(lambda: len(calls.started) >= num_calls, "the first calls")
+def until_full(job: JobClient, num_calls: int = CAPACITY) -> None:
+    """Wait until so many calls run, with watermarks in the other places, and the JobManager knows that all tasks do."""
+    spin_until(lambda: len(calls.started) >= num_calls and all_run(job), "the first calls")
 
 
 def ended(job: JobClient) -> JobStatus:
@@ -220,7 +220,7 @@ def ended(job: JobClient) -> JobStatus:
 def test_a_savepoint_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
     """It has the running calls and the records that wait unstarted; a job that begins with it asks for all of them, in order."""
     job = started(cluster, tmp_path, build)
-    until_full(num_calls)
+    until_full(job, num_calls)
 
     savepoint = job.trigger_savepoint().result()
     started_before = list(calls.started)
@@ -254,7 +254,7 @@ def test_a_barrier_right_behind_the_records_in_hand_is_taken_while_calls_run(clu
         return AsyncDataStream.ordered_wait(united, Ask(), NO_TIMEOUT, CAPACITY, Types.LONG())
 
     job = started(cluster, tmp_path, build)
-    until_full()
+    until_full(job)
 
     savepoint = job.trigger_savepoint().result()
     has_waited = list(calls.results)
@@ -272,7 +272,7 @@ def test_a_barrier_right_behind_the_records_in_hand_is_taken_while_calls_run(clu
 def test_a_stop_without_drain_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
     """It ends the job while calls run; they are interrupted, and asked again by the next job."""
     job = started(cluster, tmp_path, build)
-    until_full(num_calls)
+    until_full(job, num_calls)
 
     savepoint = job.stop_with_savepoint(False).result()
 
@@ -288,7 +288,7 @@ def test_a_stop_without_drain_waits_for_no_call(cluster: MiniCluster, tmp_path: 
 def test_a_cancelled_job_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
     """What runs is interrupted, and what waits never starts."""
     job = started(cluster, tmp_path, build)
-    until_full(num_calls)
+    until_full(job, num_calls)
 
     job.cancel()
 
@@ -302,7 +302,7 @@ def test_a_stop_with_drain_waits_for_all_answers(cluster: MiniCluster, tmp_path:
     """The savepoint has none of the records then: a job that begins with it asks for nothing."""
     options = {"execution.checkpointing.interval": "1 h"}  # so that a source that has ended waits for its last checkpoint
     job = started(cluster, tmp_path, build, **options)
-    until_full()
+    until_full(job)
 
     savepoint = job.stop_with_savepoint(True)
     num_results, has_ended = len(calls.results), savepoint.done()
@@ -324,7 +324,7 @@ def test_a_stop_with_drain_waits_no_longer_than_the_timeouts(cluster: MiniCluste
         tmp_path,
         lambda env: AsyncDataStream.ordered_wait(numbers(env, 5), AskOrGiveUp(), Time.milliseconds(30), CAPACITY, Types.LONG()),
     )
-    until_full()
+    until_full(job)
 
     job.stop_with_savepoint(True).result()
 
@@ -352,7 +352,7 @@ def test_timers_before_a_full_operator_fire(cluster: MiniCluster, tmp_path: Path
         return AsyncDataStream.ordered_wait(reminded, Ask(), NO_TIMEOUT, CAPACITY, Types.LONG())
 
     job = started(cluster, tmp_path, build)
-    until_full()
+    until_full(job)
 
     assert calls.has_happened.wait(PATIENCE_S), "no timer fires while the queue is full"
 
