@@ -31,9 +31,11 @@ MAX_RECORDS_IF_CAUTIOUS: Final = 100
 # What takes ten times the budget was cut for another function, or for another consumer, than it met; or the machine stood still.  After
 # 100,000 quick records, which small slices make some 20 ms slower altogether, the task counts as quick again.
 SLOW_NS: Final = 10 * BUDGET_NS
-# How many times its CPU time a slice may take by the wall and count as computed, among threads that want the core or the interpreter's
-# lock, too.  A slice that also waits is longer than its budget by as much.  To be cautious costs more than small slices, so it takes more.
-_MAX_CONTENTION: Final = 4
+# How many times their CPU time the last slices may take by the wall and count as computed, among threads that want the core or the
+# interpreter's lock, too.  A slice that also waits is longer than its budget by as much.  To be cautious costs more than small slices, so
+# it takes more.  Of one slice of 2 ms the wall says nothing: it may just have lost the core for 10.
+_MAX_CONTENTION: Final = 8
+_FORGOTTEN: Final = 4  # with each slice, such a part of the ones before
 _MAX_CONTENTION_IF_SLOW: Final = 16
 _NUM_QUICK: Final = 100_000
 # At the start nothing is known of the consumers: so many records fill the buffers between two tasks.
@@ -131,6 +133,7 @@ class RecordSlices(Generic[Origin]):
         self.waiting: deque[tuple[Origin, StreamElement]] = deque()  # read-only outside
         self._num_records = _FIRST_RECORDS if cuts else _MAX_RECORDS  # of the next slice
         self._caution = Caution() if caution is None else caution
+        self._recent_ns = self._recent_cpu_ns = 0  # of the last slices, the latest ones above all
         self._was_long = False  # the last slice: the task leaves the default action, so that the loop can run
 
     def __repr__(self) -> str:
@@ -210,7 +213,9 @@ class RecordSlices(Generic[Origin]):
         if self._cuts and num_records:
             cpu_ns, taken_ns = self._cpu_ns() - started_cpu_ns, self._clock_ns() - started_ns
             self._was_long = taken_ns > LONG_NS
-            budgeted_ns = cpu_ns if taken_ns <= cpu_ns * _MAX_CONTENTION else taken_ns
+            recent_ns = self._recent_ns = self._recent_ns - self._recent_ns // _FORGOTTEN + taken_ns
+            recent_cpu_ns = self._recent_cpu_ns = self._recent_cpu_ns - self._recent_cpu_ns // _FORGOTTEN + cpu_ns
+            budgeted_ns = cpu_ns if recent_ns <= recent_cpu_ns * _MAX_CONTENTION else taken_ns
             fitting = max(1, num_done * BUDGET_NS // max(1, budgeted_ns))
             self._num_records = min(fitting, self._num_records * _MAX_GROWTH, _MAX_RECORDS)
             if caution.num_left or taken_ns > SLOW_NS:

@@ -228,7 +228,7 @@ def test_a_task_whose_consumers_were_slow_follows_the_room_that_they_leave() -> 
     ("contention", "sizes", "is_cautious"),
     [
         pytest.param(1, [100, 64, 64], False, id="alone"),
-        pytest.param(4, [100, 64, 64], False, id="among four threads"),
+        pytest.param(8, [100, 64, 64], False, id="among eight threads"),
         pytest.param(10, [100, 6, 6], False, id="among ten"),
         pytest.param(20, [100, 3, 3], True, id="it waits"),
     ],
@@ -244,6 +244,29 @@ def test_a_function_that_computes_is_not_slow_because_others_have_the_core(conte
 
     assert chain.sizes == sizes
     assert (caution.num_left > 0) is is_cautious
+
+
+def test_a_short_slice_that_lost_the_core_once_says_nothing() -> None:
+    """It took 2 ms, and 20 by the wall."""
+    chain, pauses = Chain(20_000), [0, 0, 0, 0, 18_000_000, 0, 0]
+    waited_ns = 0
+
+    def now_ns() -> int:
+        return chain.now_ns + waited_ns
+
+    slices = RecordSlices[int](now_ns, cpu_ns=lambda: chain.now_ns)
+    slices._num_records = 500
+    for pause_ns in pauses:
+        slices.add(0, [Chunk(list(range(100)))])
+
+        def process_some(channel: int, chunk: Chunk, pause_ns: int = pause_ns) -> int:
+            nonlocal waited_ns
+            waited_ns += pause_ns
+            return chain.process_some(channel, chunk)
+
+        slices.process(process_some, chain.process_control, lambda: False)
+
+    assert chain.sizes == [100] * len(pauses)
 
 
 def test_a_task_that_begins_processes_twenty_thousand_records_in_few_actions() -> None:
