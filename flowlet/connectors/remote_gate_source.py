@@ -75,7 +75,8 @@ class RemoteGateSource(Source):
         self._gate: OfferedInputGate | None = None
         self._report: GateReport | None = None
         self._request_mark: Callable[[int], None] | None = None
-        self._retries: RetryRule | None = None
+        self._retries = RetryRule.SAME_ROWS
+        self._takes_checkpoints = False
         self._waits_for_checkpoints = False
 
     @property
@@ -98,7 +99,8 @@ class RemoteGateSource(Source):
         report: GateReport | None = None,
         request_mark: Callable[[int], None] | None = None,
         *,
-        retries: RetryRule | None = None,
+        retries: RetryRule = RetryRule.SAME_ROWS,
+        takes_checkpoints: bool = False,
         waits_for_checkpoints: bool = False,
     ) -> None:
         """Read from ``gate``; all functions are called on the task thread.
@@ -108,13 +110,16 @@ class RemoteGateSource(Source):
             report: called whenever a partition or an attempt has ended.
             request_mark: asks the JobManager for a completion mark with a higher number than this; None: there is no JobManager, so the
                 end of data is acknowledged once the source's chain has processed everything before it.
-            retries: which attempts have the same records; None: the job takes no checkpoints.
+            retries: which attempts have the same records.
+            takes_checkpoints: whether records that a checkpoint or another attempt has brought are left out; also done if the job begins
+                with a checkpoint.
             waits_for_checkpoints: ``request_mark`` asks for a checkpoint instead, and one that holds the end of data acknowledges it.
         """
         self._gate = gate
         self._report = report
         self._request_mark = request_mark
         self._retries = retries
+        self._takes_checkpoints = takes_checkpoints
         self._waits_for_checkpoints = waits_for_checkpoints
 
     def redistribute_positions(self, positions: Sequence[object | None], share: StateShare) -> object:
@@ -137,6 +142,7 @@ class RemoteGateSource(Source):
             declared=declared_records(self.type_info),
             restore=restore,
             retries=self._retries,
+            takes_checkpoints=self._takes_checkpoints,
             waits_for_checkpoints=self._waits_for_checkpoints,
         )
 
@@ -146,7 +152,7 @@ class RemoteGateReader:
 
     Args:
         gate: where the records come from.
-        report, request_mark, retries, waits_for_checkpoints: as for ``RemoteGateSource.bind``.
+        report, request_mark, retries, takes_checkpoints, waits_for_checkpoints: as for ``RemoteGateSource.bind``.
         declared: the format of the records; None: any objects, and the producers are trusted.
         restore: makes the records from what was sent, and raises SerdeError if it cannot; None: the records were sent themselves.
     """
@@ -161,7 +167,8 @@ class RemoteGateReader:
         *,
         declared: DeclaredRecords | None,
         restore: Callable[[Chunk], Chunk] | None = None,
-        retries: RetryRule | None = None,
+        retries: RetryRule = RetryRule.SAME_ROWS,
+        takes_checkpoints: bool = False,
         waits_for_checkpoints: bool = False,
     ) -> None:
         self._gate = gate
@@ -171,7 +178,7 @@ class RemoteGateReader:
         self._request_mark = request_mark
         self._retries = retries
         self._waits_for_checkpoints = waits_for_checkpoints
-        self._ledger = None if retries is None else PartitionLedger(retries)
+        self._ledger = PartitionLedger(retries) if takes_checkpoints else None
         self._cursors: dict[int, AttemptCursor] = {}  # by index of an open channel that has received data, if there is a ledger
         # Below, a mark is a completion mark, or a checkpoint, which is emitted when it is taken.
         self._last_mark = 0  # the number of the last mark that was emitted
@@ -192,7 +199,6 @@ class RemoteGateReader:
 
     def restore_position(self, position: object) -> None:
         """Go on with what a checkpoint holds, and tell the JobManager which partitions are complete."""
-        assert self._retries is not None, "the job takes checkpoints"
         self._ledger = PartitionLedger(self._retries, _held_in(position, self._gate.shape.name))
         self._report_ended(self._ledger.ended())
 

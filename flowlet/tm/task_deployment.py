@@ -228,8 +228,14 @@ def _create_offered_gate(
     job_id, shape = bytes.fromhex(descriptor.job_id), source.shape(descriptor.parallelism)
     gate = network.create_offered_gate(owner_name(descriptor), job_id, descriptor.subtask, shape)
     settings = descriptor.settings
-    retries = settings.gates.retries if settings.takes_checkpoints else None
-    source.bind(gate, report, request_mark, retries=retries, waits_for_checkpoints=settings.acknowledges_checkpointed)
+    source.bind(
+        gate,
+        report,
+        request_mark,
+        retries=settings.gates.retries,
+        takes_checkpoints=settings.takes_checkpoints,
+        waits_for_checkpoints=settings.acknowledges_checkpointed,
+    )
     return gate
 
 
