@@ -49,6 +49,7 @@ def push(cluster: MiniCluster, folder: Path, partition: int, attempt: int = 0) -
 
 def opened(cluster: MiniCluster, secret_file: Path) -> GateClient:
     secret_file.touch(0o600)
+    assert cluster.target.secret is not None, "of a MiniCluster"
     secret_file.write_text(cluster.target.secret.hex(), "ascii")
     address = f"{cluster.target.host}:{cluster.target.port}"
     return open_gate("numbers", jobmanager=address, secret_file=secret_file, timeout_s=PATIENCE_S, wait_for_gate_s=PATIENCE_S)
