@@ -102,7 +102,7 @@ class KeyExtractor:
         return columns
 
     def keys_of(self, values: list[Any]) -> list[Any]:
-        """What the selector returns for each record.
+        """Call the selector for each record.
 
         Raises:
             TaskCancelled: the task is cancelled; the selector is called for no further record.

@@ -70,7 +70,7 @@ class _OpenSplit:
 
 
 class PlannedSplitReader:
-    """See ``SplitReceiver``, ``PausableSplitReader``, ``TimedReader`` and ``InterruptibleReader``; task thread.
+    """A ``SplitReceiver``, ``PausableSplitReader``, ``TimedReader`` and ``InterruptibleReader``; task thread.
 
     Args:
         source: the user's.

@@ -48,7 +48,7 @@ def refusal(cls: type, reason: str) -> KeyTypeError:
 
 
 def qualified_name(named: Any) -> str:
-    """Of a class or function, the same in every process, and for our own in every version."""
+    """Name a class or function, in the same way in every process, and our own in every version."""
     return first_name(named.__module__, named.__qualname__)
 
 

@@ -20,7 +20,7 @@ from flowlet.serde.pickles.pickle_parts import describe_unpicklable
 
 MAX_CLASSES: Final = 256
 NAME_ERRORS: Final = (AttributeError, ImportError)
-"""What unpickling raises for a name that does not exist."""
+"""Errors that unpickling raises for a name that does not exist."""
 _references: Final[dict[type, bytes]] = {}  # Any thread; single dict operations.
 _by_value: Final[set[type]] = set()  # Any thread; single set operations.
 _classes: Final[dict[bytes, type]] = {}  # Any thread; single dict operations.
