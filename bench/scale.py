@@ -1,12 +1,16 @@
 """Whether time grows as the work does: 5,000, 10,000 and 20,000 splits, partitions, channels, timers of keys, metrics and jobs.
 
 Side:   any.
-Way:    each case does its work with each size at least three times, and the lowest CPU time of this process counts.  A case whose time
-        grows by more than 2.3 when the work doubles is quadratic somewhere, and the bench fails.
+Way:    each case does its work with each size at least three times, the sizes in turns, and the lowest CPU time of this process counts.
+        A case whose time grows by more than 2.3 when the work doubles is quadratic somewhere, and the bench fails.  A neighbour that
+        takes the machine's caches looks the same, but not for long: ten times as many rounds decide at most.
 Memory: the collector of cycles is set as in a TaskManager with tasks; with Python's own settings it looks at what lives ever more often.
+        Each case has a process of its own.  Those without a network give no memory back: what is given back and taken again costs page
+        faults, and how many depends on the size by steps.
 Figure: CPU us per item with the largest size, and the growth of the time per doubling.
-Hold:   ``--hold-minutes 10`` repeats each case with its smallest size for so long, all cases side by side, each in its own process.  The
-        figure is how many MiB the process has more at the end than after a tenth of the time; above 10 the bench fails.
+Hold:   ``--hold-minutes 10`` repeats each case with its smallest size for so long, as many cases at a time as there are cores, each in
+        its own process.  The figure is how many MiB the process has more at the end than after a tenth of the time; above 10 the bench
+        fails.
 Jobs:   a job takes milliseconds, so there are 50 times fewer of them.
 Proof:  each case checks its result.
 """
@@ -20,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -58,8 +63,11 @@ QUICK_SIZES: Final = (50, 100, 200)
 NUM_RUNS: Final = 3
 MIN_CPU_S: Final = 3.0
 MAX_RUNS: Final = 20
+MAX_MORE: Final = 10
 MAX_GROWTH: Final = 2.3  # of the time, when the work doubles
 MAX_GROWN_MIB: Final = 10.0
+NETWORKED: Final = {"channels", "jobs"}
+KEEPS_MEMORY: Final = {"PYTHONMALLOC": "malloc", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
 SETTLED_SHARE: Final = 0.1
 _NUM_READERS: Final = 8
 _TIMEOUT_S: Final = 600.0
@@ -160,11 +168,11 @@ class _Brokers:
     """Brokers with one topic, whose answers take no time."""
 
     def __init__(self, num_partitions: int) -> None:
-        self._partitions = [("topic", number) for number in range(num_partitions)]
+        self._num_partitions = num_partitions
 
     def partitions(self, _topics: KafkaTopics) -> list[tuple[str, int]]:
-        """All partitions."""
-        return self._partitions
+        """All partitions, made anew as from an answer of brokers."""
+        return [("topic", number) for number in range(self._num_partitions)]
 
     def edges(self, partitions: Sequence[tuple[str, int]], _kind: OffsetKind) -> dict[tuple[str, int], int]:
         """Zero."""
@@ -339,7 +347,7 @@ def run(num_runs: int, *, quick: bool = False, only: Sequence[str] = tuple(CASES
         bad = [result.name for result in results if max(result.runs) > MAX_GROWN_MIB]
     else:
         sizes = QUICK_SIZES if quick else SIZES
-        results = [result for name in only for result in grown(name, CASES[name], sizes, num_runs)]
+        results = [result for name in only for result in grown(name, sizes, num_runs)]
         bad = [result.name for result in results if result.unit == "x" and max(result.runs) > MAX_GROWTH and not quick]
     if bad:
         for result in results:
@@ -348,56 +356,94 @@ def run(num_runs: int, *, quick: bool = False, only: Sequence[str] = tuple(CASES
     return results
 
 
-def lowest(work: Callable[[], float], num_runs: int) -> float:
-    """The least CPU seconds of so many runs; of short ones of more, until ``MIN_CPU_S`` are spent or ``MAX_RUNS`` done."""
-    found = [work() for _ in range(num_runs)]
-    while sum(found) < MIN_CPU_S and len(found) < MAX_RUNS * num_runs / NUM_RUNS:
-        found.append(work())
-    return min(found)
+def lowest(works: Sequence[Callable[[], float]], num_runs: int) -> Iterator[list[float]]:
+    """The least CPU seconds of each of these until now, round by round, each round with all of them: first after so many rounds.
+
+    Of short ones first after more, when each has spent ``MIN_CPU_S`` or ``MAX_RUNS`` are done.
+    """
+    spent: list[list[float]] = [[] for _ in works]
+    while True:
+        for work, times in zip(works, spent, strict=True):
+            times.append(work())
+        num_rounds = len(spent[0])
+        if num_rounds >= num_runs and (min(map(sum, spent)) >= MIN_CPU_S or num_rounds >= MAX_RUNS * num_runs / NUM_RUNS):
+            yield [min(times) for times in spent]
 
 
-def grown(name: str, work: Callable[[int], float], sizes: Sequence[int], num_runs: int) -> Iterator[Result]:
+def growth_of(seconds: Sequence[float]) -> list[float]:
+    """By how much each is more than the one before."""
+    return [after / max(before, 1e-9) for before, after in itertools.pairwise(seconds)]
+
+
+def grown(name: str, sizes: Sequence[int], num_runs: int) -> list[Result]:
     """The time per item and the growth of one case."""
-    work(sizes[0])  # imports modules, fills caches
-    tuning = GarbageCollectorTuning()
-    tuning.freeze()
-    try:
-        seconds = [lowest(partial(work, size), num_runs) for size in sizes]
-    finally:
-        tuning.thaw()
+    seconds = in_child("grow", name, json.dumps(sizes), str(num_runs), environ=os.environ | ({} if name in NETWORKED else KEEPS_MEMORY))
     per_item = [spent / size * 1e6 for spent, size in zip(seconds, sizes, strict=True)]
-    growth = [after / max(before, 1e-9) for before, after in itertools.pairwise(seconds)]
+    growth = growth_of(seconds)
     times = ", ".join(f"{each:.2f}" for each in per_item)
     tell(f"scale {name}: {times} us per item, {', '.join(f'{each:.2f}' for each in growth)} x per doubling")
     details = {"sizes": list(sizes), "seconds": seconds}
-    yield Result(f"scale {name}, per item", "CPU us", [per_item[-1]], details)
-    yield Result(f"scale {name}, growth per doubling", "x", growth, details)
+    return [
+        Result(f"scale {name}, per item", "CPU us", [per_item[-1]], details),
+        Result(f"scale {name}, growth per doubling", "x", growth, details),
+    ]
+
+
+def grow(name: str, sizes: str, num_runs: str) -> list[float]:
+    """CPU seconds of a case in this process with each size."""
+    work = CASES[name]
+    numbers = json.loads(sizes)
+    work(numbers[0])  # imports modules, fills caches
+    tuning = GarbageCollectorTuning()
+    tuning.freeze()
+    try:
+        rounds = lowest([partial(work, size) for size in numbers], int(num_runs))
+        seconds = next(rounds)
+        for _ in range(MAX_MORE * int(num_runs) if numbers[0] >= SIZES[0] else 0):
+            if max(growth_of(seconds)) <= MAX_GROWTH:
+                break
+            seconds = next(rounds)
+    finally:
+        tuning.thaw()
+    return seconds
+
+
+def in_child(*arguments: str, environ: Mapping[str, str], timeout_s: float = 6 * _TIMEOUT_S) -> Any:
+    """What a function of this module finds in a process of its own, which is killed when it takes too long."""
+    root = Path(__file__).resolve().parent.parent
+    command = [sys.executable, "-m", "bench.scale", *arguments]
+    done = subprocess.run(command, cwd=root, env=environ, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
+    if done.returncode:
+        raise WrongResultError(f"scale {' '.join(arguments)} ended with {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 # ---------------------------------------------------------------- memory
 
 
 def held(names: Sequence[str], minutes: float) -> list[Result]:
-    """How much more each case's process has at the end than after a tenth of the time."""
-    command = [sys.executable, "-m", "bench.scale"]
-    root = Path(__file__).resolve().parent.parent
-    children = {
-        name: subprocess.Popen([*command, name, str(minutes * 60)], cwd=root, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-        for name in names
-    }
-    results = []
-    for name, child in children.items():
-        out, _ = child.communicate(timeout=minutes * 60 + _TIMEOUT_S)
-        if child.returncode:
-            raise WrongResultError(f"scale {name} ended with {child.returncode}")
-        document = json.loads(out.splitlines()[-1])
-        tell(f"scale {name}: {document['grown_mib']:+.1f} MiB of {document['mib']:.0f} after {document['num_rounds']} rounds")
-        results.append(Result(f"scale {name}, held", "MiB", [document["grown_mib"]], document))
-    return results
+    """How much more each case's process has at the end than after a tenth of the time.
+
+    Raises:
+        WrongResultError: a case ended without a figure; those that have not begun do not begin, and those that run end first.
+    """
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        return list(pool.map(partial(held_alone, minutes=minutes), names))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def hold(name: str, seconds: float) -> dict[str, Any]:
+def held_alone(name: str, minutes: float) -> Result:
+    """One case in a process of its own."""
+    document = in_child("hold", name, str(minutes * 60), environ=os.environ, timeout_s=minutes * 60 + _TIMEOUT_S)
+    tell(f"scale {name}: {document['grown_mib']:+.1f} MiB of {document['mib']:.0f} after {document['num_rounds']} rounds")
+    return Result(f"scale {name}, held", "MiB", [document["grown_mib"]], document)
+
+
+def hold(name: str, seconds_text: str) -> dict[str, Any]:
     """Repeat a case in this process."""
+    seconds = float(seconds_text)
     start, num_rounds, settled = time.monotonic(), 0, 0
     while (spent := time.monotonic() - start) < seconds or num_rounds < 2:
         CASES[name](SIZES[0])
@@ -416,4 +462,4 @@ def resident_bytes() -> int:
 if __name__ == "__main__":
     from bench import scale  # by this name: the tasks of jobs would have copies of the classes and lists of a main program
 
-    print(json.dumps(scale.hold(sys.argv[1], float(sys.argv[2]))))
+    print(json.dumps(scale.grow(*sys.argv[2:]) if sys.argv[1] == "grow" else scale.hold(*sys.argv[2:])))

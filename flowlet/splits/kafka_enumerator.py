@@ -7,7 +7,9 @@ Rules:      offsets are numbers as soon as a partition is found: what "latest" m
 Source:     Flink ``KafkaSourceEnumerator``, whose owner of a partition this is, too: the partitions of a topic go round the readers.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import chain
 from typing import Final, Protocol, assert_never
 from zlib import crc32
 
@@ -62,10 +64,11 @@ class KafkaSplitEnumerator:
         self._connect = connect_to_brokers if connect is None else connect
         self._num_readers = 1
         self._known: set[Partition] = set()
-        self._waiting: list[KafkaSplit] = []
+        self._waiting: defaultdict[int, list[KafkaSplit]] = defaultdict(list)  # by the number of their reader
 
     def __repr__(self) -> str:
-        return f"<KafkaSplitEnumerator of {self.topics.described}: {len(self._known)} partitions, {len(self._waiting)} wait>"
+        num_waiting = sum(map(len, self._waiting.values()))
+        return f"<KafkaSplitEnumerator of {self.topics.described}: {len(self._known)} partitions, {num_waiting} wait>"
 
     @property
     def waiting_bytes(self) -> int:
@@ -93,24 +96,22 @@ class KafkaSplitEnumerator:
         Raises:
             FlowletError: as ``discover``.
         """
-        return self._search(frozenset(self._known), _EARLIEST)
+        return self._search(self._known, _EARLIEST)
 
     def add_found(self, found: Iterable[KafkaSplit]) -> None:
         """Assign these, too, unless they are known."""
         for split in found:
             if (split.topic, split.partition) not in self._known:
                 self._known.add((split.topic, split.partition))
-                self._waiting.append(split)
+                self._wait(split)
 
     def next_splits(self, reader: int) -> list[KafkaSplit]:
         """All partitions of the reader with this number."""
-        found = [split for split in self._waiting if self._owner(split) == reader]
-        self._waiting = [split for split in self._waiting if self._owner(split) != reader]
-        return found
+        return self._waiting.pop(reader, [])
 
     def snapshot(self) -> bytes:
         """The partitions that are known, and those that are not assigned."""
-        waiting = [(each.topic, each.partition, each.offset, each.stop) for each in self._waiting]
+        waiting = [(each.topic, each.partition, each.offset, each.stop) for each in chain.from_iterable(self._waiting.values())]
         return msgspec.msgpack.encode((_STATE_VERSION, sorted(self._known), waiting))
 
     def restore(self, state: bytes, num_readers: int) -> None:
@@ -129,10 +130,12 @@ class KafkaSplitEnumerator:
             )
         self._num_readers = num_readers
         self._known = set(known)
-        self._waiting = [KafkaSplit(*each) for each in waiting]
+        self._waiting.clear()
+        for each in waiting:
+            self._wait(KafkaSplit(*each))
 
-    def _owner(self, split: KafkaSplit) -> int:
-        return (crc32(split.topic.encode()) + split.partition) % self._num_readers
+    def _wait(self, split: KafkaSplit) -> None:
+        self._waiting[(crc32(split.topic.encode()) + split.partition) % self._num_readers].append(split)
 
     def _search(self, known: Set[Partition], start: OffsetRule) -> list[KafkaSplit]:
         brokers = self._connect(self.topics)

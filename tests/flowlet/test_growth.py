@@ -42,7 +42,7 @@ class Counts:
 
 
 class Name(str):
-    """A text that counts its look-ups."""
+    """A text that counts its look-ups and its encodings."""
 
     __slots__ = ("counts",)
     counts: Counts
@@ -54,6 +54,10 @@ class Name(str):
     def __eq__(self, other: object) -> bool:
         self.counts.num_calls += 1
         return super().__eq__(other)
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        self.counts.num_calls += 1
+        return super().encode(encoding, errors)
 
     def __reduce__(self) -> Any:
         return str, (str(self),)
@@ -177,6 +181,14 @@ def search_partitions(num_items: int, counts: Counts) -> None:
     assert enumerator.find_new() == []
 
 
+def assign_partitions(num_items: int, counts: Counts) -> None:
+    """Give each of as many readers its partition."""
+    brokers = Brokers(num_items, counts)
+    enumerator = KafkaSplitEnumerator(KafkaTopics({"bootstrap.servers": "a:1"}, EARLIEST, topics=("topic",)), lambda _: brokers)
+    enumerator.discover(num_items)
+    assert [len(enumerator.next_splits(reader)) for reader in range(num_items)] == [1] * num_items
+
+
 class Metadata:
     """The description of a topic, which counts how many partitions were looked at."""
 
@@ -217,7 +229,7 @@ def withdraw_offers(num_items: int, counts: Counts) -> None:
     assert handler.num_offers == 0
 
 
-@pytest.mark.parametrize("work", [read_splits, align_splits, search_partitions, check_partitions, withdraw_offers])
+@pytest.mark.parametrize("work", [read_splits, align_splits, search_partitions, assign_partitions, check_partitions, withdraw_offers])
 def test_twice_the_items_are_at_most_little_more_than_twice_the_work(work: Callable[[int, Counts], None]) -> None:
     """A set that is made again for each item, or a list that is searched for each, makes it four times the work."""
     found = []
