@@ -11,12 +11,15 @@ from typing import Any, ClassVar
 import pytest
 
 from flowlet.common import Configuration, Types, WatermarkStrategy
+from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
+from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
     CheckpointedFunction,
     CloseableIterator,
     DataStream,
     FunctionInitializationContext,
     FunctionSnapshotContext,
+    KeyedProcessFunction,
     MapFunction,
     RuntimeContext,
     SourceContext,
@@ -27,6 +30,7 @@ from flowlet.datastream.connectors import FileSource, NumberSequenceSource, Stre
 from flowlet.datastream.functions import CheckpointListener
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.errors import JobExecutionError
+from flowlet.records import MIN_TIMESTAMP
 from tests.waiting import PATIENCE_S
 
 NUM_RECORDS = 3_000
@@ -216,3 +220,52 @@ def test_a_cancelled_job_calls_its_function_for_no_other_record(environment: Str
         job.get_job_execution_result().result()
 
     assert Sleeps.calls == [0]
+
+
+class Clocked(WatermarkGenerator):
+    """Says each millisecond how far it has come."""
+
+    def __init__(self) -> None:
+        self.highest = MIN_TIMESTAMP
+
+    def on_event(self, event: int, event_timestamp: int, output: WatermarkOutput) -> None:
+        self.highest = event_timestamp
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        if self.highest > MIN_TIMESTAMP:
+            output.emit_watermark(self.highest)
+
+
+class ValueIsTime(TimestampAssigner):
+    def extract_timestamp(self, value: int, record_timestamp: int) -> int:
+        return value
+
+
+class SeesWatermarks(KeyedProcessFunction):
+    """Says which watermark each record sees; a record takes a moment until one has seen any."""
+
+    has_seen: ClassVar[threading.Event]
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[int, int]]:
+        watermark = ctx.timer_service().current_watermark()
+        if watermark > MIN_TIMESTAMP:
+            self.has_seen.set()
+        yield value, watermark
+        self.has_seen.wait(MOMENT_S)
+
+
+def test_a_watermark_generator_that_asks_the_clock_is_asked_between_records(environment: StreamExecutionEnvironment) -> None:
+    """In the middle of a chunk, inside a chain; what it says holds for the records behind it alone."""
+    SeesWatermarks.has_seen = threading.Event()
+    environment.get_config().set_auto_watermark_interval(1)
+    strategy = WatermarkStrategy.for_generator(Clocked).with_timestamp_assigner(ValueIsTime())
+    numbers = environment.from_collection(list(range(1, 901)), Types.LONG()).assign_timestamps_and_watermarks(strategy)
+
+    results = numbers.key_by(lambda value: 0, Types.LONG()).process(SeesWatermarks()).execute_and_collect()
+    assert isinstance(results, CloseableIterator)
+    with results:
+        found = list(results)
+
+    assert [value for value, _ in found] == list(range(1, 901))
+    assert all(seen < value for value, seen in found), "a watermark overtook its record"
+    assert any(seen > MIN_TIMESTAMP for _, seen in found), "the generator was asked when the chunk had ended"
