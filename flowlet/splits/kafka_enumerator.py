@@ -63,12 +63,12 @@ class KafkaSplitEnumerator:
         self.topics = topics
         self._connect = connect_to_brokers if connect is None else connect
         self._num_readers = 1
-        self._known: set[Partition] = set()
+        self._known: defaultdict[str, set[int]] = defaultdict(set)  # by topic: a set of numbers is in order
         self._waiting: defaultdict[int, list[KafkaSplit]] = defaultdict(list)  # by the number of their reader
 
     def __repr__(self) -> str:
         num_waiting = sum(map(len, self._waiting.values()))
-        return f"<KafkaSplitEnumerator of {self.topics.described}: {len(self._known)} partitions, {num_waiting} wait>"
+        return f"<KafkaSplitEnumerator of {self.topics.described}: {sum(map(len, self._known.values()))} partitions, {num_waiting} wait>"
 
     @property
     def waiting_bytes(self) -> int:
@@ -86,7 +86,7 @@ class KafkaSplitEnumerator:
         Raises:
             FlowletError: the brokers do not answer, or refuse; a topic is unknown; an offset is not known and has no fallback.
         """
-        found = self._search(frozenset(), self.topics.start)
+        found = self._search({}, self.topics.start)
         self._num_readers = num_readers
         self.add_found(found)
 
@@ -101,8 +101,8 @@ class KafkaSplitEnumerator:
     def add_found(self, found: Iterable[KafkaSplit]) -> None:
         """Assign these, too, unless they are known."""
         for split in found:
-            if (split.topic, split.partition) not in self._known:
-                self._known.add((split.topic, split.partition))
+            if split.partition not in self._known[split.topic]:
+                self._known[split.topic].add(split.partition)
                 self._wait(split)
 
     def next_splits(self, reader: int) -> list[KafkaSplit]:
@@ -111,8 +111,9 @@ class KafkaSplitEnumerator:
 
     def snapshot(self) -> bytes:
         """The partitions that are known, and those that are not assigned."""
+        known = [(topic, number) for topic, numbers in sorted(self._known.items()) for number in sorted(numbers)]
         waiting = [(each.topic, each.partition, each.offset, each.stop) for each in chain.from_iterable(self._waiting.values())]
-        return msgspec.msgpack.encode((_STATE_VERSION, sorted(self._known), waiting))
+        return msgspec.msgpack.encode((_STATE_VERSION, known, waiting))
 
     def restore(self, state: bytes, num_readers: int) -> None:
         """Go on where ``snapshot`` was called.
@@ -129,7 +130,9 @@ class KafkaSplitEnumerator:
                 f"the partitions of a Kafka source in a checkpoint have version {version}, this flowlet reads version {_STATE_VERSION}"
             )
         self._num_readers = num_readers
-        self._known = set(known)
+        self._known.clear()
+        for topic, number in known:
+            self._known[topic].add(number)
         self._waiting.clear()
         for each in waiting:
             self._wait(KafkaSplit(*each))
@@ -137,10 +140,10 @@ class KafkaSplitEnumerator:
     def _wait(self, split: KafkaSplit) -> None:
         self._waiting[(crc32(split.topic.encode()) + split.partition) % self._num_readers].append(split)
 
-    def _search(self, known: Set[Partition], start: OffsetRule) -> list[KafkaSplit]:
+    def _search(self, known: Mapping[str, Set[int]], start: OffsetRule) -> list[KafkaSplit]:
         brokers = self._connect(self.topics)
         try:
-            new = [each for each in brokers.partitions(self.topics) if each not in known]
+            new = [each for each in brokers.partitions(self.topics) if each[1] not in known.get(each[0], ())]
             if not new:
                 return []
             starts = self._offsets(brokers, new, start)
